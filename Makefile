@@ -1,0 +1,46 @@
+# Two commands do everything: `make demo` and `make test`. Both install what they need into .venv first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export PYTHONUNBUFFERED := 1
+
+.PHONY: help install demo test test-quick lint bench proto clean
+
+help: ## what there is to make
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+
+install: $(VENV)/.installed ## a virtual environment with everything
+
+$(VENV)/.installed: pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "no $(PYTHON): install Python 3.11 or newer"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "$(PYTHON) is older than 3.11: make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: install ## NATS, daemon and engine double on real traces: fcfs, then mars, and a report
+	$(BIN)/penstock demo $(DEMO_ARGS)
+
+test: lint ## everything that CI runs
+	$(BIN)/coverage run -m pytest tests/unit/core tests/property
+	$(BIN)/coverage report
+	$(BIN)/pytest --ignore=tests/unit/core --ignore=tests/property
+
+test-quick: install ## unit and property tests
+	$(BIN)/pytest tests/unit tests/property
+
+lint: install ## format, lint, types, rooms
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: install ## every benchmark, with its budget
+	@for file in bench/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+proto: install ## generate wire code from proto/
+	$(BIN)/python scripts/generate_proto.py
+
+clean: ## remove what was built
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist *.egg-info

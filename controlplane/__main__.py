@@ -1,0 +1,5 @@
+"""``python -m controlplane`` is ``penstock``."""
+
+from controlplane.cli import main
+
+main()

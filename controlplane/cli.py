@@ -1,0 +1,106 @@
+"""The ``penstock`` command. Heavy imports wait inside the commands: ``penstock up`` must be back in a blink."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from controlplane.core.errors import ControlPlaneError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    help="Penstock: the control plane for multi-turn LLM agents.",
+)
+config_app = typer.Typer(no_args_is_help=True, help="Check and show configuration.")
+app.add_typer(config_app, name="config")
+
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", "-c", help="TOML file; `penstock config show` prints one with every key.")
+]
+PresetName = Annotated[str | None, typer.Option("--preset", "-p", help="Named set of policies: `penstock presets`.")]
+Node = Annotated[str | None, typer.Option("--node", help="Name of this serving node, part of every subject.")]
+NatsUrl = Annotated[str | None, typer.Option("--nats", help="NATS URL. Default: an embedded nats-server.")]
+StateDir = Annotated[
+    str | None, typer.Option("--state-dir", help="Where snapshots, the embedded stream and the endpoint file live.")
+]
+TimeScale = Annotated[
+    float | None, typer.Option("--time-scale", help="For demos: seconds of engine time that pass in one second.")
+]
+
+
+@app.command()
+def up(
+    config: ConfigFile = None,
+    preset: PresetName = None,
+    node: Node = None,
+    nats: NatsUrl = None,
+    nats_port: Annotated[int, typer.Option(help="Port of the embedded nats-server; 0: a free one.")] = 0,
+    state_dir: StateDir = None,
+    time_scale: TimeScale = None,
+    record: Annotated[
+        Path | None, typer.Option(help="Write a readable event log here (JSON lines; .gz compresses).")
+    ] = None,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Run the daemon: read events, decide, send commands.
+
+    Without `--nats` it starts a nats-server of its own and writes its address to the endpoint file, where engine and
+    tool hooks on this machine find it. Stop it with Ctrl-C or SIGTERM.
+    """
+    from controlplane.compose import run_daemon
+    from controlplane.config import load
+    from controlplane.shell.logs import LEVELS, configure
+
+    if log_level not in LEVELS:
+        raise typer.BadParameter(f"expected one of {', '.join(LEVELS)}, got {log_level!r}", param_hint="--log-level")
+    configure(log_level)
+    overrides = {
+        "preset": preset,
+        "node": node,
+        "nats_url": nats,
+        "state_dir": state_dir,
+        "time_scale": time_scale,
+    }
+    run_daemon(load(config, overrides), record=record, nats_port=nats_port)
+
+
+@app.command()
+def presets(
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the presets and the policies that each is made of."""
+    from controlplane.presets_table import as_json, print_presets
+
+    if json:
+        typer.echo(as_json())
+    else:
+        print_presets()
+
+
+@config_app.command("check")
+def config_check(file: Annotated[Path, typer.Argument(help="The TOML file.")]) -> None:
+    """Say whether a configuration would be accepted; exit 1 and say where and why if not."""
+    from controlplane.config import load
+
+    load(file)
+    typer.echo(f"{file}: ok")
+
+
+@config_app.command("show")
+def config_show(config: ConfigFile = None, preset: PresetName = None) -> None:
+    """Print the configuration in force as TOML, with every default written out."""
+    from controlplane.config import load, show
+
+    typer.echo(show(load(config, {"preset": preset})), nl=False)
+
+
+def main() -> None:
+    """Entry point: what the user can mend is told in one line, without a stack trace."""
+    try:
+        app()
+    except ControlPlaneError as error:
+        typer.secho(f"penstock: {error}", fg="red", err=True)
+        raise SystemExit(1) from None

@@ -1,0 +1,69 @@
+"""Puts the parts together: what each command runs."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable, Coroutine, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from controlplane.config import Config, show
+from controlplane.shell.bus import Bus
+from controlplane.shell.daemon import Daemon
+from controlplane.shell.nats_server import EmbeddedNats
+from controlplane.wire.endpoint import default_state_dir
+from controlplane.wire.log import Header, LogWriter
+
+
+def run_daemon(config: Config, *, record: Path | None = None, nats_port: int = 0) -> None:
+    """``penstock up``: serve until SIGINT or SIGTERM."""
+    _run(_serve(config, record=record, nats_port=nats_port))
+
+
+async def _serve(config: Config, *, record: Path | None, nats_port: int) -> None:
+    state_dir = Path(config.state_dir) if config.state_dir else default_state_dir()
+    embedded = None if config.nats_url else EmbeddedNats(config.node, state_dir, nats_port)
+    if embedded is not None:
+        await embedded.start()
+    try:
+        bus = Bus(config.nats_url or (embedded.url if embedded else ""), config.node)
+        await bus.connect()
+        with _recorder(record, config) as recorder:
+            daemon = Daemon(config, bus, state_dir / config.node / "snapshot.json", recorder)
+            _on_signals(daemon.stop)
+            supervisor = asyncio.create_task(embedded.supervise()) if embedded else None
+            try:
+                await daemon.run()
+            finally:
+                if supervisor is not None:
+                    supervisor.cancel()
+                await bus.close()
+    finally:
+        if embedded is not None:
+            await embedded.stop()
+
+
+@contextlib.contextmanager
+def _recorder(path: Path | None, config: Config) -> Iterator[LogWriter | None]:
+    if path is None:
+        yield None
+        return
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    header = Header(node=config.node, preset=config.policies.name, created=created, config=show(config))
+    with LogWriter(path, header) as log:
+        yield log
+
+
+def _on_signals(stop: Callable[[], None]) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+
+
+def _run(main: Coroutine[object, object, None]) -> None:
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(main)
+    else:
+        uvloop.run(main)

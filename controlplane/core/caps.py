@@ -1,0 +1,34 @@
+"""The limits that clamp the raw window: W_cpu and the progressive soft cap W_kv.
+
+**Paper**: MARS §4.2 and Algorithm 1 (CalcCpuLimit, CalcKvLimit), which name both and give no formula; these are
+DESIGN §4a's. ``NO_CAP`` stands for a limit that cannot be computed yet.
+"""
+
+from math import floor
+
+from controlplane.core.types import Pressure
+
+NO_CAP = 1 << 30
+_LEAST_TOOLS_PER_PROGRAM = 0.05
+_SOFT_CAP_WIDTH = 0.15
+
+
+def cpu_cap(pressure: Pressure) -> int:
+    """Programs whose tools, at the usual tools per active program, just fill the CPUs."""
+    if pressure.cpus <= 0 or pressure.tools_per_program <= 0:
+        return NO_CAP
+    return max(1, floor(pressure.cpus / max(_LEAST_TOOLS_PER_PROGRAM, pressure.tools_per_program)))
+
+
+def kv_cap(pressure: Pressure, *, kv_high: float) -> int:
+    """Active programs, plus as many queued ones as the free part of the pool holds.
+
+    The free part is scaled by s, which falls from 1 to 0 as use rises to ``kv_high``: admission relaxes as
+    headroom disappears, where a hard threshold would toggle.
+    """
+    if pressure.kv_total_blocks <= 0 or pressure.queued_blocks_mean <= 0:
+        return NO_CAP
+    scale = min(1.0, max(0.0, (kv_high - pressure.kv_use_ratio) / _SOFT_CAP_WIDTH))
+    headroom_blocks = max(0, pressure.kv_total_blocks - pressure.kv_demand_blocks)
+    fitting = floor(scale * headroom_blocks / pressure.queued_blocks_mean)
+    return max(1, pressure.programs_active + fitting)

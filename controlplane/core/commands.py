@@ -1,0 +1,110 @@
+"""What the control plane asks for: commands, each with a reason that a person can read.
+
+A deadline travels as ``ttl_ns``, counted from receipt: clocks are never compared across machines.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What every command carries. ``command_id`` counts from 1 within a daemon's state."""
+
+    command_id: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramCommand(Command):
+    """A command about one program."""
+
+    program_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetWindow(Command):
+    """MARS's window_update: the admission limit, and the raw window behind its caps. 0 means no limit."""
+
+    limit: int
+    window: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admit(ProgramCommand):
+    """Grant the program a slot: its held turns go, later ones pass. The grant is a lease of ``ttl_ns``."""
+
+    ttl_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause(ProgramCommand):
+    """Take the slot back after the running turn: later turns are held."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restore(ProgramCommand):
+    """Give a paused program its slot again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retain(ProgramCommand):
+    """Keep the program's KV on the device for ``ttl_ns``."""
+
+    ttl_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release(ProgramCommand):
+    """Unpin: the KV becomes evictable again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demote(ProgramCommand):
+    """Move the KV to host memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefetch(ProgramCommand):
+    """Load the KV back from host memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discard(ProgramCommand):
+    """Free the KV now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Label(ProgramCommand):
+    """MORI's typed label: ``busy``, ``idle`` or ``inactive``."""
+
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetPriority(ProgramCommand):
+    """The program's rank in the engine's queue: lower runs first."""
+
+    priority: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateRequest(Command):
+    """Ask a publisher (empty: every one) for its ``PublisherState``."""
+
+    publisher: str = ""
+
+
+COMMAND_TYPES: tuple[type[Command], ...] = (
+    SetWindow,
+    Admit,
+    Pause,
+    Restore,
+    Retain,
+    Release,
+    Demote,
+    Prefetch,
+    Discard,
+    Label,
+    SetPriority,
+    StateRequest,
+)

@@ -1,0 +1,315 @@
+"""The sans-IO pump: events in, commands out, time as an argument.
+
+    controller.receive(event, now_ns)      as often as events come
+    controller.next_deadline_ns()          when ``tick`` has something to do; ``now`` or earlier: at once
+    controller.tick(now_ns) -> commands
+
+The daemon, the simulator and the replay of a log drive the same three calls, so they decide alike.
+
+**Paper**: MARS Algorithm 1 (BalanceAndAdmit) and §4.1 (backfill at once when blocks return, decide retention at
+tool boundaries).
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from controlplane.core import commands as cmd
+from controlplane.core import events as ev
+from controlplane.core.errors import RemoteEventError, require
+from controlplane.core.ledger import Ledger
+from controlplane.core.lifecycle import Trigger
+from controlplane.core.overload import Load, Overload, OverloadRules, detect
+from controlplane.core.policies import Window
+from controlplane.core.presets import Preset
+from controlplane.core.records import LedgerState, Signals
+from controlplane.core.silence import SilenceRules, sweep
+from controlplane.core.types import Pressure, QueuedProgram, Status, seconds
+
+# Events after which a slot, an order or a pin may be decided before the interval ends.
+_BOUNDARIES = (
+    ev.TurnQueued,
+    ev.TurnAbandoned,
+    ev.TurnEnded,
+    ev.ToolEnqueued,
+    ev.ToolStarted,
+    ev.ProgramEnded,
+    ev.PublisherState,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlRules:
+    """Rules that hold whatever the preset. Times in seconds."""
+
+    interval_s: float = 1.0  # the control interval: load is sensed once in it
+    overdue_s: float = 120.0  # who has waited this long goes first
+    stall_s: float = 5.0  # queue not empty and the engine idle for this long: admit the head
+    resync_s: float = 1.0  # between two requests for one publisher's state
+    grant_s: float = 900.0  # lease of a grant; use renews it
+    overload: OverloadRules = field(default_factory=OverloadRules)
+    silence: SilenceRules = field(default_factory=SilenceRules)
+
+    def __post_init__(self) -> None:
+        require("interval_s", self.interval_s, low=0.01, high=3600)
+        require("overdue_s", self.overdue_s, low=0, high=86_400)
+        require("stall_s", self.stall_s, low=0, high=86_400)
+        require("resync_s", self.resync_s, low=0, high=3600, ends="(]")
+        require("grant_s", self.grant_s, low=1, high=86_400)
+
+
+@dataclass(slots=True, kw_only=True)
+class ControllerState:
+    """Everything that decides the next command: what a snapshot holds."""
+
+    ledger: LedgerState = field(default_factory=LedgerState)
+    admission: Any = None
+    packing: Any = None
+    retention: Any = None
+    overload: Overload = field(default_factory=Overload)
+    window: Window = field(default_factory=lambda: Window(limit=0, window=0.0, reason="starting"))
+    announced: tuple[int, float] = (-1, -1.0)  # the limit and window last sent
+    interval_ends_ns: int = 0
+    commands_sent: int = 0
+
+
+class Controller:
+    """Decides for one node. All state is in ``state``; the policies are pure."""
+
+    def __init__(
+        self, preset: Preset, rules: ControlRules | None = None, state: ControllerState | None = None
+    ) -> None:
+        self.preset = preset
+        self.rules = rules or ControlRules()
+        self.state = state or ControllerState(
+            admission=preset.admission.initial(),
+            packing=preset.packing.initial(),
+            retention=preset.retention.initial(),
+        )
+        self.ledger = Ledger(self.state.ledger, cold_return_ratio=self.rules.overload.kv_cold_return)
+        self.pressure = Pressure()
+        self._urgent = True
+        self._out: list[cmd.Command] = []
+
+    @property
+    def window(self) -> Window:
+        """The latest admission decision."""
+        return self.state.window
+
+    def receive(self, event: ev.Event, now_ns: int) -> None:
+        """Take an event in. A peer's contradiction is counted and quarantines its program."""
+        try:
+            fresh = self.ledger.apply(event, now_ns)
+        except RemoteEventError:
+            fresh = True
+            self.state.ledger.counts.contradictions += 1
+            self._quarantine(event)
+        if fresh and isinstance(event, _BOUNDARIES):
+            self._urgent = True
+
+    def _quarantine(self, event: ev.Event) -> None:
+        program = self.ledger.programs.get(getattr(event, "program_id", ""))
+        if program is not None:
+            program.quarantined = True
+            program.accused = event.publisher
+        self.ledger.resync[event.publisher] = 0
+
+    def recall(self, command: cmd.Command, now_ns: int) -> None:
+        """Believe a command that was sent before a restart: what was said holds, it is not decided again."""
+        if command.command_id <= self.state.commands_sent:
+            return  # the snapshot holds it
+        self.state.commands_sent = command.command_id
+        if isinstance(command, cmd.ProgramCommand) and command.program_id in self.ledger.programs:
+            self._enact(command, now_ns)
+        elif isinstance(command, cmd.SetWindow):
+            self.state.announced = (command.limit, command.window)
+
+    def next_deadline_ns(self) -> int:
+        """When ``tick`` is due. 0: at once."""
+        return 0 if self._urgent else self.state.interval_ends_ns
+
+    def tick(self, now_ns: int) -> list[cmd.Command]:
+        """Decide what is due, and return the commands in the order in which they must be sent."""
+        self._urgent = False
+        self._out = []
+        interval_ended = now_ns >= self.state.interval_ends_ns
+        if interval_ended:
+            self.state.interval_ends_ns = now_ns + seconds(self.rules.interval_s)
+            self._sense()
+            self._sweep(now_ns)
+        self.pressure = self._observe(now_ns)
+        self._balance_and_admit(now_ns)
+        self._let_in_active(now_ns)
+        self._rescue(now_ns)
+        if interval_ended:
+            self._announce()
+        self._retain(now_ns)
+        self._resync(now_ns)
+        return self._out
+
+    # Sensing
+
+    def _sense(self) -> None:
+        """Once an interval: judge the load of the interval that ended."""
+        ledger, overload = self.ledger, self.rules.overload
+        state = ledger.state
+        active = ledger.totals.active_roots
+        tools = ledger.totals.tools_active + ledger.totals.tools_waiting
+        if active:
+            ledger.estimates.tools_per_program.add(tools / active)
+        load = Load(
+            tools=tools,
+            cpus=state.host.cpus if state.host else 0.0,
+            slowdown_ratio=ledger.estimates.slowdown.value,
+            kv_use_ratio=self._kv_use_ratio(),
+            retractions=state.signals.retractions,
+            cold_returns=state.signals.cold_returns,
+        )
+        state.signals = Signals()
+        self.state.overload = detect(self.state.overload, load, overload)
+
+    def _kv_use_ratio(self) -> float:
+        pool = self.ledger.state.pool
+        return self.ledger.demand_blocks / pool.total_blocks if pool and pool.total_blocks else 0.0
+
+    def _observe(self, now_ns: int) -> Pressure:
+        ledger, pool, host = self.ledger, self.ledger.state.pool, self.ledger.state.host
+        totals, estimates = ledger.totals, ledger.estimates
+        use_ratio, waiting = self._kv_use_ratio(), len(ledger.queue)
+        return Pressure(
+            observed_at_ns=now_ns,
+            kv_total_blocks=pool.total_blocks if pool else 0,
+            kv_free_blocks=pool.free_blocks if pool else 0,
+            kv_evictable_blocks=pool.evictable_blocks if pool else 0,
+            kv_retained_blocks=pool.retained_blocks if pool else 0,
+            kv_demand_blocks=ledger.demand_blocks,
+            kv_use_ratio=use_ratio,
+            host_total_blocks=pool.host_total_blocks if pool else 0,
+            host_used_blocks=pool.host_used_blocks if pool else 0,
+            tools_active=totals.tools_active,
+            tools_waiting=totals.tools_waiting,
+            tools_per_program=estimates.tools_per_program.value,
+            tool_slowdown_ratio=estimates.slowdown.value,
+            cpus=host.cpus if host else 0.0,
+            cpu_use_ratio=host.cpu_use_ratio if host else 0.0,
+            cpu_stall_ratio=host.cpu_stall_ratio if host else 0.0,
+            programs_active=totals.active_roots,
+            queue_length=waiting,
+            queued_blocks_mean=totals.queued_blocks / waiting if waiting else 0.0,
+            cpu_overloaded=self.state.overload.cpu,
+            kv_overloaded=self.state.overload.kv,
+            kv_has_slack=use_ratio < self.rules.overload.kv_slack,
+        )
+
+    # Deciding
+
+    def _balance_and_admit(self, now_ns: int) -> None:
+        """MARS Algorithm 1, BalanceAndAdmit."""
+        state, preset, facts = self.state, self.preset, self.ledger.estimates
+        state.admission, window = preset.admission.update(state.admission, facts, self.pressure, now_ns)
+        state.window = window
+        waiting = len(self.ledger.queue)
+        slots = window.limit - self.pressure.programs_active if window.limit else waiting  # line 23
+        if slots <= 0 or not waiting:
+            return
+        state.packing, order = preset.packing.order(
+            state.packing, self.ledger.queued(), facts, self.pressure, now_ns
+        )
+        for chosen in self._overdue_first(order, now_ns)[:slots]:
+            slot = f"slot {self.ledger.totals.active_roots + 1} of {window.limit or 'any'}"
+            self._admit(chosen.program_id, f"{slot}; {chosen.blocks} blocks", now_ns)
+
+    def _overdue_first(self, order: Any, now_ns: int) -> list[QueuedProgram]:
+        horizon_ns = now_ns - seconds(self.rules.overdue_s)
+        overdue = [waiting for waiting in order if waiting.queued_at_ns <= horizon_ns]
+        if not overdue:
+            return list(order)
+        overdue.sort(key=lambda waiting: waiting.queued_at_ns)
+        return overdue + [waiting for waiting in order if waiting.queued_at_ns > horizon_ns]
+
+    def _admit(self, root_id: str, reason: str, now_ns: int) -> None:
+        for name in self.ledger.waiting_family(root_id):
+            why = reason if name == root_id else f"child of {root_id}: {reason}"
+            self._issue(cmd.Admit(program_id=name, ttl_ns=seconds(self.rules.grant_s), reason=why), now_ns)
+
+    def _rescue(self, now_ns: int) -> None:
+        """Safety valve: whoever waits while nothing runs is let in, whatever the window says."""
+        state = self.ledger.state
+        if not self.ledger.queue or state.running:
+            return
+        head = min(self.ledger.queued(), key=lambda waiting: (waiting.queued_at_ns, waiting.program_id))
+        if now_ns - max(state.engine_idle_since_ns, head.queued_at_ns) >= seconds(self.rules.stall_s):
+            self._admit(head.program_id, f"the engine was idle for {self.rules.stall_s:g}s", now_ns)
+            state.engine_idle_since_ns = now_ns  # one at a time: its turn is on its way
+
+    def _let_in_active(self, now_ns: int) -> None:
+        """Held turns whose root holds a slot: a gate that lost its grant, or a child."""
+        for root_id in list(self.ledger.askers):
+            root = self.ledger.programs.get(root_id)
+            if root is not None and root.status is Status.ACTIVE and root.queued_turns:
+                self._admit(root_id, "its slot is held already", now_ns)
+        self.ledger.askers.clear()
+
+    def _retain(self, now_ns: int) -> None:
+        changed = self.ledger.take_changed()
+        self.state.retention, commands = self.preset.retention.plan(
+            self.state.retention,
+            self.ledger.programs,
+            changed,
+            self.ledger.estimates,
+            self.pressure,
+            now_ns,
+        )
+        for command in commands:
+            self._issue(command, now_ns)
+
+    def _announce(self) -> None:
+        window = self.state.window
+        if (window.limit, window.window) != self.state.announced:
+            self.state.announced = (window.limit, window.window)
+            self._issue(cmd.SetWindow(limit=window.limit, window=window.window, reason=window.reason), 0)
+
+    def _sweep(self, now_ns: int) -> None:
+        for command in sweep(self.ledger, self.rules.silence, now_ns):
+            self._issue(command, now_ns)
+        self.ledger.forget_ended(now_ns)
+
+    def _resync(self, now_ns: int) -> None:
+        """Ask publishers for their state until it comes, each at most once in ``resync_s``."""
+        silence = self.rules.silence
+        for publisher, times in list(self.ledger.resync.items()):
+            sequence = self.ledger.state.sequences.get(publisher)
+            if sequence is None:
+                del self.ledger.resync[publisher]
+            elif times >= silence.ask_publisher_times:
+                del self.ledger.resync[publisher]  # it has no state to tell
+            elif now_ns - sequence.asked_at_ns >= seconds(
+                silence.ask_publisher_every_s if times else self.rules.resync_s
+            ):
+                self.ledger.resync[publisher] = times + 1
+                sequence.asked_at_ns = now_ns
+                sequence.unanswered += 1
+                self._issue(cmd.StateRequest(publisher=publisher, reason="its events have a gap"), now_ns)
+
+    def _issue(self, command: cmd.Command, now_ns: int) -> None:
+        self.state.commands_sent += 1
+        command = replace(command, command_id=self.state.commands_sent)
+        self._enact(command, now_ns)
+        self._out.append(command)
+
+    def _enact(self, command: cmd.Command, now_ns: int) -> None:
+        """What a command of ours means for the ledger."""
+        if not isinstance(command, cmd.ProgramCommand):
+            return
+        program = self.ledger.programs[command.program_id]
+        if isinstance(command, cmd.Admit | cmd.Restore):
+            self.ledger.grant(program, now_ns)
+        elif isinstance(command, cmd.Pause) and program.status is Status.ACTIVE:
+            self.ledger.move(program, Trigger.PAUSE, now_ns)
+            if program.queued_turns:
+                self.ledger.move(program, Trigger.QUEUE, now_ns)
+        elif isinstance(command, cmd.Retain):
+            program.retained_until_ns = now_ns + command.ttl_ns
+        elif isinstance(command, cmd.Release | cmd.Demote | cmd.Discard):
+            program.retained_until_ns = 0
+        elif isinstance(command, cmd.SetPriority):
+            program.priority = command.priority

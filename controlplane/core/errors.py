@@ -1,0 +1,46 @@
+"""Errors, told apart by who has to act (h11's local and remote errors)."""
+
+
+class ControlPlaneError(Exception):
+    """The root of everything Penstock raises on purpose."""
+
+
+class ConfigError(ControlPlaneError, ValueError):
+    """A value that the user wrote is wrong. ``field`` is its name where one field is to blame."""
+
+    def __init__(self, message: str, *, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class UnknownPolicy(ConfigError):
+    """No policy or preset has this name."""
+
+
+class LocalEventError(ControlPlaneError):
+    """We fed our own code something impossible: a bug of ours, so stop."""
+
+
+class RemoteEventError(ControlPlaneError):
+    """A peer's event makes no sense: count it, quarantine that program, go on."""
+
+
+class EngineUnavailable(ControlPlaneError):
+    """The engine or the bus that leads to it cannot be reached."""
+
+
+def require(field: str, value: float, *, low: float, high: float, ends: str = "[]") -> None:
+    """Raise ``ConfigError`` unless ``value`` lies between ``low`` and ``high``.
+
+    ``ends`` says which bounds belong to the range, as in mathematics: ``"(]"`` leaves ``low`` out.
+    """
+    above = value > low if ends[0] == "(" else value >= low
+    below = value < high if ends[1] == ")" else value <= high
+    if above and below:
+        return
+    left = "<" if ends[0] == "(" else "<="
+    right = "<" if ends[1] == ")" else "<="
+    range_text = f"{low:g} {left} {field}"
+    if high != float("inf"):
+        range_text += f" {right} {high:g}"
+    raise ConfigError(f"expected {range_text}, got {value:g}", field=field)

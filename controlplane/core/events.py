@@ -1,0 +1,223 @@
+"""What happened: events as publishers report them (MARS §4.1, Table 1).
+
+``publisher`` is ``node/role/boot`` and ``sequence`` counts that publisher's events from 1, so that duplicates
+are harmless and gaps are seen. ``at_ns`` is the publisher's own monotonic clock: good for durations within one
+publisher, never compared across two.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """What every event carries."""
+
+    publisher: str = ""
+    sequence: int = 0
+    at_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramEvent(Event):
+    """An event about one program."""
+
+    program_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramArrived(ProgramEvent):
+    """A run of an agent began. Optional: a program is also known by its first turn."""
+
+    tenant: str = ""
+    parent_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnQueued(ProgramEvent):
+    """The gate holds a turn and asks for a slot. Sent again while held: a retry keeps its place."""
+
+    turn_id: str
+    prompt_bytes: int = 0
+    prompt_tokens: int = 0  # where the gate can count them; else 0 and the bytes are used
+    parent_id: str = ""
+    tenant: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnAbandoned(ProgramEvent):
+    """A held turn left the gate without running: the client went, or its deadline passed."""
+
+    turn_id: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnSubmitted(ProgramEvent):
+    """gpu_submit: the engine took the turn into its own queue."""
+
+    turn_id: str
+    projected_blocks: int
+    prompt_tokens: int = 0
+    prompt_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstToken(ProgramEvent):
+    """gpu_first_token. ``launch_delay_ns`` runs from submit to the first scheduled prefill."""
+
+    turn_id: str
+    launch_delay_ns: int = 0
+    prefill_ns: int = 0  # from the first scheduled prefill to the first token
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnEnded(ProgramEvent):
+    """gpu_end: blocks are released and the reply is complete, or the turn was aborted (``ok`` is False)."""
+
+    turn_id: str
+    freed_blocks: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    service_ns: int = 0  # time the turn spent scheduled
+    tool: str = ""  # the tool that the reply calls, where a parser found one
+    tool_calls: int = -1  # how many it calls; -1: nobody looked
+    ok: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolEnqueued(ProgramEvent):
+    """The agent asked for a tool that has not started yet."""
+
+    call_id: str
+    tool: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolStarted(ProgramEvent):
+    """The tool runs."""
+
+    call_id: str
+    tool: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolEnded(ProgramEvent):
+    """The tool returned or failed. ``duration_ns`` is the publisher's, from start to end."""
+
+    call_id: str
+    tool: str
+    duration_ns: int
+    ok: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramEnded(ProgramEvent):
+    """The run is over and will not come back: its slot and its KV may go."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSampled(Event):
+    """The allocator's state, read in O(1). ``retractions`` counts up from the publisher's boot."""
+
+    total_blocks: int
+    free_blocks: int
+    evictable_blocks: int = 0
+    retained_blocks: int = 0
+    block_tokens: int = 1
+    turns_running: int = 0
+    turns_waiting: int = 0
+    retractions: int = 0
+    host_total_blocks: int = 0
+    host_used_blocks: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSampled(Event):
+    """The tool host. ``cpus`` is what a cgroup lets us use."""
+
+    cpus: float
+    cpu_use_ratio: float = 0.0
+    cpu_stall_ratio: float = 0.0
+    memory_use_ratio: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandApplied(Event):
+    """A command took effect."""
+
+    command_id: int
+    program_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandRejected(Event):
+    """A command could not take effect here, and why."""
+
+    command_id: int
+    program_id: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTurn:
+    """A turn in a ``PublisherState``: held by the gate or open in the engine."""
+
+    program_id: str
+    turn_id: str
+    blocks: int = 0
+    parent_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTool:
+    """A tool call in a ``PublisherState``."""
+
+    program_id: str
+    call_id: str
+    tool: str
+    started: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    """A retained program in a ``PublisherState``, with the time that is left."""
+
+    program_id: str
+    ttl_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublisherState(Event):
+    """All that one publisher holds now; it replaces what the ledger believed of that publisher."""
+
+    held_turns: Sequence[OpenTurn] = field(default_factory=tuple)
+    open_turns: Sequence[OpenTurn] = field(default_factory=tuple)
+    open_tools: Sequence[OpenTool] = field(default_factory=tuple)
+    granted: Sequence[str] = field(default_factory=tuple)
+    pins: Sequence[Pin] = field(default_factory=tuple)
+    role: str = ""
+
+
+EVENT_TYPES: tuple[type[Event], ...] = (
+    ProgramArrived,
+    TurnQueued,
+    TurnAbandoned,
+    TurnSubmitted,
+    FirstToken,
+    TurnEnded,
+    ToolEnqueued,
+    ToolStarted,
+    ToolEnded,
+    ProgramEnded,
+    PoolSampled,
+    HostSampled,
+    CommandApplied,
+    CommandRejected,
+    PublisherState,
+)

@@ -1,0 +1,320 @@
+"""What each kind of event does to the ledger: one function a kind, one table.
+
+A turn is known by its ``turn_id`` from the gate to the engine's end; a tool call by its ``call_id``. Events may be
+late or lost: a beginning that is known already, or whose end came first, changes nothing.
+"""
+
+from collections.abc import Callable, Container
+from typing import TYPE_CHECKING, Any
+
+from controlplane.core import events as ev
+from controlplane.core.errors import RemoteEventError
+from controlplane.core.lifecycle import Trigger
+from controlplane.core.records import Held, Running, ToolCall
+from controlplane.core.types import Program, Status, Tier
+
+if TYPE_CHECKING:
+    from controlplane.core.ledger import Ledger
+
+_LEAST_PREFILL_TOKENS = 64  # below that a prefill measures the step's overhead, not its length
+
+
+# Programs and turns that the gate holds
+
+
+def program_arrived(ledger: "Ledger", event: ev.ProgramArrived, now_ns: int) -> None:
+    ledger.program(event.program_id, now_ns, parent_id=event.parent_id, tenant=event.tenant)
+
+
+def program_ended(ledger: "Ledger", event: ev.ProgramEnded, now_ns: int) -> None:
+    program = ledger.programs.get(event.program_id)
+    if program is not None:
+        ledger.end(program, now_ns)
+
+
+def turn_queued(ledger: "Ledger", event: ev.TurnQueued, now_ns: int) -> None:
+    program = ledger.program(event.program_id, now_ns, parent_id=event.parent_id, tenant=event.tenant)
+    root = ledger.root_of(program, now_ns)
+    ledger.move(program, Trigger.QUEUE, now_ns)
+    if root is not program:
+        ledger.move(root, Trigger.QUEUE, now_ns)
+    if event.turn_id in ledger.state.held or event.turn_id in ledger.state.running:
+        return  # asked again while held: it keeps its place
+    if program.status is Status.ACTIVE:
+        _close_gap(program, now_ns)  # from here on it is us who are waited for
+    program.may_end = False
+    blocks = _estimate_blocks(ledger, program, event)
+    held = Held(program_id=event.program_id, publisher=event.publisher, blocks=blocks)
+    ledger.hold(event.turn_id, held, root, now_ns)
+    if root.status is Status.ACTIVE:
+        ledger.askers[root.program_id] = None
+
+
+def _estimate_blocks(ledger: "Ledger", program: Program, event: ev.TurnQueued) -> int:
+    """EstimateBlocks (MARS Algorithm 1, line 3): from the prefill's length, plus a usual output."""
+    estimates = ledger.estimates
+    tokens: float = event.prompt_tokens or estimates.prompt_tokens(
+        context_tokens=program.context_tokens,
+        known_bytes=program.prompt_bytes,
+        prompt_bytes=event.prompt_bytes,
+    )
+    return max(1, estimates.blocks(tokens + estimates.output.value))
+
+
+def turn_abandoned(ledger: "Ledger", event: ev.TurnAbandoned, now_ns: int) -> None:
+    held = ledger.state.held.get(event.turn_id)
+    if held is not None:
+        ledger.let_go(event.turn_id)
+        ledger.note_idle(ledger.programs[held.program_id], now_ns)
+
+
+# Turns in the engine
+
+
+def turn_submitted(ledger: "Ledger", event: ev.TurnSubmitted, now_ns: int) -> None:
+    turn_id, state = event.turn_id, ledger.state
+    if turn_id in state.running:
+        return  # requeued after a retraction
+    ledger.let_go(turn_id)
+    if state.early_ends.pop(turn_id, None) is not None:
+        return
+    program = ledger.program(event.program_id, now_ns)
+    if program.status is not Status.ACTIVE:
+        _admitted_unasked(ledger, program, now_ns)
+    state.running[turn_id] = Running(program_id=event.program_id, publisher=event.publisher)
+    state.engine_idle_since_ns = 0
+    _close_gap(program, now_ns)
+    program.open_turns += 1
+    program.retained_until_ns = 0  # the running turn holds the context by itself
+    program.may_end = False
+    if event.prompt_bytes > 0:
+        program.prompt_bytes = event.prompt_bytes
+        if event.prompt_tokens > 0:
+            ledger.estimates.tokens_per_byte.add(event.prompt_tokens / event.prompt_bytes)
+    ledger.charge(program, event.projected_blocks)
+
+
+def _admitted_unasked(ledger: "Ledger", program: Program, now_ns: int) -> None:
+    root = ledger.root_of(program, now_ns)
+    if root.status is not Status.ACTIVE:
+        ledger.state.counts.admitted_unasked += 1
+        ledger.move(root, Trigger.SUBMIT, now_ns)
+    ledger.move(program, Trigger.SUBMIT, now_ns)
+
+
+def _close_gap(program: Program, now_ns: int) -> None:
+    if program.idle_since_ns and not program.gap_has_tool and program.turn_index:
+        program.longest_gap_ns = max(program.longest_gap_ns, now_ns - program.idle_since_ns)
+    program.idle_since_ns = 0
+    program.gap_has_tool = False
+
+
+def first_token(ledger: "Ledger", event: ev.FirstToken, now_ns: int) -> None:
+    program = ledger.program(event.program_id, now_ns)
+    estimates = ledger.estimates
+    computed_tokens = event.prompt_tokens - event.cached_tokens
+    if event.prefill_ns > 0 and computed_tokens >= _LEAST_PREFILL_TOKENS:
+        estimates.prefill_ns_per_token.add(event.prefill_ns / computed_tokens)
+    if event.prompt_tokens <= 0:
+        return
+    if program.turn_index == 0:
+        estimates.shared_tokens.add(event.cached_tokens)
+        return
+    own_tokens = min(program.context_tokens, event.prompt_tokens)
+    if event.cached_tokens < ledger.cold_return_ratio * own_tokens:
+        estimates.eviction_delay.add(event.launch_delay_ns)
+        if program.warm:
+            ledger.state.signals.cold_returns += 1
+
+
+def turn_ended(ledger: "Ledger", event: ev.TurnEnded, now_ns: int) -> None:
+    program = ledger.program(event.program_id, now_ns)
+    turn = ledger.state.running.get(event.turn_id)
+    if turn is None:
+        ledger.let_go(event.turn_id)  # it ran, or it never will
+        ledger.ended_early(event.turn_id, event.publisher, now_ns, "turn")
+    elif turn.program_id != event.program_id:
+        raise RemoteEventError(
+            f"{event.publisher}: turn {event.turn_id!r} is {turn.program_id!r}'s, not {event.program_id!r}'s"
+        )
+    else:
+        del ledger.state.running[event.turn_id]
+        turn_left(ledger, program, now_ns)
+    if not event.ok:
+        return
+    program.turn_index += 1
+    program.context_tokens = event.prompt_tokens + event.output_tokens
+    program.service_ns += event.service_ns
+    program.kv_tier = Tier.HBM
+    program.warm = program.status is Status.ACTIVE
+    program.may_end = event.tool_calls == 0 and not program.open_tools
+    ledger.charge(program, ledger.estimates.blocks(program.context_tokens))
+    if not program.quarantined:
+        ledger.estimates.output.add(event.output_tokens)
+    if event.tool:
+        program.tool = event.tool
+        ledger.changed[program.program_id] = None
+
+
+def turn_left(ledger: "Ledger", program: Program, now_ns: int) -> None:
+    """An open turn is over, whatever became of it."""
+    program.open_turns -= 1
+    if not ledger.state.running:
+        ledger.state.engine_idle_since_ns = now_ns
+    ledger.note_idle(program, now_ns)
+
+
+# Tools
+
+
+def tool_enqueued(ledger: "Ledger", event: ev.ToolEnqueued, now_ns: int) -> None:
+    _open_tool(ledger, event, now_ns, started=False)
+
+
+def tool_started(ledger: "Ledger", event: ev.ToolStarted, now_ns: int) -> None:
+    call = ledger.state.tools.get(event.call_id)
+    if call is None:
+        _open_tool(ledger, event, now_ns, started=True)
+    elif not call.started:
+        ledger.count_tool(call, -1)
+        call.started = True
+        ledger.count_tool(call, 1)
+        ledger.program(event.program_id, now_ns).tool_started_at_ns = now_ns
+
+
+def _open_tool(ledger: "Ledger", event: ev.ToolEnqueued | ev.ToolStarted, now_ns: int, *, started: bool) -> None:
+    if event.call_id in ledger.state.tools:
+        return
+    if ledger.state.early_ends.pop(event.call_id, None) is not None:
+        return
+    program = ledger.program(event.program_id, now_ns)
+    call = ToolCall(program_id=event.program_id, publisher=event.publisher, tool=event.tool, started=started)
+    ledger.state.tools[event.call_id] = call
+    ledger.count_tool(call, 1)
+    program.open_tools += 1
+    program.idle_since_ns = 0
+    program.may_end = False
+    program.tool = event.tool
+    if started:
+        program.tool_started_at_ns = now_ns
+    if not program.gap_has_tool:
+        program.gap_has_tool = True
+        ledger.changed[program.program_id] = None
+
+
+def tool_ended(ledger: "Ledger", event: ev.ToolEnded, now_ns: int) -> None:
+    program = ledger.program(event.program_id, now_ns)
+    if event.call_id not in ledger.state.tools and program.status is Status.ENDED:
+        ledger.state.counts.late += 1  # the program's end has closed it
+    elif event.call_id not in ledger.state.tools:
+        ledger.ended_early(event.call_id, event.publisher, now_ns, "tool call")
+    host, totals = ledger.state.host, ledger.totals
+    crowded = host is not None and totals.tools_active + totals.tools_waiting >= host.cpus
+    ledger.drop_tool(event.call_id, now_ns)
+    if event.duration_ns > 0 and not program.quarantined:
+        ledger.estimates.tool_ended(event.tool, event.duration_ns, crowded=crowded)
+
+
+# Samples and answers
+
+
+def pool_sampled(ledger: "Ledger", event: ev.PoolSampled, now_ns: int) -> None:
+    # A publisher's first sample does not tell when its retractions happened.
+    before = ledger.state.retractions.get(event.publisher, event.retractions)
+    ledger.state.signals.retractions += max(0, event.retractions - before)
+    ledger.state.retractions[event.publisher] = event.retractions
+    ledger.estimates.block_tokens = max(1, event.block_tokens)
+    ledger.state.pool = event
+
+
+def host_sampled(ledger: "Ledger", event: ev.HostSampled, now_ns: int) -> None:
+    ledger.state.host = event
+
+
+def command_applied(ledger: "Ledger", event: ev.CommandApplied, now_ns: int) -> None:
+    ledger.state.counts.commands_applied += 1
+
+
+def command_rejected(ledger: "Ledger", event: ev.CommandRejected, now_ns: int) -> None:
+    ledger.state.counts.commands_rejected += 1
+    program = ledger.programs.get(event.program_id)
+    if program is not None:
+        program.retained_until_ns = 0  # only pins are believed before they are confirmed
+
+
+def publisher_state(ledger: "Ledger", event: ev.PublisherState, now_ns: int) -> None:
+    """Replace the slice of state that this publisher owns; what it lists and we know stays as it is."""
+    publisher = event.publisher
+    drop_publisher(
+        ledger,
+        publisher,
+        now_ns,
+        keep={t.turn_id for t in (*event.held_turns, *event.open_turns)} | {c.call_id for c in event.open_tools},
+    )
+    for name in event.granted:
+        ledger.move(ledger.program(name, now_ns), Trigger.SUBMIT, now_ns)
+    for turn in event.open_turns:
+        submitted = ev.TurnSubmitted(
+            publisher=publisher,
+            program_id=turn.program_id,
+            turn_id=turn.turn_id,
+            projected_blocks=turn.blocks,
+        )
+        ledger.program(turn.program_id, now_ns, parent_id=turn.parent_id)
+        turn_submitted(ledger, submitted, now_ns)
+    for turn in event.held_turns:
+        queued = ev.TurnQueued(
+            publisher=publisher, program_id=turn.program_id, turn_id=turn.turn_id, parent_id=turn.parent_id
+        )
+        turn_queued(ledger, queued, now_ns)
+    for call in event.open_tools:
+        started = ev.ToolStarted(
+            publisher=publisher, program_id=call.program_id, call_id=call.call_id, tool=call.tool
+        )
+        _open_tool(ledger, started, now_ns, started=call.started)
+    for pin in event.pins:
+        ledger.program(pin.program_id, now_ns).retained_until_ns = now_ns + pin.ttl_ns
+    if publisher in ledger.state.sequences:
+        ledger.state.sequences[publisher].resynced()
+    ledger.resync.pop(publisher, None)
+
+
+def drop_publisher(ledger: "Ledger", publisher: str, now_ns: int, *, keep: Container[str] = ()) -> None:
+    """Forget the turns and tools that only ``publisher`` told of, but for the ids in ``keep``.
+
+    What it contradicted itself about is forgotten too.
+    """
+    state = ledger.state
+    for key in [key for key, held in state.held.items() if held.publisher == publisher]:
+        if key not in keep:
+            program = ledger.programs[state.held[key].program_id]
+            ledger.let_go(key)
+            ledger.note_idle(program, now_ns)
+    for key in [key for key, turn in state.running.items() if turn.publisher == publisher]:
+        if key not in keep:
+            turn_left(ledger, ledger.programs[state.running.pop(key).program_id], now_ns)
+    for key in [key for key, call in state.tools.items() if call.publisher == publisher]:
+        if key not in keep:
+            ledger.drop_tool(key, now_ns)
+    for program in ledger.programs.values():
+        if program.quarantined and program.accused == publisher:
+            program.quarantined, program.accused = False, ""
+
+
+HANDLERS: dict[type[ev.Event], Callable[["Ledger", Any, int], None]] = {
+    ev.ProgramArrived: program_arrived,
+    ev.ProgramEnded: program_ended,
+    ev.TurnQueued: turn_queued,
+    ev.TurnAbandoned: turn_abandoned,
+    ev.TurnSubmitted: turn_submitted,
+    ev.FirstToken: first_token,
+    ev.TurnEnded: turn_ended,
+    ev.ToolEnqueued: tool_enqueued,
+    ev.ToolStarted: tool_started,
+    ev.ToolEnded: tool_ended,
+    ev.PoolSampled: pool_sampled,
+    ev.HostSampled: host_sampled,
+    ev.CommandApplied: command_applied,
+    ev.CommandRejected: command_rejected,
+    ev.PublisherState: publisher_state,
+}

@@ -1,0 +1,350 @@
+"""The ledger applies events and commands; it holds the only mutable program state.
+
+Sums that every decision needs (KV demand, active roots, tools, queued blocks) are kept as they change, so that an
+event costs the same with ten programs and with a hundred thousand. They can always be recomputed from the records
+(``Totals.of``), which a snapshot's loading does and the stateful tests compare.
+
+This file holds the primitives; what each kind of event does with them is in ``handlers``.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+
+from controlplane.core import events as ev
+from controlplane.core.errors import RemoteEventError
+from controlplane.core.handlers import HANDLERS, drop_publisher
+from controlplane.core.lifecycle import Trigger, next_status
+from controlplane.core.records import Held, LedgerState, ToolCall, Totals, waiting_roots
+from controlplane.core.sequence import Arrival, Sequence
+from controlplane.core.types import Program, QueuedProgram, Status, Tier, seconds
+
+_FORGET_ENDED_AFTER_NS = seconds(60)
+_MOST_EARLY_ENDS = 4096
+_SINGLE_ROLES = frozenset({"engine", "gate"})
+
+
+class Ledger:
+    """Programs, turns and tools as the events tell them."""
+
+    def __init__(self, state: LedgerState | None = None, *, cold_return_ratio: float = 0.5) -> None:
+        self.state = state = state or LedgerState()
+        self.totals = Totals.of(state)
+        self.programs = state.programs
+        self.estimates = state.estimates
+        self.cold_return_ratio = cold_return_ratio
+        waiting = sorted(waiting_roots(self.programs.values()), key=lambda p: p.queued_at_ns)
+        self.queue: dict[str, None] = dict.fromkeys(p.program_id for p in waiting)
+        self.active: dict[str, None] = {}
+        self.dormant: dict[str, None] = {}  # programs that neither hold a slot nor ask for one
+        self.askers = state.askers
+        self.changed = state.changed
+        self.resync = state.resync
+        self._children: dict[str, dict[str, None]] = {}  # by root, for roots that have any
+        self._held_of: dict[str, dict[str, None]] = {}  # turn_ids by root
+        self._ended: deque[tuple[int, str]] = deque()
+        self._index()
+
+    def _index(self) -> None:
+        """Rebuild what is derived from the records of a loaded snapshot."""
+        ended: list[tuple[int, str]] = []
+        for program in self.programs.values():
+            name = program.program_id
+            if program.status is Status.ACTIVE:
+                self.active[name] = None
+            elif program.status is Status.ENDED:
+                ended.append((program.last_seen_ns, name))
+            elif name not in self.queue:
+                self.dormant[name] = None
+            if program.parent_id:
+                self._children.setdefault(program.root_id, {})[name] = None
+        self._ended.extend(sorted(ended))
+        for turn_id, held in self.state.held.items():
+            self._held_of.setdefault(self.programs[held.program_id].root_id, {})[turn_id] = None
+
+    # What the controller reads
+
+    @property
+    def demand_blocks(self) -> int:
+        """D: blocks that the active programs need resident, a shared prefix counted once."""
+        shared = self.estimates.blocks(self.estimates.shared_tokens.value)
+        totals = self.totals
+        return max(0, totals.demand_blocks - max(0, totals.charged - 1) * shared)
+
+    def queued(self) -> list[QueuedProgram]:
+        """The root programs that wait for a slot, in the order in which they began to."""
+        programs = self.programs
+        return [
+            QueuedProgram(
+                program_id=name,
+                blocks=programs[name].queued_blocks,
+                arrived_at_ns=programs[name].arrived_at_ns,
+                queued_at_ns=programs[name].queued_at_ns,
+            )
+            for name in self.queue
+        ]
+
+    def children_of(self, root_id: str) -> Iterable[str]:
+        """The names of the root's children, and of theirs."""
+        return self._children.get(root_id, ())
+
+    def waiting_family(self, root_id: str) -> list[str]:
+        """The root, and its children that have held turns."""
+        held = self.state.held
+        waiting = {root_id: None} | {held[key].program_id: None for key in self._held_of.get(root_id, ())}
+        return list(waiting)
+
+    def take_changed(self) -> list[Program]:
+        """Programs that began to act since the last call."""
+        programs = [self.programs[name] for name in self.changed if name in self.programs]
+        self.changed.clear()
+        return programs
+
+    # What moves it
+
+    def apply(self, event: ev.Event, now_ns: int) -> bool:
+        """Take an event in; False for a duplicate. Raises ``RemoteEventError`` if it contradicts what is known."""
+        if event.sequence > 0 and not self._is_new(event, now_ns):
+            return False
+        self.state.counts.applied += 1
+        HANDLERS[type(event)](self, event, now_ns)
+        return True
+
+    def _is_new(self, event: ev.Event, now_ns: int) -> bool:
+        sequence = self.state.sequences.get(event.publisher)
+        if sequence is None:
+            sequence = self.state.sequences[event.publisher] = Sequence()
+            self._replace_boot(event.publisher, now_ns)
+        sequence.heard_at_ns = now_ns
+        sequence.unanswered = 0
+        arrival = sequence.note(event.sequence)
+        if arrival is Arrival.NEW:
+            return True
+        if arrival is Arrival.DUPLICATE:
+            self.state.counts.duplicates += 1
+            return False
+        self.state.counts.gaps += 1
+        self.resync[event.publisher] = 0
+        return True
+
+    def _replace_boot(self, publisher: str, now_ns: int) -> None:
+        """A restarted engine or gate holds nothing of what its last boot held. (Agents' hooks are many a node.)"""
+        place, _, _ = publisher.rpartition("/")
+        if place.rpartition("/")[2] not in _SINGLE_ROLES:
+            return
+        for old in [name for name in self.state.sequences if name != publisher and name.startswith(f"{place}/")]:
+            self.forget_publisher(old, now_ns)
+
+    def forget_publisher(self, publisher: str, now_ns: int) -> None:
+        """The publisher is gone, and with it what only it held."""
+        drop_publisher(self, publisher, now_ns)
+        self.state.sequences.pop(publisher, None)
+        self.state.retractions.pop(publisher, None)
+        self.resync.pop(publisher, None)
+
+    def publishers_with_work(self) -> set[str]:
+        """Publishers that some held turn, running turn or tool call depends on."""
+        state = self.state
+        tables = (state.held, state.running, state.tools)
+        named = {work.publisher for table in tables for work in table.values()}
+        return named & state.sequences.keys()
+
+    def move(self, program: Program, trigger: Trigger, now_ns: int) -> None:
+        """Apply one row of the transition table, and keep the sums."""
+        before, after = program.status, next_status(program.status, trigger)
+        if before is after:
+            return
+        name, is_root = program.program_id, not program.parent_id
+        program.status = after
+        program.warm = False
+        if after is Status.ACTIVE:
+            self.totals.demand_blocks += program.kv_blocks
+            self.totals.charged += 1
+            self.totals.active_roots += is_root
+            self.active[name] = None
+            program.admitted_at_ns = now_ns
+            program.idle_since_ns = 0 if program.open_turns or program.open_tools else now_ns
+        elif before is Status.ACTIVE:
+            self.totals.demand_blocks -= program.kv_blocks
+            self.totals.charged -= 1
+            self.totals.active_roots -= is_root
+            del self.active[name]
+            program.retained_until_ns = 0
+        if after is Status.PAUSED and is_root:
+            self._pause_children(name, now_ns)
+        if after is Status.ENDED:
+            self._close(program, now_ns)
+        self._requeue(program)
+
+    def _pause_children(self, root_id: str, now_ns: int) -> None:
+        """Who rides a slot loses it with the root."""
+        for name in self.children_of(root_id):
+            if self.programs[name].status is Status.ACTIVE:
+                self.move(self.programs[name], Trigger.PAUSE, now_ns)
+
+    def grant(self, program: Program, now_ns: int) -> None:
+        """The program's held turns are let go; a root takes a slot, a child rides its root's."""
+        if program.status is Status.ENDED:
+            return
+        held, blocks = self.state.held, program.kv_blocks
+        for turn_id in list(self._held_of.get(program.root_id, ())):
+            if held[turn_id].program_id == program.program_id:
+                blocks = max(blocks, held[turn_id].blocks)
+                self.let_go(turn_id)
+        # Until the engine reports the turn, the estimate stands for it: the next tick may come before.
+        self.charge(program, blocks)
+        self.move(program, Trigger.ADMIT, now_ns)
+        self.note_idle(program, now_ns)
+
+    def end(self, program: Program, now_ns: int) -> None:
+        """The run is over, and its children's with it."""
+        if program.status is not Status.ENDED and program.turn_index:
+            self.estimates.turns.add(program.turn_index)
+        self.move(program, Trigger.END, now_ns)
+        if not program.parent_id:
+            for name in self.children_of(program.program_id):
+                self.end(self.programs[name], now_ns)
+
+    def forget_ended(self, now_ns: int) -> None:
+        """Drop programs that ended a while ago, and ends that waited too long for their beginning."""
+        horizon_ns = now_ns - _FORGET_ENDED_AFTER_NS
+        while self._ended and self._ended[0][0] <= horizon_ns:
+            _, name = self._ended.popleft()
+            program = self.programs.get(name)
+            if program is None or program.status is not Status.ENDED:
+                continue
+            if program.open_turns or program.open_tools:
+                self._ended.append((now_ns, name))  # an aborted turn's or a late tool's end is still to come
+            else:
+                self._forget(program)
+        early = self.state.early_ends
+        for key in [key for key, seen_ns in early.items() if seen_ns <= horizon_ns]:
+            del early[key]
+
+    def _forget(self, program: Program) -> None:
+        del self.programs[program.program_id]
+        siblings = self._children.get(program.root_id)
+        if program.parent_id and siblings is not None:
+            siblings.pop(program.program_id, None)
+            if not siblings:
+                del self._children[program.root_id]
+
+    # Primitives for the handlers
+
+    def program(self, name: str, now_ns: int, *, parent_id: str = "", tenant: str = "") -> Program:
+        """The record of that name, made if need be."""
+        program = self.programs.get(name)
+        if program is None:
+            root_id = name
+            if parent_id and parent_id != name:
+                root_id = self.program(parent_id, now_ns).root_id
+                self._children.setdefault(root_id, {})[name] = None
+            program = self.programs[name] = Program(
+                program_id=name,
+                tenant=tenant,
+                parent_id=parent_id if root_id != name else "",
+                root_id=root_id,
+                arrived_at_ns=now_ns,
+            )
+            self.dormant[name] = None
+        program.last_seen_ns = now_ns
+        return program
+
+    def root_of(self, program: Program, now_ns: int) -> Program:
+        """The program that holds the slot: it outlives its own record's forgetting while children come."""
+        return program if not program.parent_id else self.program(program.root_id, now_ns)
+
+    def charge(self, program: Program, blocks: int) -> None:
+        """Set what the program's context takes."""
+        if program.status is Status.ACTIVE:
+            self.totals.demand_blocks += blocks - program.kv_blocks
+        program.kv_blocks = blocks
+
+    def hold(self, turn_id: str, held: Held, root: Program, now_ns: int) -> None:
+        """A turn begins to wait at the gate."""
+        self.state.held[turn_id] = held
+        self._held_of.setdefault(root.program_id, {})[turn_id] = None
+        if not root.queued_turns:
+            root.queued_at_ns = now_ns
+        self._queue_more(root, 1, held.blocks)
+
+    def let_go(self, turn_id: str) -> None:
+        """A turn waits no longer, whether it was granted, ran unasked, or left."""
+        held = self.state.held.pop(turn_id, None)
+        if held is None:
+            return
+        root = self.programs[self.programs[held.program_id].root_id]
+        turns = self._held_of[root.program_id]
+        del turns[turn_id]
+        if not turns:
+            del self._held_of[root.program_id]
+        self._queue_more(root, -1, -held.blocks)
+
+    def drop_tool(self, call_id: str, now_ns: int) -> None:
+        """A tool call is over."""
+        call = self.state.tools.pop(call_id, None)
+        if call is None:
+            return
+        self.count_tool(call, -1)
+        program = self.programs[call.program_id]
+        program.open_tools -= 1
+        self.note_idle(program, now_ns)
+
+    def count_tool(self, call: ToolCall, by: int) -> None:
+        """Add ``by`` calls of this call's kind to the sums."""
+        if call.started:
+            self.totals.tools_active += by
+        else:
+            self.totals.tools_waiting += by
+
+    def note_idle(self, program: Program, now_ns: int) -> None:
+        """The program's gap begins if nothing of it is open."""
+        if not program.open_turns and not program.open_tools:
+            program.idle_since_ns = now_ns
+
+    def ended_early(self, key: str, publisher: str, now_ns: int, what: str) -> None:
+        """An end without a beginning: late delivery where the publisher has gaps, else its fault."""
+        sequence = self.state.sequences.get(publisher)
+        if sequence is not None and not sequence.missing:
+            raise RemoteEventError(f"{publisher}: {what} {key!r} ended and never began")
+        self.state.counts.late += 1
+        early = self.state.early_ends
+        early[key] = now_ns
+        if len(early) > _MOST_EARLY_ENDS:
+            del early[next(iter(early))]
+
+    def _queue_more(self, root: Program, turns: int, blocks: int) -> None:
+        root.queued_turns += turns
+        root.queued_blocks += blocks
+        if root.program_id in self.queue:
+            self.totals.queued_blocks += blocks
+        if not root.queued_turns:
+            root.queued_at_ns = 0
+        self._requeue(root)
+
+    def _requeue(self, program: Program) -> None:
+        """Put a root into the queue, or take it out, as its state says."""
+        name = program.program_id
+        belongs = program.status is Status.WAITING and program.queued_turns > 0 and not program.parent_id
+        if belongs and name not in self.queue:
+            self.queue[name] = None
+            self.totals.queued_blocks += program.queued_blocks
+        elif not belongs and name in self.queue:
+            del self.queue[name]
+            self.totals.queued_blocks -= program.queued_blocks
+        if not belongs and program.status in (Status.WAITING, Status.PAUSED):
+            self.dormant[name] = None
+        else:
+            self.dormant.pop(name, None)
+
+    def _close(self, program: Program, now_ns: int) -> None:
+        """Nothing of an ended program waits or acts any more; its open turns end by themselves."""
+        name = program.program_id
+        held = self.state.held
+        for turn_id in list(self._held_of.get(program.root_id, ())):
+            if held[turn_id].program_id == name:
+                self.let_go(turn_id)
+        if program.open_tools:
+            for call_id in [key for key, call in self.state.tools.items() if call.program_id == name]:
+                self.drop_tool(call_id, now_ns)
+        program.kv_tier = Tier.NONE
+        self._ended.append((now_ns, name))

@@ -1,0 +1,34 @@
+"""Evict the least recently used program's tail, as SGLang's radix tree does (leaves first)."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from controlplane.core.policies import STATELESS, Fit, Resident, Stateless
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lru:
+    """All or nothing: the chunk keeps its size, or nothing is scheduled."""
+
+    def initial(self) -> Stateless:
+        return STATELESS
+
+    def fit(
+        self,
+        state: Stateless,
+        chunk_blocks: int,
+        shortfall_blocks: int,
+        candidates: Iterable[Resident],
+        now_ns: int,
+    ) -> tuple[Stateless, Fit]:
+        victims: list[tuple[str, int]] = []
+        missing = shortfall_blocks
+        for resident in candidates:
+            if missing <= 0:
+                break
+            blocks = min(missing, resident.blocks)
+            victims.append((resident.program_id, blocks))
+            missing -= blocks
+        if missing > 0:
+            return state, Fit(chunk_blocks=0, victims=())
+        return state, Fit(chunk_blocks=chunk_blocks, victims=victims)

@@ -1,0 +1,78 @@
+"""Is the host, or the KV cache, overloaded? Thresholds with hysteresis and persistence.
+
+**Paper**: MARS §4.1–4.2 asks for hysteresis and for decreases "only when persistent host-side contention is
+detected", and leaves the thresholds open; ours are DESIGN §4a's. No hardware counter is read: the host is judged
+by tools active and waiting and by how much longer than usual they take.
+"""
+
+from dataclasses import dataclass
+
+from controlplane.core.errors import ConfigError, require
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverloadRules:
+    """When a side counts as overloaded. ``persistence`` is in control intervals."""
+
+    persistence: int = 3
+    cpu_slowdown_high: float = 1.5  # r
+    cpu_slowdown_low: float = 1.2
+    cpu_tools_low: float = 0.8  # of C
+    kv_high: float = 0.95  # u
+    kv_low: float = 0.85
+    kv_slack: float = 0.80
+    kv_cold_return: float = 0.5  # a return that hits less of its own context than this means thrashing
+
+    def __post_init__(self) -> None:
+        require("persistence", self.persistence, low=1, high=1000)
+        require("cpu_slowdown_high", self.cpu_slowdown_high, low=1, high=float("inf"))
+        require("cpu_slowdown_low", self.cpu_slowdown_low, low=0, high=self.cpu_slowdown_high, ends="(]")
+        require("cpu_tools_low", self.cpu_tools_low, low=0, high=1, ends="(]")
+        require("kv_high", self.kv_high, low=0, high=2, ends="(]")
+        require("kv_low", self.kv_low, low=0, high=self.kv_high, ends="(]")
+        require("kv_slack", self.kv_slack, low=0, high=2, ends="(]")
+        require("kv_cold_return", self.kv_cold_return, low=0, high=1)
+        if self.kv_slack > self.kv_low:
+            raise ConfigError(f"expected kv_slack <= kv_low ({self.kv_low:g})", field="kv_slack")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What one control interval saw."""
+
+    tools: int  # active and waiting
+    cpus: float
+    slowdown_ratio: float
+    kv_use_ratio: float
+    retractions: int
+    cold_returns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overload:
+    """The detector's state; the counters hold consecutive intervals."""
+
+    cpu: bool = False
+    kv: bool = False
+    cpu_streak: int = 0  # intervals that speak for the other state
+    kv_streak: int = 0
+
+
+def detect(state: Overload, load: Load, rules: OverloadRules) -> Overload:
+    """Advance the detector by one control interval."""
+    crowded = load.cpus > 0 and load.tools >= load.cpus and load.slowdown_ratio >= rules.cpu_slowdown_high
+    eased = load.tools < rules.cpu_tools_low * load.cpus or load.slowdown_ratio < rules.cpu_slowdown_low
+    cpu_streak = state.cpu_streak + 1 if (eased if state.cpu else crowded) else 0
+    cpu = state.cpu
+    if cpu_streak >= rules.persistence:
+        cpu, cpu_streak = not cpu, 0
+
+    thrashing = load.kv_use_ratio >= rules.kv_high or load.retractions > 0 or load.cold_returns > 0
+    kv, kv_streak = state.kv, 0
+    if thrashing:
+        kv = True
+    elif kv and load.kv_use_ratio < rules.kv_low:
+        kv_streak = state.kv_streak + 1
+        if kv_streak >= rules.persistence:
+            kv, kv_streak = False, 0
+    return Overload(cpu=cpu, kv=kv, cpu_streak=cpu_streak, kv_streak=kv_streak)

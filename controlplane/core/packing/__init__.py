@@ -1,0 +1,9 @@
+"""Packing policies, by the name that configuration and presets use."""
+
+from controlplane.core.packing.fcfs import Fcfs
+from controlplane.core.packing.pressure_aware import PressureAware
+
+PACKING = {
+    "fcfs": Fcfs,
+    "pressure_aware": PressureAware,
+}

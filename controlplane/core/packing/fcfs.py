@@ -1,0 +1,21 @@
+"""In order of arrival."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from controlplane.core.facts import Facts
+from controlplane.core.policies import STATELESS, Stateless
+from controlplane.core.types import Pressure, QueuedProgram
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fcfs:
+    """Whoever arrived first is admitted first; a program that returns keeps its first arrival."""
+
+    def initial(self) -> Stateless:
+        return STATELESS
+
+    def order(
+        self, state: Stateless, queue: Sequence[QueuedProgram], facts: Facts, pressure: Pressure, now_ns: int
+    ) -> tuple[Stateless, Sequence[QueuedProgram]]:
+        return state, sorted(queue, key=lambda waiting: waiting.arrived_at_ns)

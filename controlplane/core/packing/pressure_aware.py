@@ -1,0 +1,56 @@
+"""Order the queue to fit the resources that are left.
+
+**Paper**: MARS Algorithm 1, PackQueue, and §4.2 "Global Load Balancer": long sessions first while the host is
+overloaded (they bring fewer tool calls soon), a feasible set by first fit while only long sessions wait, short
+sessions first otherwise. AllLongSessions is DESIGN §4a's: the smallest estimate is at least 1/8 of the pool.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from controlplane.core.errors import require
+from controlplane.core.facts import Facts
+from controlplane.core.policies import STATELESS, Stateless
+from controlplane.core.types import Pressure, QueuedProgram
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PressureAware:
+    """``long_share``: the share of the pool from which a session counts as long."""
+
+    long_share: float = 0.125
+
+    def __post_init__(self) -> None:
+        require("long_share", self.long_share, low=0, high=1, ends="(]")
+
+    def initial(self) -> Stateless:
+        return STATELESS
+
+    def order(
+        self, state: Stateless, queue: Sequence[QueuedProgram], facts: Facts, pressure: Pressure, now_ns: int
+    ) -> tuple[Stateless, Sequence[QueuedProgram]]:
+        by_arrival = sorted(queue, key=lambda waiting: waiting.arrived_at_ns)
+        if pressure.cpu_overloaded:  # Algorithm 1, lines 4-5
+            return state, sorted(by_arrival, key=lambda waiting: -waiting.blocks)
+        if self._all_long(by_arrival, pressure):  # lines 6-7
+            free_blocks = max(0, pressure.kv_total_blocks - pressure.kv_demand_blocks)
+            return state, first_fit(by_arrival, free_blocks)
+        return state, sorted(by_arrival, key=lambda waiting: waiting.blocks)  # lines 8-9
+
+    def _all_long(self, queue: Sequence[QueuedProgram], pressure: Pressure) -> bool:
+        if not queue or pressure.kv_total_blocks <= 0:
+            return False
+        return min(waiting.blocks for waiting in queue) >= self.long_share * pressure.kv_total_blocks
+
+
+def first_fit(queue: Sequence[QueuedProgram], free_blocks: int) -> list[QueuedProgram]:
+    """Those that fit together into ``free_blocks``, in the given order, then the rest in that order."""
+    fitting: list[QueuedProgram] = []
+    rest: list[QueuedProgram] = []
+    for waiting in queue:
+        if waiting.blocks <= free_blocks:
+            free_blocks -= waiting.blocks
+            fitting.append(waiting)
+        else:
+            rest.append(waiting)
+    return fitting + rest

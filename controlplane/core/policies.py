@@ -1,0 +1,144 @@
+"""The six policies, as protocols: pure functions of state and ``now_ns``.
+
+A policy is a frozen dataclass of parameters, checked at construction. Its memory is a second frozen dataclass,
+its state, which goes in and comes out again; ``initial`` makes the first one. So the daemon, the engine plugin
+and the simulator run the same code, and a snapshot is the states written down.
+
+To add a policy: one file in its folder, one line in that folder's ``__init__`` dict.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from controlplane.core.commands import Command
+from controlplane.core.facts import Facts
+from controlplane.core.types import Pressure, ProgramView, QueuedProgram
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, slots=True)
+class Stateless:
+    """The state of a policy that remembers nothing."""
+
+
+STATELESS = Stateless()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """An admission decision: how many root programs may be active. ``limit`` 0 means no limit."""
+
+    limit: int
+    window: float  # before the caps
+    reason: str
+
+
+class AdmissionPolicy(Protocol[S]):
+    """How many programs may be active (MARS UpdateWindow)."""
+
+    def initial(self) -> S: ...
+
+    def update(self, state: S, facts: Facts, pressure: Pressure, now_ns: int) -> tuple[S, Window]: ...
+
+
+class PackingPolicy(Protocol[S]):
+    """In which order waiting programs are admitted (MARS PackQueue). Returns a permutation of ``queue``."""
+
+    def initial(self) -> S: ...
+
+    def order(
+        self, state: S, queue: Sequence[QueuedProgram], facts: Facts, pressure: Pressure, now_ns: int
+    ) -> tuple[S, Sequence[QueuedProgram]]: ...
+
+
+class RetentionPolicy(Protocol[S]):
+    """What happens to the KV of programs whose tool runs.
+
+    ``changed`` are the programs that began to act since the last call, in that order; ``programs`` are all, so
+    that a policy can fill tiers or break a deadlock of pins. Returns Retain, Release, Demote, Prefetch, Discard
+    and Label commands.
+    """
+
+    def initial(self) -> S: ...
+
+    def plan(
+        self,
+        state: S,
+        programs: Mapping[str, ProgramView],
+        changed: Sequence[ProgramView],
+        facts: Facts,
+        pressure: Pressure,
+        now_ns: int,
+    ) -> tuple[S, Sequence[Command]]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedCall:
+    """A turn in the engine's own waiting queue."""
+
+    turn_id: str
+    program_id: str
+    queued_at_ns: int
+    footprint_blocks: int  # prompt and expected output
+    priority: int = 0  # from SetPriority: lower runs first
+    program_arrived_at_ns: int = 0
+    service_ns: int = 0
+    retracted: bool = False
+
+
+class PriorityPolicy(Protocol[S]):
+    """The order of the engine's waiting queue. Returns a permutation of ``calls``."""
+
+    def initial(self) -> S: ...
+
+    def order(self, state: S, calls: Sequence[QueuedCall], now_ns: int) -> tuple[S, Sequence[QueuedCall]]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """One engine that a program may be placed on."""
+
+    name: str
+    free_blocks: int = 0
+    programs: int = 0
+
+
+class PlacementPolicy(Protocol[S]):
+    """On which replica a program runs. ``replicas`` is not empty and sorted by name."""
+
+    def initial(self) -> S: ...
+
+    def place(self, state: S, program: ProgramView, replicas: Sequence[Replica], now_ns: int) -> tuple[S, str]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resident:
+    """Cached KV that nothing running uses: it may be evicted, from its tail, in blocks."""
+
+    program_id: str
+    blocks: int
+    last_used_ns: int
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """What the engine should do about a chunk: schedule ``chunk_blocks`` of it after evicting ``victims``."""
+
+    chunk_blocks: int
+    victims: Sequence[tuple[str, int]]  # (program_id, blocks), in the order to evict
+
+
+class MemoryPolicy(Protocol[S]):
+    """Make room for a chunk. ``candidates`` come least recently used first and may be consumed lazily.
+
+    Pinned programs are no candidates. A ``chunk_blocks`` of 0 means: nothing can be scheduled now.
+    """
+
+    def initial(self) -> S: ...
+
+    def fit(
+        self, state: S, chunk_blocks: int, shortfall_blocks: int, candidates: Iterable[Resident], now_ns: int
+    ) -> tuple[S, Fit]: ...

@@ -1,0 +1,155 @@
+"""The records that policies read: programs, queued programs and pressure.
+
+Time is an integer count of nanoseconds that the caller passes in as ``now_ns``; this room reads no clock.
+Sizes are in KV blocks (the allocator's page) or tokens, and every name ends in its unit.
+
+**Paper**: MARS §4.1 (blocks are the allocator's native unit); ThunderAgent §4.1 (the program record).
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+NANOSECONDS_PER_SECOND = 1_000_000_000
+
+
+def seconds(value: float) -> int:
+    """Seconds as nanoseconds, rounded to the nearest."""
+    return round(value * NANOSECONDS_PER_SECOND)
+
+
+class Status(StrEnum):
+    """Where a program stands with the admission window (one of the two dimensions of its state).
+
+    The other dimension, reasoning or acting, is ``open_turns`` and ``open_tools``: turns may overlap, and
+    a program may be paused while its tool runs.
+    """
+
+    WAITING = "waiting"
+    ACTIVE = "active"
+    PAUSED = "paused"
+    ENDED = "ended"
+
+
+class Tier(StrEnum):
+    """Where a program's KV cache lives, as far as the control plane was told."""
+
+    HBM = "hbm"
+    HOST = "host"
+    NONE = "none"
+
+
+@dataclass(slots=True, kw_only=True)
+class Program:
+    """One agent session. Only the ledger writes it; everyone else sees a ``ProgramView``."""
+
+    program_id: str
+    tenant: str = ""
+    parent_id: str = ""
+    root_id: str = ""  # itself for a root; only roots hold slots
+    status: Status = Status.WAITING
+    arrived_at_ns: int = 0
+    admitted_at_ns: int = 0
+    queued_at_ns: int = 0  # when its oldest held turn began to wait; 0: none is held
+    queued_turns: int = 0
+    queued_blocks: int = 0  # the estimate for the turns it waits with
+    turn_index: int = 0  # turns ended
+    open_turns: int = 0  # turns that the engine holds
+    open_tools: int = 0
+    idle_since_ns: int = 0  # when the last open turn or tool ended; 0 while one is open
+    gap_has_tool: bool = False  # an emitter reported a tool since the last turn ended
+    longest_gap_ns: int = 0  # of its gaps without a tool event
+    may_end: bool = False  # the last reply called no tool
+    warm: bool = False  # it kept its slot since its last turn ended
+    context_tokens: int = 0  # the last prompt and its output
+    prompt_bytes: int = 0
+    kv_blocks: int = 0  # what it is charged with while it holds a slot
+    kv_tier: Tier = Tier.NONE
+    service_ns: int = 0  # accumulated time in the engine
+    tool: str = ""
+    tool_started_at_ns: int = 0
+    retained_until_ns: int = 0
+    priority: int = 0
+    replica: str = ""
+    last_seen_ns: int = 0
+    quarantined: bool = False  # an event about it made no sense: no decision is made from its figures
+    accused: str = ""  # the publisher of that event, whose state will clear it
+
+
+class ProgramView(Protocol):
+    """``Program`` as policies see it: the same fields, read-only."""
+
+    @property
+    def program_id(self) -> str: ...
+    @property
+    def tenant(self) -> str: ...
+    @property
+    def parent_id(self) -> str: ...
+    @property
+    def root_id(self) -> str: ...
+    @property
+    def status(self) -> Status: ...
+    @property
+    def arrived_at_ns(self) -> int: ...
+    @property
+    def turn_index(self) -> int: ...
+    @property
+    def open_turns(self) -> int: ...
+    @property
+    def open_tools(self) -> int: ...
+    @property
+    def idle_since_ns(self) -> int: ...
+    @property
+    def context_tokens(self) -> int: ...
+    @property
+    def kv_blocks(self) -> int: ...
+    @property
+    def kv_tier(self) -> Tier: ...
+    @property
+    def service_ns(self) -> int: ...
+    @property
+    def tool(self) -> str: ...
+    @property
+    def tool_started_at_ns(self) -> int: ...
+    @property
+    def retained_until_ns(self) -> int: ...
+    @property
+    def quarantined(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedProgram:
+    """A root program that waits for a slot, with what packing needs to order it."""
+
+    program_id: str
+    blocks: int  # EstimateBlocks of its held turns, its children's included
+    arrived_at_ns: int
+    queued_at_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pressure:
+    """Both sides of the machine at one instant. Ratios are 0..1 unless said; -1 blocks means not known."""
+
+    observed_at_ns: int = 0
+    kv_total_blocks: int = 0  # 0: no pool sample yet
+    kv_free_blocks: int = 0
+    kv_evictable_blocks: int = 0
+    kv_retained_blocks: int = 0
+    kv_demand_blocks: int = 0  # D: what the active programs need resident
+    kv_use_ratio: float = 0.0  # u = D / total; may pass 1
+    host_total_blocks: int = 0
+    host_used_blocks: int = 0
+    tools_active: int = 0
+    tools_waiting: int = 0
+    tools_per_program: float = 0.0  # f: moving average of tools per active program
+    tool_slowdown_ratio: float = 1.0  # r: moving average of duration over that tool's median
+    cpus: float = 0.0  # C: CPUs this host may use; 0: not known
+    cpu_use_ratio: float = 0.0
+    cpu_stall_ratio: float = 0.0  # PSI, share of time some task waited for a CPU
+    programs_active: int = 0  # roots that hold a slot
+    queue_length: int = 0  # roots that wait for one
+    queued_blocks_mean: float = 0.0
+    cpu_overloaded: bool = False
+    kv_overloaded: bool = False
+    kv_has_slack: bool = True

@@ -1,0 +1,35 @@
+"""``penstock presets``: what there is to choose from."""
+
+from dataclasses import asdict
+from typing import Any
+
+import msgspec
+from rich.console import Console
+
+from controlplane.core.presets import POLICIES, PRESETS, policy_name
+
+
+def as_json() -> str:
+    """Presets and the registered policies, with parameters."""
+    presets = {
+        name: {"summary": preset.summary}
+        | {kind: _described(kind, getattr(preset, kind)) for kind in POLICIES}
+        for name, preset in PRESETS.items()
+    }
+    listing = {"presets": presets, "policies": {kind: list(registry) for kind, registry in POLICIES.items()}}
+    return msgspec.json.format(msgspec.json.encode(listing), indent=2).decode()
+
+
+def _described(kind: str, policy: Any) -> dict[str, Any]:
+    return {"policy": policy_name(kind, policy), **asdict(policy)}
+
+
+def print_presets() -> None:
+    """Each preset with its policies, then every policy that a configuration may name."""
+    console = Console(highlight=False)
+    for name, preset in PRESETS.items():
+        parts = (f"{kind} [cyan]{policy_name(kind, getattr(preset, kind))}[/cyan]" for kind in POLICIES)
+        console.print(f"[bold]{name}[/bold]  {preset.summary}\n    {', '.join(parts)}")
+    console.print("\nA configuration may choose another policy for each kind:")
+    for kind, registry in POLICIES.items():
+        console.print(f"    \\[{kind}] policy = {' | '.join(registry)}")

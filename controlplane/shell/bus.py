@@ -1,0 +1,258 @@
+"""The bus as the daemon sees it: a stream to read from a position, commands and heartbeats to send.
+
+The stream keeps events and commands of one node. Events are read through an ordered consumer, so that each batch has
+a position and nothing is missed while the daemon is away; commands leave over core NATS and are captured by the same
+stream, so that a restarted daemon knows what it said.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import nats
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+from nats.errors import NoRespondersError
+from nats.js.api import ConsumerConfig, DeliverPolicy, DiscardPolicy, StorageType, StreamConfig
+from nats.js.errors import NotFoundError
+
+from controlplane.core.commands import Command
+from controlplane.core.errors import EngineUnavailable
+from controlplane.shell.logs import logger
+from controlplane.wire.codec import Heartbeat, encode_commands, encode_heartbeat
+from controlplane.wire.subjects import (
+    all_events_subject,
+    command_subject,
+    event_subject,
+    heartbeat_subject,
+    status_subject,
+    stream_name,
+)
+
+_CONNECT_TIMEOUT_S = 3.0
+_STREAM_MAX_BYTES = 1 << 30
+_STREAM_MAX_AGE_S = 24 * 3600.0
+_IDLE_HEARTBEAT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One message of the stream."""
+
+    data: bytes
+    sequence: int  # its position
+    wall_ns: int  # when the server took it
+    is_command: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamInfo:
+    """The stream as it is now. ``created`` tells a new one from the one a snapshot was taken of."""
+
+    created: str
+    first_sequence: int
+    last_sequence: int
+
+
+class Inbox:
+    """Deliveries that wait for the daemon."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Delivery] = deque()
+        self._arrived = asyncio.Event()
+
+    def put(self, delivery: Delivery) -> None:
+        self._waiting.append(delivery)
+        self._arrived.set()
+
+    async def take(self, timeout_s: float) -> list[Delivery]:
+        """All that waits; an empty list if nothing came within ``timeout_s``."""
+        if not self._waiting:
+            self._arrived.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._arrived.wait()
+        taken = list(self._waiting)
+        self._waiting.clear()
+        return taken
+
+
+class Bus:
+    """A connection that comes back by itself."""
+
+    def __init__(self, url: str, node: str) -> None:
+        self.url, self.node = url, node
+        self.inbox = Inbox()
+        self.reconnects = 0
+        self._client = Client()
+        self._last_error = ""
+        self._position = 0
+        self._subscription: Any = None
+        self._command_subject = command_subject(node)
+        self._renew = asyncio.Event()
+        self._log = logger("bus")
+
+    async def connect(self) -> None:
+        """Raises ``EngineUnavailable`` if nobody listens there."""
+        connecting = nats.connect(
+            self.url,
+            name=f"penstock-daemon-{self.node}",
+            allow_reconnect=True,
+            max_reconnect_attempts=-1,  # this holds for the first connection too, hence the limit below
+            reconnect_time_wait=0.2,
+            error_cb=self._on_error,
+            disconnected_cb=self._on_disconnect,
+            reconnected_cb=self._on_reconnect,
+        )
+        try:
+            self._client = await asyncio.wait_for(connecting, _CONNECT_TIMEOUT_S)
+        except (OSError, NatsError, TimeoutError) as error:
+            why = self._last_error or str(error) or f"nothing within {_CONNECT_TIMEOUT_S:g}s"
+            raise EngineUnavailable(f"no NATS server answers at {self.url}: {why}") from None
+
+    async def _on_error(self, error: Exception) -> None:
+        self._last_error = str(error) or type(error).__name__
+        self._log.warning("error", error=self._last_error)
+
+    async def _on_disconnect(self) -> None:
+        self._log.warning("disconnected", url=self.url)
+
+    async def _on_reconnect(self) -> None:
+        self.reconnects += 1
+        self._log.info("reconnected", url=self.url)
+        self._renew.set()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the server can be reached now."""
+        return self._client.is_connected
+
+    async def ensure_stream(self) -> StreamInfo:
+        """Make the node's stream, or bring an older one's settings up to date."""
+        config = StreamConfig(
+            name=stream_name(self.node),
+            subjects=[all_events_subject(self.node), self._command_subject],
+            storage=StorageType.FILE,
+            discard=DiscardPolicy.OLD,
+            max_bytes=_STREAM_MAX_BYTES,
+            max_age=_STREAM_MAX_AGE_S,
+        )
+        jetstream = self._client.jetstream()
+        try:
+            try:
+                await jetstream.stream_info(config.name or "")
+                info = await jetstream.update_stream(config)
+            except NotFoundError:
+                info = await jetstream.add_stream(config)
+        except NoRespondersError:
+            raise EngineUnavailable(f"JetStream is off at {self.url}: start nats-server with -js") from None
+        except NatsError as error:
+            raise EngineUnavailable(f"no stream {config.name} at {self.url}: {error}") from None
+        return StreamInfo(
+            created=str(info.created), first_sequence=info.state.first_seq, last_sequence=info.state.last_seq
+        )
+
+    async def read_from(self, sequence: int) -> None:
+        """Deliver the stream into the inbox, beginning with ``sequence``."""
+        self._position = sequence - 1
+        await self._subscribe()
+
+    async def _subscribe(self) -> None:
+        if self._subscription is not None:
+            with suppress(NatsError, OSError):
+                await self._subscription.unsubscribe()
+        self._subscription = await self._client.jetstream().subscribe(
+            "",
+            stream=stream_name(self.node),
+            cb=self._on_message,
+            ordered_consumer=True,
+            idle_heartbeat=_IDLE_HEARTBEAT_S,
+            config=ConsumerConfig(
+                deliver_policy=DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=max(1, self._position + 1)
+            ),
+        )
+
+    async def _on_message(self, message: Msg) -> None:
+        metadata = message.metadata
+        sequence = metadata.sequence.stream
+        if sequence <= self._position:
+            return  # delivered again after a renewal
+        self._position = sequence
+        self.inbox.put(
+            Delivery(
+                message.data,
+                sequence,
+                round(metadata.timestamp.timestamp() * 1e9),
+                message.subject == self._command_subject,
+            )
+        )
+
+    async def keep_reading(self, on_new_stream: Callable[[], None]) -> None:
+        """After each reconnect go on where we were; a stream that is new or shorter is told to the caller."""
+        while True:
+            await self._renew.wait()
+            self._renew.clear()
+            try:
+                info = await self.ensure_stream()
+                if info.last_sequence < self._position:
+                    self._position = 0
+                    on_new_stream()
+                await self._subscribe()
+            except (NatsError, EngineUnavailable, OSError, TimeoutError) as error:
+                self._log.warning("not reading yet", error=str(error) or type(error).__name__)
+                await asyncio.sleep(0.2)
+                self._renew.set()
+
+    async def send(self, commands: Sequence[Command]) -> None:
+        """To gates and engines, in this order."""
+        if commands:
+            await self._publish(self._command_subject, encode_commands(commands))
+
+    async def beat(self, heartbeat: Heartbeat) -> None:
+        """Show that the daemon lives."""
+        await self._publish(heartbeat_subject(self.node), encode_heartbeat(heartbeat))
+
+    async def publish_events(self, role: str, batch: bytes) -> None:
+        """A batch of the daemon's own probes."""
+        await self._publish(event_subject(self.node, role), batch)
+
+    async def publish_status(self, status: bytes) -> None:
+        """For whoever watches."""
+        await self._publish(status_subject(self.node), status)
+
+    async def _publish(self, subject: str, data: bytes) -> None:
+        # While the server is away a late command would be worse than a lost one: gates ask again.
+        if self._client.is_connected:
+            with suppress(NatsError, OSError):
+                await self._client.publish(subject, data)
+
+    async def another_daemon(self) -> str:
+        """The status of a daemon that serves this node already, or an empty string."""
+        try:
+            reply = await self._client.request(status_subject(self.node), b"", timeout=0.5)
+        except (NatsError, TimeoutError):
+            return ""
+        return bytes(reply.data).decode(errors="replace")
+
+    async def answer_status(self, answer: Callable[[bytes], bytes]) -> None:
+        """Answer status requests from now on."""
+
+        async def reply(message: Msg) -> None:
+            if message.reply:
+                await message.respond(answer(message.data))
+
+        await self._client.subscribe(status_subject(self.node), cb=reply)
+
+    async def flush(self) -> None:
+        """Wait until the server has what was sent."""
+        with suppress(NatsError, OSError, TimeoutError):
+            await self._client.flush(timeout=1)
+
+    async def close(self) -> None:
+        """Leave."""
+        with suppress(NatsError, OSError, TimeoutError):
+            await self._client.close()

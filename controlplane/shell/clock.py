@@ -1,0 +1,33 @@
+"""Time for the shell: integer nanoseconds that survive a restart, and may run faster than the wall clock."""
+
+import time
+
+from controlplane.core.types import NANOSECONDS_PER_SECOND
+
+# Scaled times are counted from here, so that a factor of 100 still fits 63 bits.
+EPOCH_NS = 1_735_689_600 * NANOSECONDS_PER_SECOND  # 2025-01-01
+
+
+class Clock:
+    """``scale`` nanoseconds pass here for each on the wall.
+
+    It is anchored to the wall clock once and then follows the monotonic clock: a restart goes on where it was, and
+    a step of the wall clock while running is not seen.
+    """
+
+    def __init__(self, scale: float = 1.0) -> None:
+        self.scale = scale
+        self._anchor_wall_ns = time.time_ns()
+        self._anchor_monotonic_ns = time.monotonic_ns()
+
+    def now_ns(self) -> int:
+        elapsed_ns = time.monotonic_ns() - self._anchor_monotonic_ns
+        return self.from_wall_ns(self._anchor_wall_ns + elapsed_ns)
+
+    def from_wall_ns(self, wall_ns: int) -> int:
+        """What this clock showed at that wall time."""
+        return round((wall_ns - EPOCH_NS) * self.scale)
+
+    def wall_seconds(self, duration_ns: int) -> float:
+        """How long ``duration_ns`` takes on the wall."""
+        return duration_ns / self.scale / NANOSECONDS_PER_SECOND

@@ -1,0 +1,219 @@
+"""The daemon: recovers, then reads events, decides, and sends commands until it is told to stop."""
+
+import asyncio
+import secrets
+from pathlib import Path
+
+from controlplane.config import Config
+from controlplane.core.commands import StateRequest
+from controlplane.core.controller import Controller
+from controlplane.core.errors import ConfigError
+from controlplane.core.types import seconds
+from controlplane.shell import snapshot as snapshots
+from controlplane.shell.bus import Bus, StreamInfo
+from controlplane.shell.clock import Clock
+from controlplane.shell.host_probe import HostProbe
+from controlplane.shell.logs import logger
+from controlplane.shell.pump import Pump
+from controlplane.shell.status import Status, describe
+from controlplane.wire.codec import Heartbeat, encode_events
+from controlplane.wire.log import LogWriter
+from controlplane.wire.subjects import publisher_name
+
+_RECOVERY_TIMEOUT_S = 30.0
+_LONGEST_WAIT_S = 0.5
+
+
+class Daemon:
+    """Serves one node over one bus."""
+
+    def __init__(self, config: Config, bus: Bus, state_path: Path, recorder: LogWriter | None = None) -> None:
+        self.config = config
+        self.bus = bus
+        self.clock = Clock(config.time_scale)
+        self.boot_id = secrets.token_hex(4)
+        self.pump = Pump(Controller(config.policies, config.control))
+        self.position = 0  # in the stream, of what the state contains
+        self.ready = asyncio.Event()
+        self._recorder = recorder
+        self._state_path = state_path
+        self._stream_created = ""
+        self._stopping = asyncio.Event()
+        self._saved_window = (-1, -1.0)
+        self._saved_at_ns = 0
+        self._resync_all = False
+        self._log = logger("daemon")
+
+    @property
+    def controller(self) -> Controller:
+        """The decisions' owner; replaced when a snapshot is loaded."""
+        return self.pump.controller
+
+    def stop(self) -> None:
+        """End ``run`` soon."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Serve until ``stop``. The bus is connected. Raises ``ConfigError`` if the node has a daemon already."""
+        other = await self.bus.another_daemon()
+        if other:
+            raise ConfigError(f"node {self.config.node!r} has a daemon already: {other[:200]}; choose another --node")
+        await self._recover()
+        self._begin_record()
+        await self.bus.answer_status(self._answer)
+        self.ready.set()
+        self._log.info("up", node=self.config.node, preset=self.config.policies.name, nats=self.bus.url)
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(task)
+                for task in (
+                    self._pump_events(),
+                    self._beat(),
+                    self._probe_host(),
+                    self._publish_status(),
+                    self.bus.keep_reading(self._on_new_stream),
+                )
+            ]
+            await self._stopping.wait()
+            for task in tasks:
+                task.cancel()
+        self._save(self.clock.now_ns())
+        await self.bus.flush()
+        self._log.info("down", node=self.config.node)
+
+    # Recovery
+
+    async def _recover(self) -> None:
+        """Load the snapshot, then apply what the stream holds beyond it: events, and the commands that we sent."""
+        stream = await self.bus.ensure_stream()
+        self._stream_created = stream.created
+        self.position = self._load(stream)
+        await self.bus.read_from(self.position + 1)
+        began_at = self.position
+        if stream.first_sequence > stream.last_sequence:  # everything in it has grown too old
+            self.position = stream.last_sequence
+        deadline = asyncio.get_running_loop().time() + _RECOVERY_TIMEOUT_S
+        while self.position < stream.last_sequence and asyncio.get_running_loop().time() < deadline:
+            for delivery in await self.bus.inbox.take(_LONGEST_WAIT_S):
+                now_ns = self.clock.from_wall_ns(delivery.wall_ns)
+                if delivery.is_command:
+                    self.pump.recall(delivery.data, now_ns)
+                else:
+                    self.pump.feed(delivery.data, now_ns)
+                self.position = delivery.sequence
+        self._resync_all = True
+        self._log.info(
+            "recovered",
+            messages=self.position - began_at,
+            programs=len(self.controller.ledger.programs),
+            window=self.controller.window.limit,
+        )
+
+    def _load(self, stream: StreamInfo) -> int:
+        """Restore the snapshot's state; the position to read on from."""
+        try:
+            snapshot = snapshots.read(self._state_path.read_bytes())
+        except FileNotFoundError:
+            return max(0, stream.first_sequence - 1)
+        except (snapshots.SnapshotError, OSError) as error:
+            self._log.warning("snapshot not used", path=str(self._state_path), error=str(error))
+            return max(0, stream.first_sequence - 1)
+        if snapshot.time_scale != self.config.time_scale:
+            self._log.warning("snapshot not used", reason="it was taken with another time scale")
+            return stream.last_sequence
+        state = snapshots.restore(snapshot, self.config.policies)
+        self.pump.controller = Controller(self.config.policies, self.config.control, state)
+        same = snapshot.stream_created == stream.created and snapshot.stream_sequence <= stream.last_sequence
+        return snapshot.stream_sequence if same else max(0, stream.first_sequence - 1)
+
+    def _on_new_stream(self) -> None:
+        self._log.warning("stream is new", action="asking every publisher for its state")
+        self.position = 0
+        self._resync_all = True
+
+    def _begin_record(self) -> None:
+        """A recorded run starts from the recovered state, so that its replay can start there as well."""
+        if self._recorder is not None:
+            now_ns = self.clock.now_ns()
+            self._recorder.state(self._snapshot(now_ns).decode(), now_ns)
+            self.pump.recorder = self._recorder
+
+    def _snapshot(self, now_ns: int) -> bytes:
+        return snapshots.take(
+            self.controller.state,
+            preset=self.config.policies.name,
+            stream_sequence=self.position,
+            stream_created=self._stream_created,
+            now_ns=now_ns,
+            time_scale=self.config.time_scale,
+        )
+
+    def _save(self, now_ns: int) -> None:
+        snapshots.write(self._state_path, self._snapshot(now_ns))
+        if self._recorder is not None:
+            self._recorder.flush()
+        self._saved_at_ns = now_ns
+        self._saved_window = self.controller.state.announced
+
+    def _must_save(self, now_ns: int) -> bool:
+        """At each change of the window, else every ``snapshot_s``: programs are in the stream, the window is not."""
+        if self.controller.state.announced != self._saved_window:
+            return True
+        return now_ns - self._saved_at_ns >= seconds(self.config.snapshot_s * self.config.time_scale)
+
+    # Serving
+
+    async def _pump_events(self) -> None:
+        clock, pump, inbox = self.clock, self.pump, self.bus.inbox
+        while not self._stopping.is_set():
+            now_ns = clock.now_ns()
+            wait_s = clock.wall_seconds(self.controller.next_deadline_ns() - now_ns)
+            for delivery in await inbox.take(min(_LONGEST_WAIT_S, max(0.0, wait_s))):
+                if not delivery.is_command:
+                    pump.feed(delivery.data, clock.now_ns())
+                self.position = delivery.sequence
+            now_ns = clock.now_ns()
+            commands = pump.decide(now_ns)
+            if self._resync_all:
+                self._resync_all = False
+                commands = [*commands, StateRequest(reason="the daemon started, or the stream is new")]
+            await self.bus.send(commands)
+            if self._must_save(now_ns):
+                self._save(now_ns)
+
+    async def _beat(self) -> None:
+        while not self._stopping.is_set():
+            window = self.controller.window
+            heartbeat = Heartbeat(
+                node=self.config.node,
+                boot_id=self.boot_id,
+                lease_ttl_ns=seconds(self.config.lease_s),
+                limit=window.limit,
+                window=window.window,
+            )
+            await self.bus.beat(heartbeat)
+            await asyncio.sleep(self.config.heartbeat_s)
+
+    async def _probe_host(self) -> None:
+        probe = HostProbe(self.config.host.cpus)
+        publisher = publisher_name(self.config.node, "host", self.boot_id)
+        sequence = 0
+        while not self._stopping.is_set():
+            if self.bus.connected:
+                sequence += 1
+                batch = encode_events(publisher, sequence, [(self.clock.now_ns(), probe.sample())])
+                await self.bus.publish_events("host", batch)
+            await asyncio.sleep(self.config.host.probe_interval_s)
+
+    # Status
+
+    def _status(self) -> Status:
+        return describe(self.pump, self.config, self.boot_id, self.position, self.clock.now_ns())
+
+    def _answer(self, request: bytes) -> bytes:
+        return self._status().with_programs(self.controller) if request == b"programs" else self._status().encode()
+
+    async def _publish_status(self) -> None:
+        while not self._stopping.is_set():
+            await self.bus.publish_status(self._status().encode())
+            await asyncio.sleep(max(0.05, self.config.control.interval_s / self.config.time_scale))

@@ -1,0 +1,34 @@
+"""Structured logs on standard error: coloured for a terminal, JSON lines otherwise. Prompts never reach them."""
+
+import logging
+import sys
+from typing import Any
+
+import structlog
+
+LEVELS = ("debug", "info", "warning", "error")
+
+
+def configure(level: str = "info", *, json: bool | None = None) -> None:
+    """``json`` None: JSON unless standard error is a terminal."""
+    as_json = not sys.stderr.isatty() if json is None else json
+    renderer: Any = structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer()
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    # nats-py logs each failed reconnect with its stack; the bus says the same in one line.
+    logging.getLogger("nats").setLevel(logging.CRITICAL)
+
+
+def logger(room: str) -> Any:
+    """A logger that names the part of the program it speaks for."""
+    return structlog.get_logger(part=room)

@@ -1,0 +1,82 @@
+"""Bytes in, decisions out, without input or output: what the daemon does between two waits.
+
+The daemon feeds it from the bus in real time; the parity tests feed it the same bytes in virtual time.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from controlplane.core.commands import Command
+from controlplane.core.controller import Controller
+from controlplane.core.errors import RemoteEventError
+from controlplane.core.events import Event
+from controlplane.wire.codec import decode_commands, decode_events
+
+
+class Recorder(Protocol):
+    """Where a run is written down (``wire.log.LogWriter``)."""
+
+    def event(self, event: Event, now_ns: int) -> None: ...
+    def tick(self, now_ns: int) -> None: ...
+    def command(self, command: Command, now_ns: int) -> None: ...
+
+
+class Pump:
+    """Decodes, applies, decides and records; counts what had to be rejected."""
+
+    def __init__(self, controller: Controller, recorder: Recorder | None = None) -> None:
+        self.controller = controller
+        self.recorder = recorder
+        self.rejected = 0
+        self.last_rejection = ""
+        self._now_ns = 0
+
+    def feed(self, data: bytes, now_ns: int) -> int:
+        """Take an event batch in; the number of events in it. What is malformed is counted, the rest applied."""
+        now_ns = self._forward(now_ns)
+        try:
+            batch = decode_events(data)
+        except RemoteEventError as error:
+            self._reject(1, str(error))
+            return 0
+        if batch.rejected:
+            self._reject(len(batch.rejected), batch.rejected[-1])
+        receive, recorder = self.controller.receive, self.recorder
+        for event in batch.events:
+            receive(event, now_ns)
+        if recorder is not None:
+            for event in batch.events:
+                recorder.event(event, now_ns)
+        return len(batch.events)
+
+    def recall(self, data: bytes, now_ns: int) -> None:
+        """Take in commands that were sent before a restart."""
+        now_ns = self._forward(now_ns)
+        try:
+            commands = decode_commands(data)
+        except RemoteEventError as error:
+            self._reject(1, str(error))
+            return
+        for command in commands:
+            self.controller.recall(command, now_ns)
+
+    def decide(self, now_ns: int) -> Sequence[Command]:
+        """Tick if something is due."""
+        now_ns = self._forward(now_ns)
+        if self.controller.next_deadline_ns() > now_ns:
+            return ()
+        commands = self.controller.tick(now_ns)
+        if self.recorder is not None:
+            self.recorder.tick(now_ns)
+            for command in commands:
+                self.recorder.command(command, now_ns)
+        return commands
+
+    def _forward(self, now_ns: int) -> int:
+        """Time never runs backwards, not even from a stream's timestamps to our own clock."""
+        self._now_ns = max(self._now_ns, now_ns)
+        return self._now_ns
+
+    def _reject(self, count: int, why: str) -> None:
+        self.rejected += count
+        self.last_rejection = why

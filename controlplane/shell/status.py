@@ -1,0 +1,61 @@
+"""What the daemon tells of itself: JSON on the status subject once a control interval, or on request."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from controlplane.config import Config
+from controlplane.core.controller import Controller
+from controlplane.core.policies import Window
+from controlplane.core.records import Counts
+from controlplane.core.types import Pressure
+from controlplane.shell.pump import Pump
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """One look at a daemon. Times are its clock's (scaled) nanoseconds."""
+
+    node: str
+    boot_id: str
+    preset: str
+    now_ns: int
+    stream_sequence: int
+    programs: int
+    window: Window
+    pressure: Pressure
+    counts: Counts
+    rejected: int
+    last_rejection: str
+
+    def encode(self) -> bytes:
+        """As JSON."""
+        return msgspec.json.encode(self)
+
+    def with_programs(self, controller: Controller) -> bytes:
+        """As JSON, with each program's record and the queue in order."""
+        detail: dict[str, Any] = {
+            "status": self,
+            "queue": list(controller.ledger.queue),
+            "programs": controller.ledger.programs,
+        }
+        return msgspec.json.encode(detail)
+
+
+def describe(pump: Pump, config: Config, boot_id: str, position: int, now_ns: int) -> Status:
+    """The status now."""
+    controller = pump.controller
+    return Status(
+        node=config.node,
+        boot_id=boot_id,
+        preset=config.policies.name,
+        now_ns=now_ns,
+        stream_sequence=position,
+        programs=len(controller.ledger.programs),
+        window=controller.window,
+        pressure=controller.pressure,
+        counts=controller.state.ledger.counts,
+        rejected=pump.rejected,
+        last_rejection=pump.last_rejection,
+    )

@@ -1,0 +1,147 @@
+"""A real daemon in a process of its own, and a client that speaks to it over the real bus."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import nats
+from nats.aio.client import Client
+
+from controlplane.core.commands import Command
+from controlplane.core.events import Event
+from controlplane.wire.codec import decode_commands, encode_events
+from controlplane.wire.endpoint import read_endpoint
+from controlplane.wire.subjects import command_subject, event_subject, status_subject
+
+NODE = "test"
+TIMEOUT_S = 10.0
+
+
+class DaemonProcess:
+    """``penstock up`` with a state directory of its own."""
+
+    def __init__(self, folder: Path, *arguments: str, node: str = NODE) -> None:
+        self.folder, self.node, self.arguments = folder, node, arguments
+        self.log_path = folder / "daemon.log"
+        self.process: subprocess.Popen[bytes] | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "controlplane", "up", "--node", self.node, "--state-dir", str(self.folder)]
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen([*command, *self.arguments], stdout=log, stderr=log)
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text()
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(TIMEOUT_S)
+
+    def stop(self) -> int:
+        assert self.process is not None
+        self.process.terminate()
+        return self.process.wait(TIMEOUT_S)
+
+    def wait(self) -> int:
+        assert self.process is not None
+        return self.process.wait(TIMEOUT_S)
+
+    def clean_up(self) -> None:
+        """End the daemon and the server that it left behind."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(TIMEOUT_S)
+        endpoint = read_endpoint(self.node, self.folder)
+        if endpoint is not None:
+            os.kill(endpoint.pid, signal.SIGKILL)
+
+    async def url(self) -> str:
+        """The embedded server's address, once it is known."""
+        endpoint = await eventually(lambda: _now(read_endpoint(self.node, self.folder)), what="an endpoint file")
+        return str(endpoint.url)
+
+
+async def _now(value: Any) -> Any:
+    return value
+
+
+async def eventually(look: Callable[[], Awaitable[Any]], *, what: str, timeout_s: float = TIMEOUT_S) -> Any:
+    """The first true result of ``look``."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        found = await look()
+        if found:
+            return found
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"no {what} within {timeout_s:g}s")
+
+
+class BusClient:
+    """A publisher by hand, which also hears commands."""
+
+    def __init__(self, client: Client, node: str) -> None:
+        self.client, self.node = client, node
+        self.commands: list[Command] = []
+
+    @classmethod
+    async def connect(cls, url: str, node: str = NODE) -> "BusClient":
+        client = await nats.connect(url, reconnect_time_wait=0.05, max_reconnect_attempts=-1, error_cb=_quiet)
+        self = cls(client, node)
+
+        async def hear(message: Any) -> None:
+            self.commands += decode_commands(message.data)
+
+        await client.subscribe(command_subject(node), cb=hear)
+        return self
+
+    async def publish(self, publisher: str, first_sequence: int, events: Sequence[Event]) -> None:
+        await self.publish_bytes(
+            publisher.split("/")[1], encode_events(publisher, first_sequence, [(0, e) for e in events])
+        )
+
+    async def publish_bytes(self, role: str, data: bytes) -> None:
+        await self.client.publish(event_subject(self.node, role), data)
+        await self.client.flush()
+
+    async def status(self) -> dict[str, Any]:
+        """Status, queue and programs, as soon as the daemon answers."""
+
+        async def ask() -> Any:
+            try:
+                reply = await self.client.request(status_subject(self.node), b"programs", timeout=0.2)
+            except (nats.errors.Error, TimeoutError):
+                return None
+            return json.loads(reply.data)
+
+        return dict(await eventually(ask, what="status"))
+
+    async def status_where(self, wanted: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
+        """The first status for which ``wanted`` holds."""
+
+        async def look() -> Any:
+            status = await self.status()
+            return status if wanted(status) else None
+
+        return dict(await eventually(look, what=what))
+
+    async def hears(self, wanted: Callable[[Command], bool], what: str) -> Command:
+        """The first command for which ``wanted`` holds."""
+        found = await eventually(lambda: _now([c for c in self.commands if wanted(c)]), what=what)
+        return found[0]  # type: ignore[no-any-return]
+
+    async def close(self) -> None:
+        await self.client.close()
+
+
+async def _quiet(error: Exception) -> None:
+    """Losing the server is what some tests are about."""

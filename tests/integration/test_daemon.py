@@ -1,0 +1,231 @@
+"""The daemon as its users run it: a process, the real nats-server, bytes on the bus."""
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from daemon_process import BusClient, DaemonProcess, eventually
+
+from controlplane.core import commands as cmd
+from controlplane.core import events as ev
+from controlplane.shell.log_replay import replay_log
+from controlplane.wire.codec import encode_events
+from controlplane.wire.endpoint import read_endpoint
+
+GATE = "test/gate/one"
+ENGINE = "test/engine/one"
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
+    process = DaemonProcess(tmp_path / "state")
+    yield process
+    process.clean_up()
+
+
+def queued(count: int, first: int = 0) -> list[ev.Event]:
+    return [
+        ev.TurnQueued(program_id=f"p{i}", turn_id=f"t{i}", prompt_tokens=160) for i in range(first, first + count)
+    ]
+
+
+async def serving(daemon: DaemonProcess) -> BusClient:
+    """A client of a daemon that answers: from then on the stream keeps what is published."""
+    bus = await BusClient.connect(await daemon.url())
+    await bus.status()
+    return bus
+
+
+POOL = ev.PoolSampled(total_blocks=1000, free_blocks=1000, block_tokens=16)
+
+
+def test_serves_and_shuts_down_cleanly(daemon: DaemonProcess) -> None:
+    async def run() -> None:
+        daemon.start()
+        bus = await serving(daemon)
+        await bus.publish(ENGINE, 1, [POOL])
+        await bus.publish(GATE, 1, queued(3))
+        for name in ("p0", "p1", "p2"):
+            await bus.hears(lambda c, n=name: isinstance(c, cmd.Admit) and c.program_id == n, f"grant for {name}")
+        await bus.close()
+
+    asyncio.run(run())
+    endpoint = read_endpoint("test", daemon.folder)
+    assert endpoint is not None
+    assert daemon.stop() == 0
+    assert read_endpoint("test", daemon.folder) is None
+    with pytest.raises(ProcessLookupError):
+        os.kill(endpoint.pid, 0)
+    assert "Traceback" not in daemon.log
+
+
+def test_kill_minus_nine_loses_nothing(daemon: DaemonProcess) -> None:
+    """Window, queue and programs are the same after a kill, and the daemon is back within 2 s."""
+
+    async def run() -> None:
+        daemon.start()
+        bus = await serving(daemon)
+        await bus.publish(ENGINE, 1, [POOL])
+        await bus.publish(GATE, 1, queued(20))
+        before = await bus.status_where(lambda s: s["queue"] and s["status"]["window"]["limit"] > 8, "a grown window")
+        daemon.kill()
+        # While it is away the world goes on: one more program comes, one turn of an admitted one begins.
+        await bus.publish(GATE, 21, queued(1, first=20))
+        await bus.publish(ENGINE, 2, [ev.TurnSubmitted(program_id="p0", turn_id="t0", projected_blocks=11)])
+        began = time.monotonic()
+        daemon.start()
+        after = await bus.status()
+        assert time.monotonic() - began < 2.0
+        assert after["status"]["window"]["window"] >= before["status"]["window"]["window"]
+        assert after["status"]["window"]["window"] <= before["status"]["window"]["window"] + 2
+        assert set(before["programs"]) | {"p20"} == set(after["programs"])
+        assert after["programs"]["p0"]["open_turns"] == 1
+        assert [name for name in before["queue"] if name in after["queue"]] == [
+            name for name in after["queue"] if name != "p20"
+        ]
+        still = {name: p["status"] for name, p in before["programs"].items() if p["status"] == "active"}
+        assert {name: after["programs"][name]["status"] for name in still} == still
+        await bus.hears(lambda c: isinstance(c, cmd.StateRequest), "a request for every publisher's state")
+        await bus.close()
+
+    asyncio.run(run())
+    assert daemon.stop() == 0
+
+
+def test_a_dead_bus_comes_back(daemon: DaemonProcess) -> None:
+    """The embedded server is killed: the daemon starts it again and decides on."""
+
+    async def run() -> None:
+        daemon.start()
+        bus = await serving(daemon)
+        await bus.publish(GATE, 1, queued(1))
+        await bus.hears(lambda c: isinstance(c, cmd.Admit), "a grant")
+        endpoint = read_endpoint("test", daemon.folder)
+        assert endpoint is not None
+        os.kill(endpoint.pid, signal.SIGKILL)
+
+        async def moved() -> bool:
+            now = read_endpoint("test", daemon.folder)
+            return now is not None and now.pid != endpoint.pid
+
+        await eventually(moved, what="a new nats-server")
+        again = await BusClient.connect(await daemon.url())
+        await again.status()
+        await again.publish(GATE, 2, queued(1, first=1))
+        await again.hears(lambda c: isinstance(c, cmd.Admit) and c.program_id == "p1", "a grant after the restart")
+        await bus.close()
+        await again.close()
+
+    asyncio.run(run())
+    assert daemon.stop() == 0
+    assert "Traceback" not in daemon.log
+
+
+def test_bad_batches_are_counted_and_nothing_is_lost(daemon: DaemonProcess) -> None:
+    async def run() -> None:
+        daemon.start()
+        bus = await serving(daemon)
+        await bus.publish(ENGINE, 1, [POOL])
+        await bus.publish_bytes("gate", b"\xff\xfe no batch at all")
+        whole = encode_events(GATE, 1, [(0, event) for event in queued(4)])
+        await bus.publish_bytes("gate", whole[:-7])  # truncated: lost, and the gap will show
+        await bus.publish_bytes("gate", encode_events(GATE, 5, [(0, event) for event in queued(2, first=4)]))
+        await bus.hears(lambda c: isinstance(c, cmd.StateRequest) and c.publisher == GATE, "a request for the gap")
+        await bus.publish_bytes("gate", whole)  # late
+        await bus.publish_bytes("gate", whole)  # and twice
+        status = await bus.status_where(
+            lambda s: s["status"]["counts"]["duplicates"] >= 4 and len(s["programs"]) == 6, "six programs"
+        )
+        assert status["status"]["rejected"] == 2
+        assert status["status"]["counts"]["gaps"] == 1
+        for index in range(6):
+            await bus.hears(
+                lambda c, i=index: isinstance(c, cmd.Admit) and c.program_id == f"p{i}", f"a grant for p{index}"
+            )
+        await bus.close()
+
+    asyncio.run(run())
+    assert daemon.stop() == 0
+
+
+def test_an_unusable_snapshot_is_told_and_the_stream_serves_instead(daemon: DaemonProcess) -> None:
+    async def run() -> None:
+        daemon.start()
+        bus = await serving(daemon)
+        await bus.publish(GATE, 1, queued(3))
+        await bus.status_where(lambda s: len(s["programs"]) == 3, "three programs")
+        daemon.kill()
+        (daemon.folder / "test" / "snapshot.json").write_text("{")
+        daemon.start()
+        after = await bus.status()
+        assert len(after["programs"]) == 3
+        await bus.close()
+
+    asyncio.run(run())
+    assert daemon.stop() == 0
+    assert "snapshot not used" in daemon.log
+
+
+def test_a_recorded_run_replays_to_the_same_commands(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    daemon = DaemonProcess(tmp_path / "state", "--record", str(path))
+
+    async def run() -> None:
+        daemon.start()
+        bus = await serving(daemon)
+        await bus.publish(ENGINE, 1, [POOL])
+        await bus.publish(GATE, 1, queued(12))
+        await bus.status_where(lambda s: s["status"]["window"]["limit"] > 8, "a grown window")
+        await bus.close()
+
+    try:
+        asyncio.run(run())
+        assert daemon.stop() == 0
+    finally:
+        daemon.clean_up()
+    report = replay_log(path)
+    assert report.differences == []
+    assert report.commands >= 10
+    assert report.events >= 13
+
+
+def test_two_daemons_on_one_node_are_refused(daemon: DaemonProcess, tmp_path: Path) -> None:
+    async def run() -> str:
+        daemon.start()
+        url = await daemon.url()
+        bus = await BusClient.connect(url)
+        await bus.status()
+        await bus.close()
+        return url
+
+    url = asyncio.run(run())
+    second = DaemonProcess(tmp_path / "second", "--nats", url)
+    second.start()
+    assert second.wait() == 1
+    assert "has a daemon already" in second.log
+    assert "Traceback" not in second.log
+
+
+def test_a_url_that_nobody_listens_on(tmp_path: Path) -> None:
+    daemon = DaemonProcess(tmp_path / "state", "--nats", "nats://127.0.0.1:9")
+    daemon.start()
+    assert daemon.wait() == 1
+    assert "no NATS server answers at nats://127.0.0.1:9" in daemon.log
+    assert "Traceback" not in daemon.log
+
+
+def test_a_port_in_use(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        daemon = DaemonProcess(tmp_path / "state", "--nats-port", str(port))
+        daemon.start()
+        assert daemon.wait() == 1
+    assert f"port {port} is in use" in daemon.log
+    assert "Traceback" not in daemon.log

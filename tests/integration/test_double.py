@@ -1,0 +1,382 @@
+"""The engine double over HTTP and a real nats-server; the daemon is a scripted double."""
+
+import asyncio
+import contextlib
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+import aiohttp
+import nats
+import pytest
+
+from controlplane.core.commands import (
+    Admit,
+    Command,
+    Demote,
+    Discard,
+    Pause,
+    Release,
+    Retain,
+    SetPriority,
+    StateRequest,
+)
+from controlplane.core.errors import ConfigError, ControlPlaneError
+from controlplane.core.events import (
+    CommandApplied,
+    CommandRejected,
+    Event,
+    FirstToken,
+    PoolSampled,
+    PublisherState,
+    TurnAbandoned,
+    TurnEnded,
+    TurnQueued,
+    TurnSubmitted,
+)
+from controlplane.core.types import seconds
+from controlplane.double import DoubleOptions, run_double
+from controlplane.gate import GateLimits
+from controlplane.wire import subjects
+from controlplane.wire.codec import Heartbeat, decode_events, encode_commands, encode_heartbeat
+
+NODE = "test"
+_TIMEOUT_S = 8.0
+
+
+class DaemonDouble:
+    """Hears every event, beats while ``beating``, and says what the test tells it to."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._news = asyncio.Event()
+        self.events: list[Event] = []
+        self.beating = True
+
+    async def hear(self, message: Any) -> None:
+        batch = decode_events(message.data)
+        assert batch.rejected == []
+        self.events += batch.events
+        self._news.set()
+
+    async def beat(self) -> None:
+        beat = Heartbeat(node=NODE, boot_id="d", lease_ttl_ns=seconds(1), limit=1, window=1.0)
+        while self.beating:
+            await self._client.publish(subjects.heartbeat_subject(NODE), encode_heartbeat(beat))
+            await asyncio.sleep(0.1)
+
+    async def say(self, *commands: Command) -> None:
+        numbered = [replace(command, command_id=index + 1) for index, command in enumerate(commands)]
+        await self._client.publish(subjects.command_subject(NODE), encode_commands(numbered))
+
+    async def until(self, kind: type[Event], count: int = 1, **fields: object) -> Any:
+        """The ``count``-th event of that kind with these fields."""
+        async with asyncio.timeout(_TIMEOUT_S):
+            while True:
+                self._news.clear()
+                found = [
+                    event
+                    for event in self.events
+                    if type(event) is kind and all(getattr(event, name) == value for name, value in fields.items())
+                ]
+                if len(found) >= count:
+                    return found[count - 1]
+                await self._news.wait()
+
+
+class Scene:
+    """A running double, its HTTP client and, where there is a bus, its daemon."""
+
+    def __init__(self, url: str, http: aiohttp.ClientSession, daemon: DaemonDouble | None) -> None:
+        self.url = url
+        self.http = http
+        self._daemon = daemon
+
+    @property
+    def daemon(self) -> DaemonDouble:
+        assert self._daemon is not None
+        return self._daemon
+
+    async def chat(self, program_id: str, messages: list[dict[str, Any]], **body: Any) -> tuple[int, Any]:
+        content = {"messages": messages, "session_id": program_id, "max_tokens": 8, **body}
+        async with self.http.post(f"{self.url}/v1/chat/completions", json=content) as response:
+            return response.status, await response.json()
+
+    async def health(self) -> Any:
+        async with self.http.get(f"{self.url}/penstock/health") as response:
+            return await response.json()
+
+    async def governed(self) -> None:
+        """Wait for the daemon's first heartbeat to arrive."""
+        async with asyncio.timeout(_TIMEOUT_S):
+            while (await self.health())["mode"] != "governed":  # noqa: ASYNC110  nothing to wait for over HTTP
+                await asyncio.sleep(0.02)
+
+
+def user(text: str) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": text}]
+
+
+@contextlib.asynccontextmanager
+async def _double(**options: Any) -> AsyncIterator[tuple[str, asyncio.Event]]:
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    stop = asyncio.Event()
+    settings = {"port": 0, "node": NODE, "time_scale": 20.0, "grace_s": 0.0, **options}
+    running = asyncio.ensure_future(run_double(DoubleOptions(on_ready=ready.set_result, **settings), stop))
+    await asyncio.wait((ready, running), return_when=asyncio.FIRST_COMPLETED, timeout=_TIMEOUT_S)
+    try:
+        if running.done():
+            running.result()
+        yield ready.result(), stop
+    finally:
+        stop.set()
+        await asyncio.wait_for(running, _TIMEOUT_S)
+
+
+def play(story: Callable[[Scene], Coroutine[Any, Any, None]], *, bus: str | None = None, **options: Any) -> None:
+    async def main() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            daemon = None
+            if bus is not None:
+                client = await nats.connect(bus)
+                stack.push_async_callback(client.close)
+                daemon = DaemonDouble(client)
+                await client.subscribe(subjects.all_events_subject(NODE), cb=daemon.hear)
+                await client.flush()
+            url, _ = await stack.enter_async_context(_double(bus=bus, **options))
+            http = await stack.enter_async_context(aiohttp.ClientSession())
+            scene = Scene(url, http, daemon)
+            if daemon is None:
+                await story(scene)
+                return
+            beating = asyncio.ensure_future(daemon.beat())
+            try:
+                await scene.governed()
+                await story(scene)
+            finally:
+                daemon.beating = False
+                await beating
+
+    asyncio.run(main())
+
+
+def test_a_turn_is_held_until_admit_and_its_events_share_one_turn_id(nats_server: Any) -> None:
+    async def story(scene: Scene) -> None:
+        asking = asyncio.ensure_future(scene.chat("p", user("one two three")))
+        queued = await scene.daemon.until(TurnQueued)
+        assert (queued.program_id, queued.prompt_bytes > 0) == ("p", True)
+        assert not asking.done()
+        await scene.daemon.say(Admit(program_id="p"))
+        status, reply = await asking
+        assert status == 200
+        assert reply["usage"]["prompt_tokens"] == 3
+        assert reply["usage"]["completion_tokens"] == 8
+        for kind in (TurnSubmitted, FirstToken, TurnEnded):
+            event = await scene.daemon.until(kind)
+            assert (event.turn_id, event.program_id) == (queued.turn_id, "p")
+        await scene.daemon.until(CommandApplied, program_id="p")
+        sample = await scene.daemon.until(PoolSampled, 2)
+        assert sample.total_blocks > 0
+        assert (await scene.chat("p", user("four")))[0] == 200, "a later turn passes on the grant"
+        await scene.daemon.say(Pause(program_id="p"))
+        await scene.daemon.until(CommandApplied, 2)
+        again = asyncio.ensure_future(scene.chat("p", user("five")))
+        await scene.daemon.until(TurnQueued, 2)
+        await scene.daemon.say(Admit(program_id="p"))
+        assert (await again)[0] == 200
+
+    play(story, bus=nats_server.url)
+
+
+def test_a_client_that_leaves_while_held_or_while_served_is_reported(nats_server: Any) -> None:
+    async def story(scene: Scene) -> None:
+        held = asyncio.ensure_future(scene.chat("p", user("one")))
+        queued = await scene.daemon.until(TurnQueued)
+        held.cancel()
+        assert (await scene.daemon.until(TurnAbandoned)).turn_id == queued.turn_id
+        await scene.daemon.say(Admit(program_id="p"))
+        served = asyncio.ensure_future(scene.chat("p", user("one"), max_tokens=100_000))
+        started = await scene.daemon.until(FirstToken)
+        served.cancel()
+        ended = await scene.daemon.until(TurnEnded)
+        assert (ended.turn_id, ended.ok) == (started.turn_id, False)
+        assert (await scene.health())["running_turns"] == 0
+
+    play(story, bus=nats_server.url)
+
+
+def test_the_daemons_silence_opens_the_gate(nats_server: Any) -> None:
+    async def story(scene: Scene) -> None:
+        asking = [asyncio.ensure_future(scene.chat(f"p{number}", user("one"))) for number in range(3)]
+        await scene.daemon.until(TurnQueued, 3)
+        scene.daemon.beating = False
+        assert [status for status, _ in await asyncio.gather(*asking)] == [200, 200, 200]
+        assert (await scene.health())["counters"]["daemon_lost"] == 1
+
+    limits = GateLimits(keep_ns=0, open_step_ns=seconds(1))
+    play(story, bus=nats_server.url, gate=limits)
+
+
+def test_commands_for_the_engine_and_a_request_for_the_state(nats_server: Any) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.daemon.say(Admit(program_id="p"))
+        await scene.daemon.until(CommandApplied)
+        await scene.chat("p", user("word " * 200))
+        held = asyncio.ensure_future(scene.chat("q", user("one")))
+        await scene.daemon.until(TurnQueued, program_id="q")
+        await scene.daemon.say(
+            Retain(program_id="p", ttl_ns=seconds(600)),
+            SetPriority(program_id="p", priority=3),
+            Demote(program_id="p"),
+            Retain(program_id="unknown", ttl_ns=seconds(1)),
+            StateRequest(publisher="another/engine/boot"),
+            StateRequest(),
+        )
+        state = await scene.daemon.until(PublisherState)
+        assert state.role == "engine"
+        assert [turn.program_id for turn in state.held_turns] == ["q"]
+        assert state.granted == ("p",)
+        assert [pin.program_id for pin in state.pins] == ["p"]
+        assert 0 < state.pins[0].ttl_ns <= seconds(600)
+        samples = 1
+        assert (await scene.daemon.until(CommandRejected, command_id=3)).reason.startswith("not supported")
+        assert "cached" in (await scene.daemon.until(CommandRejected, command_id=4)).reason
+        assert [type(event) for event in scene.daemon.events].count(PublisherState) == 1
+        while (await scene.daemon.until(PoolSampled, samples)).retained_blocks == 0:
+            samples += 1
+        await scene.daemon.say(Release(program_id="p"), Discard(program_id="p"))
+        await scene.daemon.until(PoolSampled, retained_blocks=0, evictable_blocks=0)
+        held.cancel()
+
+    play(story, bus=nats_server.url)
+
+
+def test_streams_report_usage_with_the_tokens_that_were_cached() -> None:
+    async def story(scene: Scene) -> None:
+        messages: list[dict[str, Any]] = [{"role": "system", "content": "be " * 64}, *user("do " * 64)]
+        first, usage = await stream(scene, messages)
+        assert len(first.split()) == 40
+        assert usage["prompt_tokens_details"]["cached_tokens"] == 0
+        messages += [{"role": "assistant", "content": first}, *user("and then")]
+        _, usage = await stream(scene, messages)
+        assert usage["prompt_tokens"] == 10 * (64 + 64 + 40 + 2)
+        assert 10 * (64 + 64 + 40) - 32 <= usage["prompt_tokens_details"]["cached_tokens"] <= 10 * (64 + 64 + 40)
+        _, usage = await stream(scene, [messages[0], *user("else")], program_id="other")
+        assert usage["prompt_tokens_details"]["cached_tokens"] == 640, "the system prompt is shared"
+
+    async def stream(scene: Scene, messages: list[dict[str, Any]], program_id: str = "p") -> tuple[str, Any]:
+        body = {
+            "messages": messages,
+            "max_tokens": 400,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        headers = {"x-litellm-session-id": program_id}
+        text, usage, done = "", None, False
+        async with scene.http.post(f"{scene.url}/v1/chat/completions", json=body, headers=headers) as response:
+            assert response.headers["content-type"].startswith("text/event-stream")
+            assert response.headers["server"] == "penstock-engine-double"
+            async for line in response.content:
+                data = line.decode().strip().removeprefix("data: ")
+                if data == "[DONE]":
+                    done = True
+                elif data:
+                    chunk = json.loads(data)
+                    text += "".join(choice["delta"].get("content", "") for choice in chunk["choices"])
+                    usage = chunk.get("usage") or usage
+        assert done
+        return text, usage
+
+    play(story, tokens_per_word=10)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"{", "not a JSON object"),
+        (b"[]", "not a JSON object"),
+        ({"model": "m"}, "Field required"),
+        ({"messages": []}, "cannot be empty"),
+        ({"messages": ["hello"]}, "messages[0]: expected an object"),
+        ({"messages": [{"role": "robot", "content": ""}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+        ({"messages": user("x"), "max_tokens": 0}, "max_tokens must be at least 1"),
+        ({"messages": user("x"), "max_tokens": "many"}, "max_tokens: expected an integer"),
+        ({"messages": user("x"), "stream_options": 1}, "stream_options"),
+        ({"messages": user("x"), "n": 2}, "one choice"),
+        ({"messages": user("word " * 500)}, "512"),
+    ],
+)
+def test_wrong_requests_are_refused_as_sglang_does(body: Any, message: str) -> None:
+    async def story(scene: Scene) -> None:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        async with scene.http.post(f"{scene.url}/v1/chat/completions", data=data) as response:
+            problem = await response.json()
+            assert response.status == 400
+        assert problem["object"] == "error"
+        assert (problem["type"], problem["code"]) == ("BadRequestError", 400)
+        assert message in problem["message"]
+
+    play(story, context_tokens=512)
+
+
+def test_models_health_and_unknown_paths() -> None:
+    async def story(scene: Scene) -> None:
+        async with scene.http.get(f"{scene.url}/v1/models") as response:
+            model = (await response.json())["data"][0]
+        assert (model["id"], model["max_model_len"]) == ("penstock-engine-double", 512)
+        for path, status in (("/health", 200), ("/penstock/double", 200), ("/v1/embeddings", 404)):
+            async with scene.http.get(f"{scene.url}{path}") as response:
+                assert response.status == status
+        assert (await scene.chat("p", user("x"), model="anything"))[0] == 200
+        assert (await scene.health())["mode"] == "passive"
+
+    play(story, context_tokens=512)
+
+
+def test_a_port_in_use_is_a_clear_error() -> None:
+    async def story() -> None:
+        async with _double() as (url, _):
+            port = int(url.rsplit(":", 1)[1])
+            with pytest.raises(ControlPlaneError, match=f"127.0.0.1:{port}.*in use.*--port"):
+                await run_double(DoubleOptions(port=port))
+        with pytest.raises(ConfigError, match="host"):
+            await run_double(DoubleOptions(host="no-such-host.invalid", port=0))
+
+    asyncio.run(story())
+
+
+def test_sigterm_ends_open_streams_and_the_process() -> None:
+    code = (
+        "from controlplane.double import DoubleOptions, serve\n"
+        "serve(DoubleOptions(port=0, grace_s=0.1, on_ready=lambda url: print(url, flush=True)))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        url = process.stdout.readline().strip()
+        host, port = url.removeprefix("http://").split(":")
+        body = json.dumps({"messages": user("x"), "max_tokens": 100_000, "stream": True})
+        with socket.create_connection((host, int(port)), timeout=_TIMEOUT_S) as client:
+            head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+            client.sendall((head + body).encode())
+            received = b""
+            while b'"content": "' not in received.replace(b'"content": ""', b""):
+                received += client.recv(65_536)
+            process.send_signal(signal.SIGTERM)
+            while data := client.recv(65_536):
+                received += data
+        assert b'"finish_reason": "abort"' in received
+        assert b"data: [DONE]" in received
+        _, errors = process.communicate(timeout=_TIMEOUT_S)
+        assert (process.returncode, errors) == (0, "")
+    finally:
+        process.kill()
+        process.communicate()
