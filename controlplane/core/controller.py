@@ -236,7 +236,7 @@ class Controller:
         state = self.ledger.state
         if not self.ledger.queue or state.running:
             return
-        head = min(self.ledger.queued(), key=lambda waiting: (waiting.queued_at_ns, waiting.program_id))
+        head = self.ledger.queued()[0]
         if now_ns - max(state.engine_idle_since_ns, head.queued_at_ns) >= seconds(self.rules.stall_s):
             self._admit(head.program_id, f"the engine was idle for {self.rules.stall_s:g}s", now_ns)
             state.engine_idle_since_ns = now_ns  # one at a time: its turn is on its way

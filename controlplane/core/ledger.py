@@ -14,7 +14,7 @@ from controlplane.core import events as ev
 from controlplane.core.errors import RemoteEventError
 from controlplane.core.handlers import HANDLERS, drop_publisher
 from controlplane.core.lifecycle import Trigger, next_status
-from controlplane.core.records import Held, LedgerState, ToolCall, Totals, waiting_roots
+from controlplane.core.records import Held, LedgerState, ToolCall, Totals
 from controlplane.core.sequence import Arrival, Sequence
 from controlplane.core.types import Program, QueuedProgram, Status, Tier, seconds
 
@@ -32,8 +32,7 @@ class Ledger:
         self.programs = state.programs
         self.estimates = state.estimates
         self.cold_return_ratio = cold_return_ratio
-        waiting = sorted(waiting_roots(self.programs.values()), key=lambda p: p.queued_at_ns)
-        self.queue: dict[str, None] = dict.fromkeys(p.program_id for p in waiting)
+        self.queue = state.queue
         self.active: dict[str, None] = {}
         self.dormant: dict[str, None] = {}  # programs that neither hold a slot nor ask for one
         self.askers = state.askers

@@ -25,7 +25,7 @@ class OverloadRules:
 
     def __post_init__(self) -> None:
         require("persistence", self.persistence, low=1, high=1000)
-        require("cpu_slowdown_high", self.cpu_slowdown_high, low=1, high=float("inf"))
+        require("cpu_slowdown_high", self.cpu_slowdown_high, low=1, high=float("inf"), ends="[)")
         require("cpu_slowdown_low", self.cpu_slowdown_low, low=0, high=self.cpu_slowdown_high, ends="(]")
         require("cpu_tools_low", self.cpu_tools_low, low=0, high=1, ends="(]")
         require("kv_high", self.kv_high, low=0, high=2, ends="(]")

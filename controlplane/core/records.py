@@ -69,6 +69,7 @@ class LedgerState:
     sequences: dict[str, Sequence] = field(default_factory=dict)  # by publisher
     retractions: dict[str, int] = field(default_factory=dict)  # by publisher: the last total it reported
     early_ends: dict[str, int] = field(default_factory=dict)  # ids whose end came first, and when
+    queue: dict[str, None] = field(default_factory=dict)  # waiting roots, in the order in which they began to
     # What the next tick has to look at; kept here because a snapshot may be taken before that tick.
     askers: dict[str, None] = field(default_factory=dict)  # roots that hold a slot and have held turns
     changed: dict[str, None] = field(default_factory=dict)  # programs that began to act

@@ -26,7 +26,7 @@ from controlplane.wire.codec import (
 )
 
 NODE = "node-1"
-WAIT_S = 8.0
+WAIT_S = 30.0  # only a failure waits so long
 
 
 def tool(n: int) -> ToolStarted:
@@ -135,22 +135,20 @@ def test_events_arrive_in_order_with_contiguous_sequences(listener: Listener, ma
 
 
 def test_an_urgent_event_does_not_linger(listener: Listener, make_emitter: Any) -> None:
-    emitter = make_emitter(linger_s=1.0)
+    emitter = make_emitter(linger_s=60)
     emitter.start()
     wait_until(lambda: emitter.stats.connected, "connected")
     emitter.emit(tool(0))
-    began_s = time.monotonic()
     emitter.emit(tool(1), urgent=True)
     listener.wait_for(2)
-    assert time.monotonic() - began_s < 0.8
 
 
 def test_close_sends_what_is_queued(listener: Listener, make_emitter: Any) -> None:
-    emitter = make_emitter(linger_s=1.0)
+    emitter = make_emitter(linger_s=60)
     emitter.start()
     for n in range(3000):
         emitter.emit(tool(n))
-    emitter.close()
+    emitter.close(WAIT_S)
     assert emitter.stats.sent == 3000
     assert len(listener.wait_for(3000)) == 3000
     emitter.emit(tool(0))
@@ -195,7 +193,7 @@ def test_close_does_not_wait_for_a_stuck_server(nats_server: Any, make_emitter: 
     emitter.emit(tool(0), urgent=True)
     began_s = time.monotonic()
     emitter.close(0.2)
-    assert time.monotonic() - began_s < 1.0
+    assert time.monotonic() - began_s < 2.5, "the server confirms nothing for 3 s"
     nats_server.resume()
     wait_until(lambda: emitter.stats.sent == 1, "sent, though late")
 
@@ -246,7 +244,7 @@ def test_a_stuck_server_blocks_nobody_and_loses_nothing(
         began_s = time.monotonic()
         for n in range(1, 2001):
             emitter.emit(tool(n), urgent=True)
-        assert time.monotonic() - began_s < 1.0
+        assert time.monotonic() - began_s < 2.5, "the server confirms nothing for 3 s"
     finally:
         nats_server.resume()
     wait_until(lambda: emitter.stats.sent == 2001, "sent")
@@ -334,7 +332,7 @@ def test_a_forked_child_publishes_as_itself(listener: Listener, make_emitter: An
     if pid == 0:
         try:
             emitter.emit(tool(7))
-            emitter.close(5.0)
+            emitter.close(WAIT_S)
         finally:
             os._exit(0 if emitter.stats.sent == 1 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

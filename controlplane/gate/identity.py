@@ -1,0 +1,146 @@
+"""Whose turn a request is: the program's identity, from what clients already send.
+
+An identity meant for us (``program_id``, ``parent_id``, ``tenant``) must be good: at most 256 printable
+characters, else the request is refused. One that was meant for somebody else (a session header) is made good:
+a bad one becomes its digest, so that a client that works without Penstock works with it, and its turns still
+belong together. What is no text is as if it were absent. A request that names nobody is a program of its own.
+"""
+
+import hashlib
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.core.errors import ControlPlaneError
+
+MAX_ID_CHARACTERS = 256
+
+Headers = Iterable[tuple[bytes, bytes]]
+Body = Mapping[str, Any]
+
+_OWN_HEADER = "x-penstock-program-id"
+_OWN_FIELDS = ("program_id", "custom_params.program_id", "metadata.program_id")
+_BORROWED_HEADERS = (
+    "x-litellm-session-id",
+    "x-session-id",
+    "x-claude-code-session-id",
+    "x-smg-routing-key",
+    "x-conversation-id",
+    "x-session-affinity",
+    "helicone-session-id",
+    "session-id",
+    "session_id",
+    "conversation_id",
+)
+_BORROWED_FIELDS = (
+    "session_id",
+    "litellm_session_id",
+    "session_params.id",
+    "metadata.session_id",
+    "conversation_id",
+    "prompt_cache_key",
+)
+_PARENT = ("x-penstock-parent-id", ("parent_id", "custom_params.parent_id", "metadata.parent_id"))
+_TENANT = ("x-penstock-tenant", ("tenant", "custom_params.tenant", "metadata.tenant"))
+
+
+class BadIdentity(ControlPlaneError, ValueError):
+    """An identity that was meant for us is unusable. ``source`` says where it was found."""
+
+    def __init__(self, source: str, problem: str) -> None:
+        super().__init__(f"{source}: {problem}")
+        self.source = source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who asks. ``source`` says what named the program; ``anonymous`` that nothing did."""
+
+    program_id: str
+    parent_id: str = ""
+    tenant: str = ""
+    source: str = ""
+    anonymous: bool = False
+
+
+def identify(headers: Headers, body: Body | None) -> Identity:
+    """Find the identity of a request; ``body`` is its parsed JSON object, None where it is not one.
+
+    An explicit program id wins over any session header, and a header over the body.
+
+    Raises ``BadIdentity``.
+    """
+    texts = _header_texts(headers)
+    fields = body if body is not None else {}
+    parent_id = _own(texts, fields, *_PARENT)[0]
+    tenant = _own(texts, fields, *_TENANT)[0]
+    program_id, source = _own(texts, fields, _OWN_HEADER, _OWN_FIELDS)
+    if not program_id:
+        program_id, source = _borrowed(texts, fields)
+    anonymous = not program_id
+    return Identity(
+        program_id=program_id or f"anonymous-{uuid.uuid4().hex}",
+        parent_id=parent_id if parent_id != program_id else "",
+        tenant=tenant,
+        source=source,
+        anonymous=anonymous,
+    )
+
+
+def _header_texts(headers: Headers) -> dict[str, str]:
+    """The headers by lower-case name; of a repeated one the first."""
+    texts: dict[str, str] = {}
+    for name, value in headers:
+        texts.setdefault(name.decode("latin-1").lower(), value.decode("utf-8", "replace").strip())
+    return texts
+
+
+def _field(body: Body, path: str) -> object:
+    value: object = body
+    for key in path.split("."):
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(key)
+    return value
+
+
+def _own(texts: Mapping[str, str], body: Body, header: str, paths: Iterable[str]) -> tuple[str, str]:
+    """The first of our own carriers that is there, checked; empty strings where none is."""
+    if text := texts.get(header, ""):
+        return _checked(text, f"header {header}"), f"header {header}"
+    for path in paths:
+        value = _field(body, path)
+        if value is None or value == "":
+            continue
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            raise BadIdentity(f"body {path}", f"expected a string, got {type(value).__name__}")
+        return _checked(str(value), f"body {path}"), f"body {path}"
+    return "", ""
+
+
+def _checked(text: str, source: str) -> str:
+    if len(text) > MAX_ID_CHARACTERS:
+        raise BadIdentity(source, f"expected at most {MAX_ID_CHARACTERS} characters, got {len(text)}")
+    if not text.isprintable():
+        raise BadIdentity(source, "expected printable characters only")
+    return text
+
+
+def _borrowed(texts: Mapping[str, str], body: Body) -> tuple[str, str]:
+    for header in _BORROWED_HEADERS:
+        if text := texts.get(header, ""):
+            return _made_good(text), f"header {header}"
+    for path in _BORROWED_FIELDS:
+        value = _field(body, path)
+        if isinstance(value, str) and value:
+            return _made_good(value), f"body {path}"
+        if isinstance(value, int) and not isinstance(value, bool):
+            return _made_good(str(value)), f"body {path}"
+    return "", ""
+
+
+def _made_good(text: str) -> str:
+    if len(text) <= MAX_ID_CHARACTERS and text.isprintable():
+        return text
+    return "sha256-" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]

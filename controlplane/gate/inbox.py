@@ -1,0 +1,50 @@
+"""Brings commands and heartbeats from the emitter's thread into the gate's."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from controlplane.core.commands import Command
+from controlplane.gate.authority import HeartbeatLike
+
+
+class Inbox:
+    """A mailbox that any thread may fill and the gate's thread empties.
+
+    Before ``attach`` what comes is only kept, the newest ``capacity`` of it: a gate may be made before its
+    event loop runs. ``on_item`` is called in the loop's thread with each item and the instant of its receipt.
+    """
+
+    def __init__(
+        self,
+        on_item: Callable[[Command | HeartbeatLike, int], None],
+        *,
+        now_ns: Callable[[], int],
+        capacity: int = 65_536,
+    ) -> None:
+        self._on_item = on_item
+        self._now_ns = now_ns
+        self._items: deque[tuple[Command | HeartbeatLike, int]] = deque(maxlen=capacity)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """From now on, wake ``loop`` for whatever is posted. Call it in the loop's thread."""
+        if self._loop is not loop:
+            self._loop = loop
+            self.drain()
+
+    def post(self, item: Command | HeartbeatLike) -> None:
+        """From any thread: never blocks, never raises. A closed loop takes nothing any more."""
+        self._items.append((item, self._now_ns()))
+        loop = self._loop
+        if loop is None:
+            return
+        try:
+            loop.call_soon_threadsafe(self.drain)
+        except RuntimeError:
+            self._loop = None
+
+    def drain(self) -> None:
+        """In the gate's thread: hand over all that came. An item posted meanwhile is handed over too."""
+        while self._items:
+            self._on_item(*self._items.popleft())

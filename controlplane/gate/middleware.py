@@ -1,0 +1,196 @@
+"""The gate as a plain ASGI middleware: for the engine's own HTTP process, or before any other server."""
+
+import asyncio
+import json
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+from controlplane.core.types import NANOSECONDS_PER_SECOND
+from controlplane.gate.asgi import (
+    App,
+    BodyTooLarge,
+    ClientGone,
+    Message,
+    Receive,
+    Replay,
+    Scope,
+    SendMessage,
+    read_body,
+    send_json,
+)
+from controlplane.gate.gate import Gate
+from controlplane.gate.identity import BadIdentity, Identity, identify
+from controlplane.gate.sizing import prompt_size
+from controlplane.gate.tickets import Entered, Refused, Ticket
+
+GATED_PATHS = ("/v1/chat/completions", "/v1/completions", "/generate")
+HEALTH_PATH = "/penstock/health"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatedRequest:
+    """What the gate leaves for the application in ``scope["penstock"]`` and ``scope["state"]["penstock"]``."""
+
+    identity: Identity
+    ticket: Ticket
+    body: dict[str, Any]  # parsed once; not to be changed
+    entered: Entered
+
+
+class GateMiddleware:
+    """Holds POSTs to ``paths`` at ``gate``; serves ``GET /penstock/health``; the rest passes untouched.
+
+    A body that is no JSON object passes too: refusing it is the application's business. ``on_loop`` is called
+    with the event loop at the first request or lifespan message (the place to attach an ``Inbox``).
+    """
+
+    def __init__(
+        self,
+        app: App,
+        gate: Gate,
+        *,
+        paths: Iterable[str] = GATED_PATHS,
+        on_loop: Callable[[asyncio.AbstractEventLoop], None] | None = None,
+    ) -> None:
+        self._app = app
+        self._gate = gate
+        self._paths = frozenset(paths)
+        self._on_loop = on_loop
+        self._turn_prefix = uuid.uuid4().hex[:12]
+        self._turns = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: SendMessage) -> None:
+        if self._on_loop is not None:
+            on_loop, self._on_loop = self._on_loop, None
+            on_loop(asyncio.get_running_loop())
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+        elif scope["path"] == HEALTH_PATH and scope["method"] in ("GET", "HEAD"):
+            await send_json(send, HTTPStatus.OK, self._gate.health())
+        elif scope["method"] == "POST" and scope["path"] in self._paths:
+            await self._turn(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _turn(self, scope: Scope, receive: Receive, send: SendMessage) -> None:
+        limit = self._gate.limits.max_body_bytes
+        try:
+            data = await read_body(receive, limit)
+        except ClientGone:
+            return
+        except BodyTooLarge:
+            problem = _error("body_too_large", f"the request body has more than {limit} bytes")
+            await send_json(send, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, problem, [(b"connection", b"close")])
+            return
+        replay = Replay(data, receive)
+        body = _json_object(data)
+        try:
+            if body is None:
+                await self._app(scope, replay.receive, send)
+            else:
+                await self._gated(scope, body, len(data), replay, send)
+        finally:
+            replay.close()
+
+    async def _gated(
+        self, scope: Scope, body: dict[str, Any], body_bytes: int, replay: Replay, send: SendMessage
+    ) -> None:
+        try:
+            identity = identify(scope["headers"], body)
+            ticket = self._ticket(identity, body, body_bytes)
+            entered = self._gate.try_enter(ticket) or await self._wait(ticket, replay)
+        except BadIdentity as bad:
+            await send_json(send, HTTPStatus.BAD_REQUEST, _error("bad_identity", str(bad)))
+            return
+        except Refused as refused:
+            await _send_refusal(send, refused)
+            return
+        if entered is None:
+            return
+        request = GatedRequest(identity=identity, ticket=ticket, body=body, entered=entered)
+        try:
+            scope["penstock"] = request
+            scope.setdefault("state", {})["penstock"] = request
+            await self._app(scope, replay.receive, _with_hold(send, entered))
+        finally:
+            self._gate.leave(ticket)
+
+    def _ticket(self, identity: Identity, body: dict[str, Any], body_bytes: int) -> Ticket:
+        prompt_bytes, prompt_tokens = prompt_size(body)
+        self._turns += 1
+        return Ticket(
+            turn_id=f"{self._turn_prefix}-{self._turns}",
+            program_id=identity.program_id,
+            parent_id=identity.parent_id,
+            tenant=identity.tenant,
+            prompt_bytes=prompt_bytes,
+            prompt_tokens=prompt_tokens,
+            held_bytes=body_bytes,
+            anonymous=identity.anonymous,
+        )
+
+    async def _wait(self, ticket: Ticket, replay: Replay) -> Entered | None:
+        """Hold the turn while watching its client; None when the client left. Raises ``Refused``."""
+        waiter = asyncio.ensure_future(self._gate.enter(ticket))
+        listener = replay.listen()
+        try:
+            while not waiter.done():
+                await asyncio.wait((waiter, listener), return_when=asyncio.FIRST_COMPLETED)
+                if listener.done():
+                    if listener.result()["type"] == "http.disconnect":
+                        break
+                    listener = replay.listen()
+        except BaseException:
+            await self._leave_queue(waiter, ticket)
+            raise
+        if not listener.done():
+            return await waiter
+        await self._leave_queue(waiter, ticket)
+        return None
+
+    async def _leave_queue(self, waiter: "asyncio.Future[Entered]", ticket: Ticket) -> None:
+        waiter.cancel()
+        await asyncio.wait((waiter,))
+        if not waiter.cancelled() and waiter.exception() is None:
+            self._gate.leave(ticket, abandoned="the client left as it was let in")
+
+
+async def _send_refusal(send: SendMessage, refused: Refused) -> None:
+    full = refused.status == HTTPStatus.TOO_MANY_REQUESTS
+    problem = _error(
+        refused.code,
+        refused.message,
+        kind="rate_limit_error" if full else "service_unavailable",
+        program_id=refused.program_id,
+        held_s=round(refused.hold_ns / NANOSECONDS_PER_SECOND, 3),
+        retry_after_s=refused.retry_after_s,
+    )
+    await send_json(send, refused.status, problem, [(b"retry-after", str(refused.retry_after_s).encode())])
+
+
+def _json_object(data: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _error(code: str, message: str, *, kind: str = "invalid_request_error", **details: object) -> object:
+    """An error body in the shape that OpenAI's clients read."""
+    return {"error": {"message": message, "type": kind, "param": None, "code": code, **details}}
+
+
+def _with_hold(send: SendMessage, entered: Entered) -> SendMessage:
+    """Tell the client how long it was held."""
+    header = (b"x-penstock-hold-ms", str(round(entered.hold_ns / 1e6)).encode())
+
+    async def send_with_hold(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), header]
+        await send(message)
+
+    return send_with_hold

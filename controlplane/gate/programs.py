@@ -1,0 +1,112 @@
+"""The programs that a gate remembers: their grants, what runs, what is held, who is whose child.
+
+Grants are leases that use renews, and the table is bounded: a program that never says goodbye is forgotten
+in the end. A forgotten program only has to ask once more.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class RootProgram:
+    """A root program at this gate; its children's turns count as its own."""
+
+    program_id: str
+    grant_ttl_ns: int = 0
+    granted_until_ns: int = 0  # 0: no grant
+    local_grant: bool = False  # given by the gate itself while the daemon was lost
+    known: bool = False  # some turn of it has run
+    running: int = 0  # turns between entry and end
+    held: dict[str, None] = field(default_factory=dict)  # turn ids, oldest first
+
+    def granted(self, now_ns: int) -> bool:
+        """Whether its turns pass. A running turn keeps the lease alive."""
+        return self.granted_until_ns > 0 and (self.running > 0 or now_ns < self.granted_until_ns)
+
+    def grant(self, ttl_ns: int, now_ns: int, *, local: bool) -> None:
+        self.grant_ttl_ns = ttl_ns
+        self.granted_until_ns = now_ns + ttl_ns
+        self.local_grant = local
+
+    def renew(self, now_ns: int) -> None:
+        if self.granted_until_ns > 0:
+            self.granted_until_ns = max(self.granted_until_ns, now_ns + self.grant_ttl_ns)
+
+    def revoke(self) -> None:
+        self.granted_until_ns = 0
+        self.local_grant = False
+
+    @property
+    def idle(self) -> bool:
+        return self.running == 0 and not self.held
+
+
+class ProgramTable:
+    """Root programs by id, least recently used first, and the parents of children."""
+
+    def __init__(self, max_programs: int) -> None:
+        self._max_programs = max_programs
+        self._roots: OrderedDict[str, RootProgram] = OrderedDict()
+        self._parents: OrderedDict[str, str] = OrderedDict()
+        self.forgotten = 0
+
+    def __len__(self) -> int:
+        return len(self._roots)
+
+    def __iter__(self) -> Iterator[RootProgram]:
+        return iter(self._roots.values())
+
+    def link(self, program_id: str, parent_id: str) -> bool:
+        """Take note of a parent; true where it is news. The first sight of a program decides, as in the ledger.
+
+        A parent whose root is the program itself is ignored: families have no cycles.
+        """
+        if not parent_id or program_id in self._parents or program_id in self._roots:
+            return False
+        root_id = self.root_id(parent_id)
+        if root_id == program_id:
+            return False
+        self._parents[program_id] = root_id
+        if len(self._parents) > self._max_programs:
+            self._parents.popitem(last=False)
+        return True
+
+    def root_id(self, program_id: str) -> str:
+        """The root that ``program_id`` rides on: itself, where no parent is known."""
+        root_id = program_id
+        while (parent_id := self._parents.get(root_id)) is not None:
+            root_id = parent_id
+        if root_id != program_id:
+            self._parents[program_id] = root_id  # so that no chain is climbed twice
+        return root_id
+
+    def get(self, root_id: str) -> RootProgram | None:
+        return self._roots.get(root_id)
+
+    def use(self, root_id: str) -> RootProgram:
+        """The record of a root, made if need be, and now the most recently used."""
+        program = self._roots.get(root_id)
+        if program is not None:
+            self._roots.move_to_end(root_id)
+            return program
+        if len(self._roots) >= self._max_programs:
+            self._forget_one()
+        program = self._roots[root_id] = RootProgram(root_id)
+        return program
+
+    def drop(self, program_id: str) -> None:
+        """Forget a program that ended, unless something of it still runs or waits."""
+        self._parents.pop(program_id, None)
+        program = self._roots.get(program_id)
+        if program is not None and program.idle:
+            del self._roots[program_id]
+
+    def _forget_one(self) -> None:
+        """Drop the longest idle; with nothing idle the table grows, for what runs or waits is bounded."""
+        for program in self._roots.values():
+            if program.idle:
+                del self._roots[program.program_id]
+                self.forgotten += 1
+                return

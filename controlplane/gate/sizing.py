@@ -1,0 +1,28 @@
+"""How large a prompt is, as far as its request tells."""
+
+from collections.abc import Mapping
+from typing import Any
+
+_PROMPT_FIELDS = ("messages", "prompt", "text", "tools", "input_ids")
+
+
+def prompt_size(body: Mapping[str, Any]) -> tuple[int, int]:
+    """(bytes of text, tokens) of a request: the texts of its messages, prompt and tools in UTF-8.
+
+    Tokens are 0 unless the prompt comes as token ids. Keys, numbers and ``data:`` URLs (images) do not count.
+    """
+    text_bytes = tokens = 0
+    pending: list[object] = [body.get(name) for name in _PROMPT_FIELDS]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, str):
+            if not value.startswith("data:"):
+                text_bytes += len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass"))
+        elif isinstance(value, dict):
+            pending.extend(value.values())
+        elif isinstance(value, list):
+            if value and type(value[0]) is int:
+                tokens += len(value)
+            else:
+                pending.extend(value)
+    return text_bytes, tokens

@@ -1,0 +1,83 @@
+"""What goes into the gate and what comes out: a ticket, then an entry or a refusal."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from controlplane.core.errors import ControlPlaneError
+from controlplane.core.events import OpenTurn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticket:
+    """A turn at the gate.
+
+    ``turn_id`` is unique among all turns. ``held_bytes`` is what its request keeps in memory while held.
+    ``anonymous``: nothing named its program, so the turn is the program's whole life.
+    """
+
+    turn_id: str
+    program_id: str
+    parent_id: str = ""
+    tenant: str = ""
+    prompt_bytes: int = 0
+    prompt_tokens: int = 0
+    held_bytes: int = 0
+    anonymous: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entered:
+    """The turn may run. ``hold_ns`` is how long it was held, in the gate's clock."""
+
+    hold_ns: int
+    reason: str
+
+
+class Refused(ControlPlaneError):
+    """The turn may not run now. ``retry_after_s`` counts seconds of the wall, at least 1."""
+
+    def __init__(
+        self,
+        *,
+        status: int,
+        retry_after_s: int,
+        code: str,
+        message: str,
+        program_id: str = "",
+        hold_ns: int = 0,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after_s = retry_after_s
+        self.code = code
+        self.message = message
+        self.program_id = program_id
+        self.hold_ns = hold_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateState:
+    """The gate's share of a ``PublisherState``."""
+
+    held_turns: Sequence[OpenTurn] = field(default_factory=tuple)
+    granted: Sequence[str] = field(default_factory=tuple)
+
+
+@dataclass(slots=True, kw_only=True)
+class GateCounters:
+    """What the gate has counted since it was made; every one only grows."""
+
+    passed: int = 0  # turns that ran without being held
+    passed_unseen: int = 0  # of these, while no daemon had ever been seen
+    held: int = 0
+    released: int = 0  # held turns that then ran
+    released_locally: int = 0  # of these, while the daemon was lost
+    refused_full: int = 0  # 429: a new program, the queue full
+    refused_overload: int = 0  # 503: a known program, the queue at its hard bound
+    refused_deadline: int = 0  # 503: held for hold_ns
+    refused_closed: int = 0  # 503: the gate was closed
+    abandoned: int = 0  # the client left while held
+    asked_again: int = 0
+    daemon_lost: int = 0
+    daemon_returned: int = 0
+    programs_forgotten: int = 0

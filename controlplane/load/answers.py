@@ -1,0 +1,59 @@
+"""What an endpoint's answers say besides the reply: errors, holds, waits, models."""
+
+import math
+
+import aiohttp
+import msgspec
+
+HOLD_HEADER = "x-penstock-hold-ms"
+
+
+def hold_ns(response: aiohttp.ClientResponse) -> int:
+    """How long the gate says that it held the turn; 0 where it does not say."""
+    hold_ms = _positive(response.headers.get(HOLD_HEADER, ""))
+    return round(hold_ms * 1e6)
+
+
+def retry_after_s(response: aiohttp.ClientResponse) -> float:
+    """``Retry-After`` in seconds; 0 where there is none that can be read."""
+    return _positive(response.headers.get("retry-after", ""))
+
+
+async def refusal(response: aiohttp.ClientResponse) -> str:
+    """An error answer in one line: status and message."""
+    data = await response.read()
+    try:
+        body = msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        body = data.decode(errors="replace")
+    message = message_of(body) or (response.reason or "")
+    return f"HTTP {response.status}: {message[:300]}"
+
+
+def message_of(body: object) -> str:
+    """The message in an error body: OpenAI's ``{"error": {"message"}}`` or SGLang's ``{"message"}``."""
+    if isinstance(body, dict):
+        return message_of(body.get("error") or body.get("message") or body.get("detail") or "")
+    return body if isinstance(body, str) else ""
+
+
+async def find_model(http: aiohttp.ClientSession, base_url: str) -> str:
+    """The first model that the endpoint serves; ``default`` where it does not say.
+
+    Raises ``aiohttp.ClientError`` or ``OSError`` where nobody answers.
+    """
+    async with http.get(f"{base_url}/v1/models") as response:
+        if response.status != 200:
+            return "default"
+        try:
+            return str(msgspec.json.decode(await response.read())["data"][0]["id"])
+        except (msgspec.DecodeError, LookupError, TypeError):
+            return "default"
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        return 0.0
+    return value if math.isfinite(value) and value > 0 else 0.0

@@ -1,0 +1,147 @@
+"""Runs side by side: which belong together, which figure is best, and where the control plane does not help."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from controlplane.workload.run import RunResult
+from controlplane.workload.summary import ROWS
+
+BASELINE = "fcfs"
+SUBJECT = "mars"
+EVEN = 0.995  # a ratio that prints as 1.00 is no improvement
+UNKNOWN = "–"
+
+_LOWER_IS_BETTER = ("jct_", "ttft_mean", "ttft_p", "longest_hold", "programs_failed", "turns_failed")
+_NEITHER = ("programs_ended", "turns_ended", "makespan")
+_NEEDS_IDEAL = ("goodput_", "jain_")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Runs under the same arrivals."""
+
+    arrival: str
+    rate: float
+    runs: tuple[RunResult, ...]
+
+    @property
+    def title(self) -> str:
+        return f"{self.rate:g} programs/s" if self.rate else self.arrival or "unknown arrivals"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One figure of one run, as printed. ``best``: no other run of its group has a better one."""
+
+    text: str
+    best: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One figure over the runs of a group, in their order."""
+
+    label: str
+    cells: tuple[Cell, ...]
+
+
+def group_runs(runs: Sequence[RunResult]) -> list[Group]:
+    """Groups by arrivals, lowest rate first; within one the baseline first, then as given."""
+    groups: dict[tuple[float, str], list[RunResult]] = {}
+    for run in runs:
+        groups.setdefault((run.rate, run.arrival), []).append(run)
+    return [
+        Group(arrival=arrival, rate=rate, runs=tuple(sorted(members, key=lambda run: name_of(run) != BASELINE)))
+        for (rate, arrival), members in sorted(groups.items())
+    ]
+
+
+def name_of(run: RunResult) -> str:
+    """What a run is called beside others: its preset, or its label where it has none."""
+    return run.preset or run.label
+
+
+def column_names(group: Group) -> list[str]:
+    """A name for each run of the group; the seed tells repeated ones apart."""
+    names = [name_of(run) for run in group.runs]
+    return [
+        f"{name}, seed {run.seed}" if names.count(name) > 1 else name
+        for name, run in zip(names, group.runs, strict=True)
+    ]
+
+
+def mean_jct_s(group: Group, preset: str) -> float | None:
+    """Mean JCT of the preset's runs in the group, over their seeds; None without a program that ended."""
+    means = [run.summary.jct_mean_s for run in group.runs if name_of(run) == preset]
+    means = [mean for mean in means if mean > 0]
+    return sum(means) / len(means) if means else None
+
+
+def jct_ratio(group: Group, preset: str, baseline: str = BASELINE) -> float | None:
+    """Mean JCT of ``preset`` over that of ``baseline``; below 1 the preset is faster. None: not comparable."""
+    ours, theirs = mean_jct_s(group, preset), mean_jct_s(group, baseline)
+    return ours / theirs if ours is not None and theirs is not None else None
+
+
+def rows(group: Group, baseline: str = BASELINE) -> list[Row]:
+    """Every figure of the group, the ratio of mean JCT to the baseline's first."""
+    return [_ratio_row(group, baseline), *(_row(group, *metric) for metric in ROWS)]
+
+
+def verdict(groups: Sequence[Group], subject: str = SUBJECT, baseline: str = BASELINE) -> str:
+    """At which loads ``subject`` does not have the lower mean JCT; empty where they never met."""
+    ratios = [(group.title, jct_ratio(group, subject, baseline)) for group in groups]
+    met = [(title, ratio) for title, ratio in ratios if ratio is not None]
+    if not met:
+        return ""
+    worse = [f"{title} ({ratio:.2f}x)" for title, ratio in met if ratio >= EVEN]
+    better = [f"{title} ({ratio:.2f}x)" for title, ratio in met if ratio < EVEN]
+    if not worse:
+        return f"{subject} has a lower mean JCT than {baseline} at every load measured: {', '.join(better)}."
+    lost = f"{subject} is NOT better than {baseline} in mean JCT at {', '.join(worse)}"
+    return f"{lost}; it is better at {', '.join(better)}." if better else f"{lost}."
+
+
+def caveats(groups: Sequence[Group]) -> list[str]:
+    """What a reader must know before believing a figure."""
+    found = []
+    for group in groups:
+        for name, run in zip(column_names(group), group.runs, strict=True):
+            where = f"{name} at {group.title}"
+            if run.cut:
+                found.append(f"{where} was stopped before every program had ended: its times are biased.")
+            elif run.summary.programs_failed:
+                failed, ended = run.summary.programs_failed, run.summary.programs_ended
+                found.append(f"{where}: {failed} of {failed + ended} programs failed and are in no time figure.")
+    if any(not group.rate for group in groups):
+        found.append(
+            "With closed arrivals mean JCT is concurrency over throughput (Little's law): compare steps/min."
+        )
+    return found
+
+
+def _row(group: Group, field: str, label: str, form: str) -> Row:
+    values: list[float | None] = []
+    for run in group.runs:
+        known = not field.startswith(_NEEDS_IDEAL) or any(p.ideal_ns for p in run.programs)
+        values.append(getattr(run.summary, field) if known else None)
+    texts = [UNKNOWN if value is None else form.format(value) for value in values]
+    present = [value for value in values if value is not None]
+    compared = len(set(texts)) > 1 and not field.startswith(_NEITHER)
+    best = (min if field.startswith(_LOWER_IS_BETTER) else max)(present) if present and compared else None
+    best_texts = {form.format(best)} if best is not None else set()
+    return Row(label=label, cells=tuple(Cell(text=text, best=text in best_texts) for text in texts))
+
+
+def _ratio_row(group: Group, baseline: str) -> Row:
+    theirs = mean_jct_s(group, baseline)
+    ratios = [run.summary.jct_mean_s / theirs if theirs and run.summary.jct_mean_s else None for run in group.runs]
+    present = [ratio for ratio in ratios if ratio is not None]
+    best = min(present) if len(present) > 1 and min(present) < EVEN else None
+    return Row(
+        label=f"mean JCT vs {baseline}",
+        cells=tuple(
+            Cell(text=UNKNOWN if ratio is None else f"{ratio:.2f}x", best=best is not None and ratio == best)
+            for ratio in ratios
+        ),
+    )

@@ -1,0 +1,1 @@
+"""The simulator: programs, a continuous-batching engine model and the controller in virtual time."""

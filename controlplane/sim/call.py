@@ -1,0 +1,72 @@
+"""One model call as the engine model sees it, and its progress."""
+
+from dataclasses import dataclass
+
+from controlplane.core.errors import ControlPlaneError
+from controlplane.sim.decode_batch import Decoding
+from controlplane.sim.prefix_cache import Node
+
+
+class ContextTooLong(ControlPlaneError):
+    """The call's prompt and output do not fit the engine's context or its pool."""
+
+    def __init__(self, prompt_tokens: int, output_tokens: int, limit_tokens: int) -> None:
+        super().__init__(
+            f"a prompt of {prompt_tokens} tokens and an output of {output_tokens} exceed "
+            f"the engine's limit of {limit_tokens} tokens"
+        )
+        self.prompt_tokens = prompt_tokens
+        self.limit_tokens = limit_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A turn to run: sizes only."""
+
+    turn_id: str
+    program_id: str
+    prompt_tokens: int
+    output_tokens: int
+    reusable_tokens: int = 0  # leading tokens equal to this program's previous context
+    prefix_group: str = ""
+    prefix_tokens: int = 0  # leading tokens that all calls of the group share
+    prompt_bytes: int = 0
+    arrived_at_ns: int = 0  # the program's
+    tool: str = ""
+    tool_calls: int = -1
+
+
+@dataclass(slots=True, eq=False)
+class Progress:
+    """Where a call stands. It is waiting, then prefilling, then decoding; a retraction sends it back."""
+
+    call: Call
+    serial: int
+    queued_ns: int
+    prefix_blocks: int  # of the shared prefix, that this call covers
+    scheduled_ns: int = -1  # first
+    started_ns: int = -1  # last; -1 while it waits
+    service_ns: int = 0  # up to the last retraction
+    produced_tokens: int = 0  # up to the last retraction
+    cached_tokens: int = 0  # found at the first start
+    node: Node | None = None
+    prefix_missing_blocks: int = 0  # of the shared prefix, that it computes itself
+    context_blocks: int = 0  # found of the program's own context
+    shared_blocks: int = 0  # held by the tree
+    own_blocks: int = 0
+    kv_tokens: int = 0  # prefilled
+    first_token_ns: int = -1
+    decoding: Decoding | None = None
+    aborted: bool = False
+    retracted: bool = False
+    alone: bool = False  # it must run without the tree's blocks to fit
+
+    @property
+    def goal_tokens(self) -> int:
+        """Tokens to prefill: the prompt, and after a retraction the output so far."""
+        return self.call.prompt_tokens + self.produced_tokens
+
+    @property
+    def remaining_tokens(self) -> int:
+        """Output still to produce when it is not decoding."""
+        return self.call.output_tokens - self.produced_tokens

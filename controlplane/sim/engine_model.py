@@ -1,0 +1,397 @@
+"""An engine with continuous batching, in virtual time.
+
+It schedules as SGLang does: prefill first (a step is a prefill batch of up to ``chunk_tokens`` where anything can
+be scheduled, else one decode step of everything that runs), conservative admission into the batch, a prefix
+cache, and retraction when decoding runs out of blocks. Decode steps between two events are computed at once, as
+a jump; the result is exactly that of computing them one by one.
+"""
+
+from typing import Any
+
+from controlplane.core.errors import ConfigError, require
+from controlplane.core.events import Event, FirstToken, PoolSampled, TurnEnded, TurnSubmitted
+from controlplane.core.memory.lru import Lru
+from controlplane.core.policies import MemoryPolicy, PriorityPolicy
+from controlplane.core.priority.fcfs import Fcfs
+from controlplane.sim.call import Call, ContextTooLong, Progress
+from controlplane.sim.hardware import Profile
+from controlplane.sim.kv_pool import KvPool
+from controlplane.sim.publisher import Publisher
+from controlplane.sim.scheduler import Scheduler
+
+__all__ = ["Call", "ContextTooLong", "EngineModel"]
+
+_PS = 1000  # picoseconds a nanosecond
+
+
+class EngineModel:
+    """Calls in, events out. Time is the caller's; an earlier ``now_ns`` than the last counts as the last.
+
+    The caller advances the model at ``next_wake_ns`` and may change it at any time between.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        *,
+        pool_blocks: int,
+        block_tokens: int = 16,
+        chunk_tokens: int = 8192,
+        max_running: int = 256,
+        max_context_tokens: int | None = None,
+        memory: MemoryPolicy[Any] | None = None,
+        priority: PriorityPolicy[Any] | None = None,
+        publisher: Publisher | None = None,
+        max_jump_steps: int = 1 << 40,
+    ) -> None:
+        """Events carry ``publisher``'s name and next sequence number, if one is given.
+
+        ``max_jump_steps`` bounds how many decode steps are computed at once; results do not depend on it.
+        """
+        require("pool_blocks", pool_blocks, low=1, high=float("inf"))
+        require("block_tokens", block_tokens, low=1, high=65_536)
+        require("chunk_tokens", chunk_tokens, low=block_tokens, high=float("inf"))
+        require("max_running", max_running, low=1, high=float("inf"))
+        self.block_tokens = block_tokens
+        self.max_context_tokens = min(pool_blocks * block_tokens, max_context_tokens or profile.max_context_tokens)
+        self._profile = profile
+        self._max_jump_steps = max_jump_steps
+        self._pool = KvPool(pool_blocks, memory if memory is not None else Lru())
+        self.cache = self._pool.cache
+        self._scheduler = Scheduler(
+            profile,
+            self._pool,
+            block_tokens=block_tokens,
+            chunk_tokens=chunk_tokens,
+            max_running=max_running,
+            priority=priority if priority is not None else Fcfs(),
+        )
+        self._batch = self._scheduler.batch
+        self._publisher = publisher if publisher is not None else Publisher("")
+        self._events: list[Event] = []
+        self._serial = 0
+        self._now_ns = 0
+        self._advanced_ns = -1
+        self._busy = False
+        self._start_ps = 0  # of the step in progress; of the next one when not busy
+        self._end_ps = 0
+        self._prefilling: list[tuple[Progress, int]] = []  # the prefill step in progress: tokens of each
+        self._jump_steps = 0  # of the decode jump in progress; 0 in a prefill step
+        self._taken_steps = 0  # of the jump, whose blocks are taken
+        self._aborting: list[Progress] = []
+
+    # -- commands ---------------------------------------------------------------------------------------------
+
+    def submit(self, call: Call, now_ns: int) -> None:
+        """Queue a call.
+
+        Raises ``ContextTooLong``, and ``ConfigError`` for sizes below 1 or the id of an open call.
+        """
+        if call.prompt_tokens < 1 or call.output_tokens < 1:
+            require("prompt_tokens", call.prompt_tokens, low=1, high=float("inf"))
+            require("output_tokens", call.output_tokens, low=1, high=float("inf"))
+        scheduler = self._scheduler
+        if call.turn_id in scheduler.turns:
+            raise ConfigError(f"turn_id: {call.turn_id!r} is open already", field="turn_id")
+        if call.prompt_tokens + call.output_tokens > self.max_context_tokens:
+            raise ContextTooLong(call.prompt_tokens, call.output_tokens, self.max_context_tokens)
+        now_ns = self._catch_up(now_ns)
+        self._serial += 1
+        prefix_tokens = min(call.prefix_tokens, call.prompt_tokens - 1) if call.prefix_group else 0
+        turn = Progress(call, self._serial, now_ns, prefix_tokens // self.block_tokens)
+        can_wait = scheduler.full and len(scheduler.waiting)
+        scheduler.turns[call.turn_id] = turn
+        scheduler.enqueue(turn)
+        self._events.append(
+            TurnSubmitted(
+                publisher=self._publisher.name,
+                sequence=self._publisher.next(),
+                at_ns=now_ns,
+                program_id=call.program_id,
+                turn_id=call.turn_id,
+                projected_blocks=scheduler.blocks(call.prompt_tokens + call.output_tokens),
+                prompt_tokens=call.prompt_tokens,
+                prompt_bytes=call.prompt_bytes,
+            )
+        )
+        if not can_wait:
+            self._changed(now_ns)
+
+    def abort(self, turn_id: str, now_ns: int) -> bool:
+        """End a call early: at once where it waits, else with the step in progress. False: no such call."""
+        now_ns = self._catch_up(now_ns)
+        turn = self._scheduler.turns.get(turn_id)
+        if turn is None or turn.aborted:
+            return False
+        turn.aborted = True
+        if self._scheduler.waiting.remove(turn_id) is not None:
+            self._end(turn, now_ns)
+        else:
+            self._aborting.append(turn)
+        self._changed(now_ns)
+        return True
+
+    def retain(self, program_id: str, until_ns: int, now_ns: int) -> bool:
+        """Pin a program's idle context until a time. False: it has none, or it is in use."""
+        now_ns = self._catch_up(now_ns)
+        if until_ns <= now_ns or not self.cache.pin(program_id, until_ns):
+            return False
+        self._changed(now_ns)
+        return True
+
+    def release(self, program_id: str, now_ns: int | None = None) -> bool:
+        """Unpin. False: it was not pinned."""
+        now_ns = self._catch_up(now_ns)
+        if not self.cache.unpin(program_id):
+            return False
+        self._more_room(now_ns)
+        return True
+
+    def discard(self, program_id: str, now_ns: int | None = None) -> int:
+        """Free a program's idle context, pinned or not. Returns the blocks freed."""
+        now_ns = self._catch_up(now_ns)
+        freed_blocks = self.cache.evict(program_id, self.cache.total_blocks)
+        if freed_blocks:
+            self._more_room(now_ns)
+        return freed_blocks
+
+    def set_priority(self, program_id: str, priority: int, now_ns: int | None = None) -> None:
+        """Rank a program's calls, waiting ones included: lower runs first."""
+        now_ns = self._catch_up(now_ns)
+        self._scheduler.set_priority(program_id, priority)
+
+    # -- what can be asked ------------------------------------------------------------------------------------
+
+    def produced_tokens(self, turn_id: str) -> int:
+        """Output tokens of an open call at the last ``advance``; 0 for an unknown one."""
+        turn = self._scheduler.turns.get(turn_id)
+        if turn is None or turn.decoding is None:
+            return 0 if turn is None else turn.produced_tokens
+        steps = self._completed_steps(self._now_ns) if self._jump_steps else 0
+        return self._batch.produced_tokens(turn.decoding) + steps
+
+    def pool_sample(self, now_ns: int) -> PoolSampled:
+        """The allocator's state."""
+        now_ns = self._catch_up(now_ns)
+        cache, scheduler = self.cache, self._scheduler
+        return PoolSampled(
+            publisher=self._publisher.name,
+            sequence=self._publisher.next(),
+            at_ns=now_ns,
+            total_blocks=cache.total_blocks,
+            free_blocks=cache.free_blocks,
+            evictable_blocks=cache.evictable_blocks,
+            retained_blocks=cache.pinned_blocks,
+            block_tokens=self.block_tokens,
+            turns_running=len(scheduler.turns) - len(scheduler.waiting),
+            turns_waiting=len(scheduler.waiting),
+            retractions=scheduler.retractions,
+        )
+
+    def pins(self) -> dict[str, int]:
+        """Pinned programs, and when each pin ends."""
+        return self.cache.pins()
+
+    def open_calls(self) -> list[tuple[Call, int]]:
+        """Calls that have not ended, and the blocks each is projected to need."""
+        blocks = self._scheduler.blocks
+        return [
+            (turn.call, blocks(turn.call.prompt_tokens + turn.call.output_tokens))
+            for turn in self._scheduler.turns.values()
+        ]
+
+    def running_blocks(self) -> int:
+        """Blocks of running turns that the prefix cache does not hold (to check the invariant)."""
+        batch, scheduler = self._batch, self._scheduler
+        blocks = sum(turn.own_blocks for turn in scheduler.turns.values() if turn.decoding is None)
+        for turn in scheduler.running.values():
+            if turn.decoding is not None:
+                blocks += scheduler.blocks(batch.kv_tokens(turn.decoding)) - turn.shared_blocks
+        return blocks + (batch.growth_blocks(0, self._taken_steps) if self._jump_steps else 0)
+
+    # -- time -------------------------------------------------------------------------------------------------
+
+    def next_wake_ns(self) -> int | None:
+        """When to call ``advance`` next; None: not before the next ``submit``."""
+        if self._busy:
+            return -(-self._end_ps // _PS)
+        return -(-self._start_ps // _PS) if self._scheduler.has_work() else None
+
+    def advance(self, now_ns: int) -> list[Event]:
+        """Run up to and including ``now_ns``. Returns the events since the last call, in order of time."""
+        self._now_ns = now_ns = max(now_ns, self._now_ns)
+        self._run(now_ns * _PS, start_at_now=True)
+        self._advanced_ns = now_ns
+        events, self._events = self._events, []
+        return events
+
+    def drain(self) -> list[Event]:
+        """The events since the last ``advance``, without running on: those of commands just given."""
+        events, self._events = self._events, []
+        return events
+
+    def _run(self, now_ps: int, *, start_at_now: bool) -> None:
+        while True:
+            if self._busy:
+                if self._end_ps > now_ps:
+                    return
+                self._busy = False
+                self._start_ps, start_ps = self._end_ps, self._start_ps
+                if self._jump_steps:
+                    self._finish_jump(start_ps // _PS)
+                else:
+                    self._finish_prefill()
+                if self._aborting:
+                    self._finish_aborts()
+            else:
+                if self._start_ps > now_ps or (self._start_ps == now_ps and not start_at_now):
+                    return
+                if not self._scheduler.has_work():
+                    return
+                self._start_step()
+
+    def _catch_up(self, now_ns: int | None) -> int:
+        """Bring the state to ``now_ns``, but begin no step then: the caller is about to change something.
+
+        Blocks are taken when a step begins, so a jump takes those of the steps that have begun.
+        """
+        self._now_ns = now_ns = self._now_ns if now_ns is None else max(now_ns, self._now_ns)
+        self._run(now_ns * _PS, start_at_now=False)
+        if self._busy and self._jump_steps:
+            begun = self._begun_steps(now_ns)
+            if begun > self._taken_steps:
+                self._scheduler.take_growth(self._taken_steps, begun, self._start_ps // _PS)
+                self._taken_steps = begun
+        return now_ns
+
+    def _changed(self, now_ns: int) -> None:
+        """Something changed at ``now_ns``: decide again at the next boundary of a step."""
+        if not self._busy:
+            self._start_ps = max(self._start_ps, now_ns * _PS)
+        elif self._jump_steps:
+            self._jump_steps = self._begun_steps(now_ns)
+            self._end_ps = self._start_ps + self._batch.duration_ps(self._jump_steps)
+
+    def _more_room(self, now_ns: int) -> None:
+        self._scheduler.full = False
+        self._changed(now_ns)
+
+    def _completed_steps(self, now_ns: int) -> int:
+        """Steps of the jump in progress that are complete."""
+        return min(self._batch.steps_within(now_ns * _PS - self._start_ps), self._jump_steps)
+
+    def _begun_steps(self, now_ns: int) -> int:
+        """Steps of the jump in progress that have begun; one may begin at ``now_ns`` only if advanced to it."""
+        completed = self._completed_steps(now_ns)
+        begins_now = self._start_ps + self._batch.duration_ps(completed) == now_ns * _PS
+        if completed and begins_now and self._advanced_ns < now_ns:
+            return completed
+        return min(completed + 1, self._jump_steps)
+
+    # -- steps ------------------------------------------------------------------------------------------------
+
+    def _start_step(self) -> None:
+        now_ns = self._start_ps // _PS
+        if self.cache.expire_pins(now_ns):
+            self._scheduler.full = False
+        plan = self._scheduler.plan_prefill(now_ns)
+        if not plan:
+            self._scheduler.ensure_next_step(now_ns)
+            if not self._scheduler.running:
+                plan = self._scheduler.plan_prefill(now_ns)
+        self._busy = True
+        if plan:
+            self._prefilling = plan
+            self._jump_steps = 0
+            duration_ns = self._profile.step_overhead_ns
+            for turn, tokens in plan:
+                duration_ns += self._profile.prefill_ns(turn.kv_tokens, tokens)
+            self._end_ps = self._start_ps + duration_ns * _PS
+        else:
+            self._jump_steps = self._plan_jump()
+            self._taken_steps = 0
+            self._end_ps = self._start_ps + self._batch.duration_ps(self._jump_steps)
+
+    def _plan_jump(self) -> int:
+        """How many decode steps can be computed at once: nothing but tokens may change meanwhile."""
+        batch, cache, scheduler = self._batch, self.cache, self._scheduler
+        steps = min(batch.steps_to_finish(), self._max_jump_steps)
+        steps = min(steps, batch.steps_with(self._pool.available_blocks))
+        if len(scheduler.waiting) and not scheduler.full:
+            return 1  # a retraction has made room: prefill is tried again at the next boundary
+        if (expiry_ns := cache.next_expiry_ns()) is not None:
+            waits = len(scheduler.waiting) or scheduler.partial is not None
+            if waits or batch.growth_blocks(0, steps) > cache.free_blocks:
+                steps = min(steps, 1 + batch.steps_within(expiry_ns * _PS - self._start_ps - 1))
+        return steps
+
+    def _finish_jump(self, started_ns: int) -> None:
+        steps = self._jump_steps
+        if steps > self._taken_steps:
+            self._scheduler.take_growth(self._taken_steps, steps, started_ns)
+        self._jump_steps = 0
+        now_ns = -(-self._start_ps // _PS)
+        for turn in self._batch.advance(steps):
+            self._scheduler.leave_batch(turn)
+            self._end(turn, now_ns)
+
+    def _finish_prefill(self) -> None:
+        plan, self._prefilling = self._prefilling, []
+        now_ns = -(-self._start_ps // _PS)
+        for turn, tokens in plan:
+            if not self._scheduler.prefilled(turn, tokens):
+                continue
+            if turn.first_token_ns < 0:
+                turn.first_token_ns = now_ns
+                call = turn.call
+                self._events.append(
+                    FirstToken(
+                        publisher=self._publisher.name,
+                        sequence=self._publisher.next(),
+                        at_ns=now_ns,
+                        program_id=call.program_id,
+                        turn_id=call.turn_id,
+                        launch_delay_ns=turn.scheduled_ns - turn.queued_ns,
+                        prefill_ns=now_ns - turn.scheduled_ns,
+                        prompt_tokens=call.prompt_tokens,
+                        cached_tokens=turn.cached_tokens,
+                    )
+                )
+            if turn.remaining_tokens == 0:
+                self._end(turn, now_ns)
+            else:
+                self._scheduler.decode(turn)
+
+    def _finish_aborts(self) -> None:
+        aborting, self._aborting = self._aborting, []
+        now_ns = -(-self._start_ps // _PS)
+        for turn in aborting:
+            if turn.call.turn_id not in self._scheduler.turns:
+                continue
+            if turn.decoding is not None:
+                self._scheduler.leave_batch(turn)
+            else:
+                self._scheduler.waiting.remove(turn.call.turn_id)
+            self._end(turn, now_ns)
+
+    def _end(self, turn: Progress, now_ns: int) -> None:
+        """The call is over: finished, or aborted."""
+        call = turn.call
+        freed_blocks = self._scheduler.finish(turn, now_ns)
+        self._events.append(
+            TurnEnded(
+                publisher=self._publisher.name,
+                sequence=self._publisher.next(),
+                at_ns=now_ns,
+                program_id=call.program_id,
+                turn_id=call.turn_id,
+                freed_blocks=freed_blocks,
+                prompt_tokens=call.prompt_tokens,
+                output_tokens=turn.produced_tokens,
+                cached_tokens=turn.cached_tokens,
+                service_ns=turn.service_ns,
+                tool=call.tool,
+                tool_calls=call.tool_calls,
+                ok=not turn.aborted or turn.remaining_tokens == 0,
+            )
+        )

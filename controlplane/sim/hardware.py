@@ -1,0 +1,40 @@
+"""How long an engine's steps take on a piece of hardware.
+
+A prefill chunk costs the difference of two points of a cumulative curve plus an overhead a step; a decode step
+costs ``base + sequence * batch + context * tokens``. Everything is an integer, so that a sum of steps is exact.
+"""
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Step times and sizes of one engine on one device. Prefill in ns, decode in ps."""
+
+    name: str
+    source: str
+    prefill_tokens: tuple[int, ...]  # ascending, from 0
+    prefill_cumulative_ns: tuple[int, ...]  # time to prefill that many tokens, without overhead; never falls
+    step_overhead_ns: int  # of each prefill step
+    decode_base_ps: int
+    decode_sequence_ps: int
+    decode_context_ps: int
+    kv_pool_tokens: int
+    max_context_tokens: int
+
+    def cumulative_ns(self, tokens: int) -> int:
+        """Time to prefill the first ``tokens`` of a prompt; linear between points and after the last."""
+        xs, ys = self.prefill_tokens, self.prefill_cumulative_ns
+        i = min(bisect_right(xs, tokens), len(xs) - 1)
+        x0, y0 = xs[i - 1], ys[i - 1]
+        return y0 + (ys[i] - y0) * (tokens - x0) // (xs[i] - x0)
+
+    def prefill_ns(self, start_tokens: int, tokens: int) -> int:
+        """Time for a chunk of ``tokens`` after ``start_tokens`` of context, without the step's overhead."""
+        return self.cumulative_ns(start_tokens + tokens) - self.cumulative_ns(start_tokens)
+
+    def decode_ps(self, batch: int, context_tokens: int, steps: int = 1) -> int:
+        """Time for ``steps`` decode steps of ``batch`` sequences whose contexts sum to ``context_tokens``."""
+        first = self.decode_base_ps + self.decode_sequence_ps * batch + self.decode_context_ps * context_tokens
+        return steps * first + self.decode_context_ps * batch * (steps * (steps - 1) // 2)

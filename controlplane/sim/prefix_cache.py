@@ -1,0 +1,205 @@
+"""Paged KV blocks and who holds them: a prefix tree of two levels, shared prefixes and programs' contexts.
+
+Every block is free, in a node of the tree, or in a running turn's own part. A node that nothing uses is idle:
+evictable, or pinned until a time. As in a radix tree a shared prefix is used for as long as a context that
+begins with it is resident, so leaves go first.
+
+Where this is simpler than SGLang's radix tree: a program has one cached context, its last; a reply that parts
+from it (a compacted history) frees the part that no longer matches instead of leaving it to age.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from controlplane.core.policies import Resident
+
+_PREFIX_KEY = "\0prefix:"
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """Cached blocks of one program or of one shared prefix."""
+
+    key: str
+    parent: "Node | None" = None
+    base_blocks: int = 0  # the blocks before its own, which the parent holds
+    blocks: int = 0
+    refs: int = 0  # running turns and resident children
+    last_used_ns: int = 0
+    pinned_until_ns: int = 0  # 0: not pinned
+
+
+class PrefixCache:
+    """Block counts and idle nodes, least recently used first."""
+
+    def __init__(self, total_blocks: int) -> None:
+        self.total_blocks = total_blocks
+        self.free_blocks = total_blocks
+        self.evictable_blocks = 0  # idle and not pinned
+        self.pinned_blocks = 0
+        self._nodes: dict[str, Node] = {}
+        self._idle: dict[str, Node] = {}  # in order of last use
+        self._pins: list[tuple[int, str]] = []  # heap of expiry times; stale entries are skipped
+
+    def find(self, program_id: str) -> Node | None:
+        """The program's node, if it has one."""
+        return self._nodes.get(program_id)
+
+    def find_prefix(self, group: str) -> Node | None:
+        """The shared prefix's node, if it has one."""
+        return self._nodes.get(_PREFIX_KEY + group)
+
+    def resident_blocks(self) -> int:
+        """Blocks in the tree, counted one by one (to check the invariant)."""
+        return sum(node.blocks for node in self._nodes.values())
+
+    # -- use ------------------------------------------------------------------------------------------------
+
+    def acquire(self, program_id: str, group: str, base_blocks: int, keep_blocks: int) -> Node | None:
+        """Take the program's node into use, cut to its first ``keep_blocks`` unless another turn uses it.
+
+        Returns None where another running turn uses it with a different shared prefix: then the turn runs
+        without a cached context.
+        """
+        prefix_key = _PREFIX_KEY + group if base_blocks else ""
+        node = self._nodes.get(program_id)
+        if node is not None and (node.base_blocks, _parent_key(node)) != (base_blocks, prefix_key):
+            if node.refs:
+                return None
+            self.evict(program_id, node.blocks)
+            node = None
+        if node is None:
+            node = self._nodes[program_id] = Node(program_id, None, base_blocks)
+            if prefix_key:
+                node.parent = self._nodes.get(prefix_key)
+                if node.parent is None:
+                    node.parent = self._nodes[prefix_key] = Node(prefix_key)
+                self._use(node.parent)
+        elif node.refs == 0 and node.blocks > keep_blocks:
+            self._drop_tail(node, node.blocks - keep_blocks)
+        self._use(node)
+        return node
+
+    def release(self, node: Node, now_ns: int) -> None:
+        """A turn or a child stops using the node."""
+        node.refs -= 1
+        if node.refs:
+            return
+        if node.blocks:
+            node.last_used_ns = now_ns
+            self._idle[node.key] = node
+            self.evictable_blocks += node.blocks
+        else:
+            self._forget(node, now_ns)
+
+    def _use(self, node: Node) -> None:
+        if node.refs == 0 and self._idle.pop(node.key, None) is not None:
+            if node.pinned_until_ns:
+                self.pinned_blocks -= node.blocks
+                node.pinned_until_ns = 0
+            else:
+                self.evictable_blocks -= node.blocks
+        node.refs += 1
+
+    def _drop_tail(self, node: Node, blocks: int) -> None:
+        """Free the last blocks of an idle node."""
+        node.blocks -= blocks
+        self.free_blocks += blocks
+        if node.pinned_until_ns:
+            self.pinned_blocks -= blocks
+        else:
+            self.evictable_blocks -= blocks
+
+    def _forget(self, node: Node, now_ns: int) -> None:
+        del self._nodes[node.key]
+        if node.parent is not None:
+            self.release(node.parent, now_ns)
+
+    # -- eviction -------------------------------------------------------------------------------------------
+
+    def candidates(self) -> Iterator[Resident]:
+        """Idle nodes that are not pinned, least recently used first."""
+        for node in self._idle.values():
+            if not node.pinned_until_ns:
+                yield Resident(program_id=node.key, blocks=node.blocks, last_used_ns=node.last_used_ns)
+
+    def evict(self, key: str, blocks: int) -> int:
+        """Free up to ``blocks`` from the tail of an idle node, pinned or not. Returns how many."""
+        node = self._idle.get(key)
+        if node is None:
+            return 0
+        blocks = min(blocks, node.blocks)
+        self._drop_tail(node, blocks)
+        if node.blocks == 0:
+            del self._idle[key]
+            node.pinned_until_ns = 0
+            self._forget(node, node.last_used_ns)
+        return blocks
+
+    def evict_oldest(self, blocks: int) -> int:
+        """Free ``blocks`` from the least recently used nodes. Returns how many were there to free."""
+        missing = blocks
+        while missing > 0:
+            key = next((node.key for node in self._idle.values() if not node.pinned_until_ns), None)
+            if key is None:
+                break
+            missing -= self.evict(key, missing)
+        return blocks - missing
+
+    # -- pins -----------------------------------------------------------------------------------------------
+
+    def pin(self, program_id: str, until_ns: int) -> bool:
+        """Make an idle context unevictable until a time. False: the program has none."""
+        node = self._idle.get(program_id)
+        if node is None:
+            return False
+        if not node.pinned_until_ns:
+            self.evictable_blocks -= node.blocks
+            self.pinned_blocks += node.blocks
+        node.pinned_until_ns = until_ns
+        heappush(self._pins, (until_ns, program_id))
+        return True
+
+    def unpin(self, program_id: str) -> bool:
+        """Make a pinned context evictable again. False: it was not pinned."""
+        node = self._idle.get(program_id)
+        if node is None or not node.pinned_until_ns:
+            return False
+        node.pinned_until_ns = 0
+        self.pinned_blocks -= node.blocks
+        self.evictable_blocks += node.blocks
+        return True
+
+    def next_expiry_ns(self) -> int | None:
+        """When the first pin ends."""
+        pins = self._pins
+        while pins:
+            until_ns, program_id = pins[0]
+            node = self._idle.get(program_id)
+            if node is not None and node.pinned_until_ns == until_ns:
+                return until_ns
+            heappop(pins)
+        return None
+
+    def expire_pins(self, now_ns: int) -> bool:
+        """Unpin what has expired. Returns whether anything had."""
+        expired = False
+        while self._pins and (until_ns := self.next_expiry_ns()) is not None and until_ns <= now_ns:
+            self.unpin(heappop(self._pins)[1])
+            expired = True
+        return expired
+
+    def reclaim_pins(self, blocks: int) -> None:
+        """Unpin, earliest expiry first, until ``blocks`` more can be evicted or no pin is left."""
+        goal = self.evictable_blocks + blocks
+        while self.evictable_blocks < goal and self.next_expiry_ns() is not None:
+            self.unpin(heappop(self._pins)[1])
+
+    def pins(self) -> dict[str, int]:
+        """Pinned programs, and when each pin ends."""
+        return {node.key: node.pinned_until_ns for node in self._idle.values() if node.pinned_until_ns}
+
+
+def _parent_key(node: Node) -> str:
+    return node.parent.key if node.parent is not None else ""

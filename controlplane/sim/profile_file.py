@@ -1,0 +1,132 @@
+"""Profile files: measured ones (a calibration) and analytic ones (a roofline from published specifications)."""
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from controlplane.core.errors import ConfigError
+from controlplane.sim.hardware import Profile
+
+_Positive = Annotated[float, msgspec.Meta(gt=0)]
+_NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+_Count = Annotated[int, msgspec.Meta(ge=1)]
+_Ratio = Annotated[float, msgspec.Meta(gt=0, le=1)]
+
+# Beyond the last measured length attention dominates: the curve goes on as a quadratic, in these lengths.
+_EXTENDED_TOKENS = tuple(1 << power for power in range(17, 22))
+# An analytic curve is tabulated densely enough that linear steps miss the quadratic by under 1%.
+_ANALYTIC_TOKENS = (0, *(sorted({round(2 ** (power / 8)) for power in range(48, 169)})))
+
+
+class MeasuredProfile(msgspec.Struct, tag_field="kind", tag="measured", forbid_unknown_fields=True, kw_only=True):
+    """Times measured on a running engine; the decode coefficients are fitted to ``decode_s``."""
+
+    name: str
+    source: str
+    prefill_s: dict[str, _Positive]  # prompt tokens -> seconds to the first token, overhead included
+    decode_s: dict[str, _Positive]  # "batch x context" -> seconds a step; what the fit was made of
+    step_overhead_us: _NotNegative
+    decode_base_us: _Positive
+    decode_sequence_us: _NotNegative
+    decode_context_ns: _NotNegative
+    kv_pool_tokens: _Count
+    max_context_tokens: _Count
+
+
+class AnalyticProfile(msgspec.Struct, tag_field="kind", tag="analytic", forbid_unknown_fields=True, kw_only=True):
+    """A roofline of a device and a model; the default model is Llama-3.1-8B in bf16."""
+
+    name: str
+    source: str
+    flops_per_s: _Positive
+    memory_bytes_per_s: _Positive
+    memory_bytes: _Positive
+    linear_efficiency_ratio: _Ratio
+    attention_efficiency_ratio: _Ratio
+    bandwidth_efficiency_ratio: _Ratio
+    memory_use_ratio: _Ratio
+    step_overhead_us: _NotNegative
+    sequence_us: _NotNegative
+    parameters: _Positive = 8.03e9
+    layers: _Count = 32
+    hidden: _Count = 4096
+    kv_heads: _Count = 8
+    head_dim: _Count = 128
+    bytes_per_value: _Count = 2
+    max_context_tokens: _Count = 131072
+
+
+def read_profile(path: Path) -> Profile:
+    """Read a profile file. Raises ``ConfigError`` with the path of the file and of the field."""
+    try:
+        data = msgspec.json.decode(path.read_bytes(), type=MeasuredProfile | AnalyticProfile)
+        return _measured(data) if isinstance(data, MeasuredProfile) else _analytic(data)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read the profile: {error.strerror}", field="profile") from error
+    except (msgspec.MsgspecError, ConfigError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}", field="profile") from error
+
+
+def _measured(data: MeasuredProfile) -> Profile:
+    try:
+        points = sorted((int(tokens), value) for tokens, value in data.prefill_s.items())
+    except ValueError as error:
+        raise ConfigError(f"$.prefill_s: expected prompt lengths in tokens as keys: {error}") from error
+    if len(points) < 2 or points[0][0] < 1:
+        raise ConfigError("$.prefill_s: expected at least two lengths, each >= 1 token")
+    tokens, cumulative_ns = [0], [0]
+    for length, value in points:
+        ns = round(value * 1e9 - data.step_overhead_us * 1e3)
+        if ns <= cumulative_ns[-1]:
+            raise ConfigError(f"$.prefill_s.{length}: expected more than the shorter length's time, got {value}")
+        tokens.append(length)
+        cumulative_ns.append(ns)
+    (n0, n1), (t0, t1) = tokens[-2:], cumulative_ns[-2:]
+    quadratic = max(0.0, (t1 / n1 - t0 / n0) / (n1 - n0))
+    linear = t1 / n1 - quadratic * n1
+    for length in _EXTENDED_TOKENS:
+        ns = round(linear * length + quadratic * length * length)
+        if length > tokens[-1] and ns > cumulative_ns[-1]:
+            tokens.append(length)
+            cumulative_ns.append(ns)
+    return Profile(
+        name=data.name,
+        source=data.source,
+        prefill_tokens=tuple(tokens),
+        prefill_cumulative_ns=tuple(cumulative_ns),
+        step_overhead_ns=round(data.step_overhead_us * 1e3),
+        decode_base_ps=round(data.decode_base_us * 1e6),
+        decode_sequence_ps=round(data.decode_sequence_us * 1e6),
+        decode_context_ps=round(data.decode_context_ns * 1e3),
+        kv_pool_tokens=data.kv_pool_tokens,
+        max_context_tokens=data.max_context_tokens,
+    )
+
+
+def _analytic(data: AnalyticProfile) -> Profile:
+    linear_flops = 2 * data.parameters
+    # Causal attention: 4 * layers * hidden * context per token, half of it up to a length n in all.
+    attention_flops = 2 * data.layers * data.hidden
+    weight_bytes = data.parameters * data.bytes_per_value
+    token_bytes = 2 * data.layers * data.kv_heads * data.head_dim * data.bytes_per_value
+    bytes_per_s = data.memory_bytes_per_s * data.bandwidth_efficiency_ratio
+    linear_ns = 1e9 * linear_flops / (data.flops_per_s * data.linear_efficiency_ratio)
+    attention_ns = 1e9 * attention_flops / (data.flops_per_s * data.attention_efficiency_ratio)
+    pool_tokens = int((data.memory_bytes * data.memory_use_ratio - weight_bytes) / token_bytes)
+    if pool_tokens < 1:
+        raise ConfigError(
+            f"$.memory_bytes: expected room for {weight_bytes:g} bytes of weights, got {data.memory_bytes:g}"
+        )
+    return Profile(
+        name=data.name,
+        source=data.source,
+        prefill_tokens=_ANALYTIC_TOKENS,
+        prefill_cumulative_ns=tuple(round(linear_ns * n + attention_ns * n * n) for n in _ANALYTIC_TOKENS),
+        step_overhead_ns=round(data.step_overhead_us * 1e3),
+        decode_base_ps=round(1e12 * weight_bytes / bytes_per_s),
+        decode_sequence_ps=round(data.sequence_us * 1e6),
+        decode_context_ps=round(1e12 * token_bytes / bytes_per_s),
+        kv_pool_tokens=pool_tokens,
+        max_context_tokens=data.max_context_tokens,
+    )

@@ -1,0 +1,323 @@
+"""Which calls run: admission into the batch, block accounting, retraction. It knows nothing of step times."""
+
+from typing import Any
+
+from controlplane.core.errors import LocalEventError
+from controlplane.core.policies import PriorityPolicy, QueuedCall
+from controlplane.sim.call import Progress
+from controlplane.sim.decode_batch import DecodeBatch
+from controlplane.sim.hardware import Profile
+from controlplane.sim.kv_pool import KvPool
+from controlplane.sim.reserve import OutputReserve
+from controlplane.sim.waiting import WaitingQueue
+
+_MAX_REMEMBERED_PROGRAMS = 65_536
+
+
+class Scheduler:
+    """Calls by where they stand: ``waiting``, ``partial`` (prefilled in part), ``running`` (decoding)."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        pool: KvPool,
+        *,
+        block_tokens: int,
+        chunk_tokens: int,
+        max_running: int,
+        priority: PriorityPolicy[Any],
+    ) -> None:
+        self.pool = pool
+        self.waiting = WaitingQueue(priority)
+        self.batch: DecodeBatch[Progress] = DecodeBatch(profile, block_tokens)
+        self.turns: dict[str, Progress] = {}
+        self.running: dict[str, Progress] = {}
+        self.partial: Progress | None = None
+        self.full = False  # nothing more can be scheduled until a turn ends or memory is given up
+        self.retractions = 0
+        self._cache = pool.cache
+        self._block_tokens = block_tokens
+        self._chunk_tokens = chunk_tokens
+        self._max_running = max_running
+        self._reserve = OutputReserve(self.batch)
+        self._priorities: dict[str, int] = {}
+        self._service_ns: dict[str, int] = {}
+
+    def blocks(self, tokens: int) -> int:
+        """Blocks that hold ``tokens``."""
+        return -(-tokens // self._block_tokens)
+
+    def has_work(self) -> bool:
+        """Whether anything runs or waits."""
+        return bool(self.running or self.partial is not None or len(self.waiting))
+
+    # -- the waiting queue ------------------------------------------------------------------------------------
+
+    def enqueue(self, turn: Progress) -> None:
+        """Put a call into the waiting queue, new or retracted."""
+        call = turn.call
+        self.waiting.add(
+            QueuedCall(
+                turn_id=call.turn_id,
+                program_id=call.program_id,
+                queued_at_ns=turn.queued_ns,
+                footprint_blocks=self.blocks(call.prompt_tokens + call.output_tokens),
+                priority=self._priorities.get(call.program_id, 0),
+                program_arrived_at_ns=call.arrived_at_ns,
+                service_ns=self._service_ns.get(call.program_id, 0),
+                retracted=turn.retracted,
+            )
+        )
+
+    def set_priority(self, program_id: str, priority: int) -> None:
+        """Rank a program's calls, waiting ones included."""
+        _remember(self._priorities, program_id, priority)
+        for call in self.waiting.of_program(program_id):
+            self.waiting.remove(call.turn_id)
+            self.enqueue(self.turns[call.turn_id])
+
+    # -- prefill ----------------------------------------------------------------------------------------------
+
+    def plan_prefill(self, now_ns: int) -> list[tuple[Progress, int]]:
+        """The next prefill step: calls and how many tokens of each; their blocks are taken. Empty: none.
+
+        A call that is prefilled in part goes first; then waiting calls in order, until one does not fit.
+        """
+        plan: list[tuple[Progress, int]] = []
+        budget_tokens = self._chunk_tokens
+        if self.full and self.running:
+            return plan
+        reserved_tokens = 0
+        if self.partial is not None:
+            turn = self.partial
+            tokens = self._extend(turn, budget_tokens, now_ns, force=not self.running)
+            if tokens == 0:
+                self.full = True
+                return plan
+            plan.append((turn, tokens))
+            if turn.kv_tokens + tokens < turn.goal_tokens:
+                return plan
+            self.partial = None
+            budget_tokens -= tokens
+            reserved_tokens = self._reserve.of_candidate(turn)
+        if len(self.waiting):
+            self._plan_waiting(plan, budget_tokens, reserved_tokens, now_ns)
+        return plan
+
+    def _plan_waiting(
+        self, plan: list[tuple[Progress, int]], budget_tokens: int, reserved_tokens: int, now_ns: int
+    ) -> None:
+        started: list[str] = []
+        for turn_id in self.waiting.order(now_ns):
+            turn = self.turns[turn_id]
+            first = not self.running and not plan
+            if budget_tokens < self._block_tokens:
+                break
+            if len(self.running) + len(plan) >= self._max_running or not (
+                self._fits(turn, reserved_tokens) or first
+            ):
+                self.full = True
+                break
+            self._start(turn, now_ns)
+            tokens = self._extend(turn, budget_tokens, now_ns, force=first)
+            if tokens == 0:
+                self._undo_start(turn, now_ns)
+                self.full = True
+                break
+            started.append(turn_id)
+            plan.append((turn, tokens))
+            if turn.kv_tokens + tokens < turn.goal_tokens:
+                self.partial = turn
+                break
+            budget_tokens -= tokens
+            reserved_tokens += self._reserve.of_candidate(turn)
+        for turn_id in started:
+            self.waiting.remove(turn_id)
+
+    def _match(self, turn: Progress) -> tuple[int, int]:
+        """Blocks of the shared prefix and of the program's own context that the cache holds for a call."""
+        if turn.alone:
+            return 0, 0
+        call, base = turn.call, turn.prefix_blocks
+        prefix = self._cache.find_prefix(call.prefix_group) if base else None
+        prefix_blocks = min(prefix.blocks, base) if prefix is not None else 0
+        node = self._cache.find(call.program_id)
+        if node is None or node.base_blocks != base or node.parent is not prefix:
+            return prefix_blocks, 0
+        # After a retraction the cached context is this call's own prompt.
+        reusable = call.prompt_tokens if turn.retracted else call.reusable_tokens
+        reusable_blocks = min(reusable, turn.goal_tokens - 1) // self._block_tokens - base
+        return prefix_blocks, max(0, min(node.blocks, reusable_blocks))
+
+    def _fits(self, turn: Progress, reserved_tokens: int) -> bool:
+        """Conservative admission: what is left of the call, and a share of all output to come, has room."""
+        prefix_blocks, context_blocks = self._match(turn)
+        needed = self.blocks(turn.goal_tokens + self._reserve.of_candidate(turn))
+        needed -= prefix_blocks + context_blocks
+        available = self.pool.available_blocks
+        node = self._cache.find(turn.call.program_id)
+        if node is not None and node.refs == 0:
+            available -= context_blocks
+            if node.pinned_until_ns:
+                available += node.blocks
+        if prefix_blocks and (prefix := self._cache.find_prefix(turn.call.prefix_group)) and prefix.refs == 0:
+            available -= prefix.blocks
+        return needed + self.blocks(reserved_tokens + self._reserve.of_running()) <= available
+
+    def _start(self, turn: Progress, now_ns: int) -> None:
+        prefix_blocks, context_blocks = self._match(turn)
+        base = 0 if turn.alone else turn.prefix_blocks
+        call = turn.call
+        turn.node = None
+        if not turn.alone:
+            turn.node = self._cache.acquire(call.program_id, call.prefix_group, base, context_blocks)
+        if turn.node is None:
+            base = prefix_blocks = context_blocks = 0
+        turn.prefix_missing_blocks = base - prefix_blocks
+        turn.context_blocks = context_blocks
+        turn.shared_blocks = prefix_blocks + context_blocks
+        turn.own_blocks = 0
+        turn.kv_tokens = turn.shared_blocks * self._block_tokens
+        turn.started_ns = now_ns
+        if turn.scheduled_ns < 0:
+            turn.scheduled_ns = now_ns
+            turn.cached_tokens = turn.kv_tokens
+
+    def _undo_start(self, turn: Progress, now_ns: int) -> None:
+        self._let_go(turn, keep_tokens=0, now_ns=now_ns)
+        turn.started_ns = -1
+        if not turn.retracted:
+            turn.scheduled_ns = -1
+
+    def _extend(self, turn: Progress, budget_tokens: int, now_ns: int, *, force: bool) -> int:
+        """Take blocks for a call's next chunk. Returns its tokens; 0: there is no room."""
+        tokens = turn.goal_tokens - turn.kv_tokens
+        if tokens > budget_tokens:
+            tokens = budget_tokens // self._block_tokens * self._block_tokens
+        held = turn.shared_blocks + turn.own_blocks
+        needed = self.blocks(turn.kv_tokens + tokens) - held
+        granted = self.pool.take_chunk(needed, now_ns) if needed > 0 else 0
+        if granted < needed:
+            tokens = (held + granted) * self._block_tokens - turn.kv_tokens
+            if tokens <= 0 and force:
+                self.pool.give(granted)
+                if not self.pool.force_free(needed):
+                    # Blocks of a longer shared prefix are in the way: give up the tree's, and begin again.
+                    self._let_go(turn, keep_tokens=0, now_ns=now_ns)
+                    turn.alone = True
+                    self._start(turn, now_ns)
+                    return self._extend(turn, budget_tokens, now_ns, force=True)
+                granted = self.pool.take_chunk(needed, now_ns)
+                tokens = (held + granted) * self._block_tokens - turn.kv_tokens
+        turn.own_blocks += granted
+        return tokens
+
+    def prefilled(self, turn: Progress, tokens: int) -> bool:
+        """A chunk of a call is done. Returns whether its prompt is complete: then it has one more token."""
+        turn.kv_tokens += tokens
+        if turn.kv_tokens < turn.goal_tokens:
+            return False
+        node, missing = turn.node, turn.prefix_missing_blocks
+        if node is not None and node.parent is not None and missing:
+            # The tree keeps one copy of a shared prefix; another call may have been first.
+            added = max(0, turn.prefix_blocks - node.parent.blocks)
+            node.parent.blocks += added
+            self.pool.give(missing - added)
+            turn.own_blocks -= missing
+            turn.shared_blocks += missing
+            turn.prefix_missing_blocks = 0
+        turn.produced_tokens += 1
+        return True
+
+    # -- decode -----------------------------------------------------------------------------------------------
+
+    def decode(self, turn: Progress) -> None:
+        """A prefilled call joins the decode batch."""
+        turn.decoding = self.batch.join(turn.kv_tokens, turn.produced_tokens, turn.call.output_tokens, turn)
+        self.running[turn.call.turn_id] = turn
+
+    def ensure_next_step(self, now_ns: int) -> None:
+        """Reclaim pins, then retract calls, newest first, until the next decode step has its blocks."""
+        while self.running and ((short := self.batch.growth_blocks(0, 1) - self.pool.available_blocks) > 0):
+            self._cache.reclaim_pins(short)
+            if self.batch.growth_blocks(0, 1) > self.pool.available_blocks:
+                self._retract_newest(now_ns)
+
+    def take_growth(self, first: int, end: int, now_ns: int) -> None:
+        """Take the blocks of decode steps ``first`` to ``end``, counted from the next one."""
+        blocks = self.batch.growth_blocks(first, end)
+        if blocks:
+            self.pool.take_growth(blocks, now_ns)
+
+    def leave_batch(self, turn: Progress) -> None:
+        """A decoding call stops: finished, aborted or retracted."""
+        entry = turn.decoding
+        if entry is None:
+            raise LocalEventError(f"call {turn.call.turn_id} is not decoding")
+        if not entry.left:
+            self.batch.leave(entry)
+        turn.kv_tokens = self.batch.kv_tokens(entry)
+        turn.produced_tokens = self.batch.produced_tokens(entry)
+        turn.own_blocks = self.blocks(turn.kv_tokens) - turn.shared_blocks
+        turn.decoding = None
+        del self.running[turn.call.turn_id]
+
+    def _retract_newest(self, now_ns: int) -> None:
+        turns = list(self.running.values())
+        if self.partial is not None:
+            turns.append(self.partial)
+        turn = max(turns, key=lambda turn: turn.serial)
+        turn.alone = len(turns) == 1
+        self._reserve.on_retract([turn.call.output_tokens for turn in self.running.values()])
+        if turn is self.partial:
+            self.partial = None
+            self._let_go(turn, keep_tokens=0, now_ns=now_ns)
+        else:
+            self.leave_batch(turn)
+            self._let_go(turn, keep_tokens=turn.call.prompt_tokens, now_ns=now_ns)
+        turn.service_ns += now_ns - turn.started_ns
+        turn.started_ns = -1
+        turn.retracted = True
+        self.retractions += 1
+        self.full = False
+        self.enqueue(turn)
+
+    # -- ends -------------------------------------------------------------------------------------------------
+
+    def finish(self, turn: Progress, now_ns: int) -> int:
+        """A call that runs no more gives its blocks to the cache. Returns how many it had."""
+        del self.turns[turn.call.turn_id]
+        if turn is self.partial:
+            self.partial = None
+        freed_blocks = 0
+        if turn.started_ns >= 0:
+            freed_blocks = turn.shared_blocks + turn.own_blocks
+            turn.service_ns += now_ns - turn.started_ns
+            self._let_go(turn, keep_tokens=turn.kv_tokens, now_ns=now_ns)
+            self.full = False
+        if not self.running:
+            self._reserve.reset()
+        program_id = turn.call.program_id
+        _remember(self._service_ns, program_id, self._service_ns.get(program_id, 0) + turn.service_ns)
+        return freed_blocks
+
+    def _let_go(self, turn: Progress, *, keep_tokens: int, now_ns: int) -> None:
+        """Leave the first ``keep_tokens`` in the cache and free the rest."""
+        node, own_blocks = turn.node, turn.own_blocks
+        if node is not None:
+            added = keep_tokens // self._block_tokens - turn.shared_blocks
+            if added > 0 and not turn.prefix_missing_blocks and node.blocks == turn.context_blocks:
+                node.blocks += added
+                own_blocks -= added
+            self._cache.release(node, now_ns)
+        self.pool.give(own_blocks)
+        turn.node = None
+        turn.own_blocks = turn.shared_blocks = turn.kv_tokens = 0
+
+
+def _remember(table: dict[str, int], key: str, value: int) -> None:
+    """Set, and forget the oldest key of a table that has grown too long."""
+    table.pop(key, None)
+    table[key] = value
+    if len(table) > _MAX_REMEMBERED_PROGRAMS:
+        del table[next(iter(table))]

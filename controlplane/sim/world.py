@@ -1,0 +1,339 @@
+"""Programs, one engine and the controller, in virtual time.
+
+A program's next turn begins when its last one has ended and its tool has returned (the turn barrier). The world
+plays the gate, the engine's publisher and the tool runtime: it tells the controller what those would publish and
+obeys the commands that come back, ``control_delay_ns`` later.
+
+**Paper**: AgentServeSim §4 (program orchestrator, tool simulator by replay).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from controlplane.core import commands as cmd
+from controlplane.core import events as ev
+from controlplane.core.errors import ControlPlaneError, LocalEventError
+from controlplane.core.policies import Window
+from controlplane.core.types import Pressure, seconds
+from controlplane.sim.engine_model import ContextTooLong, EngineModel
+from controlplane.sim.kernel import Handle, Kernel
+from controlplane.sim.publisher import Publisher
+from controlplane.sim.session import Session
+from controlplane.sim.tools import ToolRunner
+from controlplane.workload.records import ProgramRecord, TurnRecord
+from controlplane.workload.series import Series
+from controlplane.workload.trace import gap_ns
+
+# At one instant: first what changes the world, then the engine's step, then samples, then the decision.
+_WORLD, _ENGINE, _SAMPLE, _TICK = range(4)
+_SAMPLE_NS = seconds(1)
+_ASK_AGAIN_NS = seconds(60)
+_STUCK_NS = seconds(4 * 3600)
+
+
+class Control(Protocol):
+    """The controller, as the world drives it."""
+
+    @property
+    def window(self) -> Window: ...
+    @property
+    def pressure(self) -> Pressure: ...
+
+    def receive(self, event: ev.Event, now_ns: int) -> None: ...
+    def next_deadline_ns(self) -> int | None: ...
+    def tick(self, now_ns: int) -> Sequence[cmd.Command]: ...
+
+
+class Recorder(Protocol):
+    """What writes down a run: ``wire.log.LogWriter`` is one."""
+
+    def event(self, event: ev.Event, now_ns: int) -> None: ...
+    def tick(self, now_ns: int) -> None: ...
+    def command(self, command: cmd.Command, now_ns: int) -> None: ...
+
+
+class World:
+    """One run. ``sessions`` arrive at ``arrivals_ns``, or ``at_once`` of them at a time where that is None."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        engine: EngineModel,
+        control: Control,
+        sessions: Sequence[Session],
+        *,
+        engine_publisher: Publisher,
+        arrivals_ns: Sequence[int] | None = None,
+        at_once: int = 1,
+        cpus: float = 8.0,
+        tool_slots: int = 0,
+        control_delay_ns: int = 1_000_000,
+        recorder: Recorder | None = None,
+        progress: Callable[[int, int, int], None] | None = None,
+    ) -> None:
+        self.programs: list[ProgramRecord] = []
+        self.turns: list[TurnRecord] = []
+        self.series = Series()
+        self._kernel = kernel
+        self._engine = engine
+        self._control = control
+        self._sessions = {session.program_id: session for session in sessions}
+        if len(self._sessions) != len(sessions):
+            raise LocalEventError("two sessions have one program_id")
+        self._open = len(sessions)  # not ended
+        self._gate_publisher = Publisher("sim/gate/1")
+        self._engine_publisher = engine_publisher
+        self._tools = ToolRunner(kernel, self._tell, tool_slots, _WORLD)
+        self._control_delay_ns = control_delay_ns
+        self._recorder = recorder
+        self._progress = progress
+        self._engine_wake: Handle | None = None
+        self._tick_handle: Handle | None = None
+        self._last_turn_ns = 0
+        self._upcoming = iter(sessions)
+        if arrivals_ns is None:
+            for session in [s for s, _ in zip(self._upcoming, range(at_once), strict=False)]:
+                kernel.schedule(0, _WORLD, self._arrive, session)
+        else:
+            for session, at_ns in zip(sessions, arrivals_ns, strict=True):
+                kernel.schedule(at_ns, _WORLD, self._arrive, session)
+            self._upcoming = iter(())
+        kernel.schedule(0, _WORLD, self._sample_host, cpus)
+        kernel.schedule(0, _SAMPLE, self._sample)
+
+    def run(self) -> int:
+        """Run until every program has ended. Returns the time of the last end.
+
+        Raises ``ControlPlaneError`` when nothing moves any more because the controller admits nobody.
+        """
+        self._kernel.run_until(done=lambda: self._open == 0)
+        if self._open:
+            raise LocalEventError(f"nothing is scheduled and {self._open} programs have not ended")
+        return self._kernel.now_ns
+
+    # -- programs ---------------------------------------------------------------------------------------------
+
+    def _arrive(self, session: Session) -> None:
+        session.arrived_ns = self._kernel.now_ns
+        publisher = self._tools.publisher
+        self._tell(
+            ev.ProgramArrived(
+                publisher=publisher.name,
+                sequence=publisher.next(),
+                at_ns=self._kernel.now_ns,
+                program_id=session.program_id,
+            )
+        )
+        self._begin_turn(session)
+
+    def _begin_turn(self, session: Session) -> None:
+        now_ns = self._kernel.now_ns
+        session.begin_turn(now_ns)
+        if session.is_granted(now_ns):
+            self._submit(session)
+            return
+        session.held = True
+        self._ask(session)
+
+    def _ask(self, session: Session) -> None:
+        """The gate asks for a slot, and again while it holds the turn: silent programs are forgotten."""
+        now_ns = self._kernel.now_ns
+        self._tell(
+            ev.TurnQueued(
+                publisher=self._gate_publisher.name,
+                sequence=self._gate_publisher.next(),
+                at_ns=now_ns,
+                program_id=session.program_id,
+                turn_id=session.call.turn_id,
+                prompt_bytes=session.call.prompt_bytes,
+            )
+        )
+        session.ask = self._kernel.schedule(now_ns + _ASK_AGAIN_NS, _WORLD, self._ask, session)
+
+    def _submit(self, session: Session) -> None:
+        now_ns = self._kernel.now_ns
+        if session.ask is not None:
+            Kernel.cancel(session.ask)
+        session.held = False
+        session.admitted_ns = self._last_turn_ns = now_ns
+        try:
+            self._engine.submit(session.call, now_ns)
+        except ContextTooLong as error:
+            self.turns.append(session.turn_record(now_ns, error=str(error)))
+            self._end_program(session, error=str(error))
+            return
+        for event in self._engine.drain():
+            self._tell(event)
+        self._wake_engine()
+
+    def _end_turn(self, session: Session, event: ev.TurnEnded) -> None:
+        now_ns = self._kernel.now_ns
+        self._last_turn_ns = now_ns
+        self.turns.append(
+            session.turn_record(now_ns, output_tokens=event.output_tokens, cached_tokens=event.cached_tokens)
+        )
+        turn = session.turn
+        if session.is_last:
+            self._end_program(session)
+        elif turn.calls_tool:
+            self._tools.run(session, turn.tool, gap_ns(turn), self._next_turn)
+        else:
+            self._kernel.schedule(now_ns + gap_ns(turn), _WORLD, self._next_turn, session)
+
+    def _next_turn(self, session: Session) -> None:
+        session.index += 1
+        self._begin_turn(session)
+
+    def _end_program(self, session: Session, error: str = "") -> None:
+        now_ns = self._kernel.now_ns
+        self._open -= 1
+        session.ended = True
+        publisher = self._tools.publisher
+        self._tell(
+            ev.ProgramEnded(
+                publisher=publisher.name,
+                sequence=publisher.next(),
+                at_ns=now_ns,
+                program_id=session.program_id,
+                reason=error,
+            )
+        )
+        self.programs.append(session.program_record(now_ns, error))
+        del self._sessions[session.program_id]
+        if self._progress is not None:
+            self._progress(len(self.programs), len(self.turns), now_ns)
+        following = next(self._upcoming, None)
+        if following is not None:
+            self._kernel.schedule(now_ns, _WORLD, self._arrive, following)
+
+    # -- the engine -------------------------------------------------------------------------------------------
+
+    def _wake_engine(self) -> None:
+        wake_ns = self._engine.next_wake_ns()
+        handle = self._engine_wake
+        if handle is not None:
+            if handle[0] == wake_ns and handle[3] is not None:
+                return
+            Kernel.cancel(handle)
+        self._engine_wake = (
+            None if wake_ns is None else self._kernel.schedule(wake_ns, _ENGINE, self._advance_engine)
+        )
+
+    def _advance_engine(self) -> None:
+        for event in self._engine.advance(self._kernel.now_ns):
+            self._tell(event)
+            if type(event) is ev.FirstToken:
+                self._sessions[event.program_id].first_token_ns = event.at_ns
+            elif type(event) is ev.TurnEnded:
+                self._end_turn(self._sessions[event.program_id], event)
+        self._wake_engine()
+
+    # -- the controller ---------------------------------------------------------------------------------------
+
+    def _tell(self, event: ev.Event) -> None:
+        now_ns = self._kernel.now_ns
+        if self._recorder is not None:
+            self._recorder.event(event, now_ns)
+        self._control.receive(event, now_ns)
+        self._plan_tick()
+
+    def _plan_tick(self) -> None:
+        deadline_ns = self._control.next_deadline_ns()
+        if deadline_ns is None:
+            return
+        at_ns = max(deadline_ns, self._kernel.now_ns)
+        handle = self._tick_handle
+        if handle is not None and handle[3] is not None:
+            if handle[0] <= at_ns:
+                return
+            Kernel.cancel(handle)
+        self._tick_handle = self._kernel.schedule(at_ns, _TICK, self._tick)
+
+    def _tick(self) -> None:
+        now_ns = self._kernel.now_ns
+        if self._recorder is not None:
+            self._recorder.tick(now_ns)
+        commands = self._control.tick(now_ns)
+        if self._recorder is not None:
+            for command in commands:
+                self._recorder.command(command, now_ns)
+        if commands:
+            self._kernel.schedule(now_ns + self._control_delay_ns, _WORLD, self._obey, commands)
+        self._plan_tick()
+
+    def _obey(self, commands: Sequence[cmd.Command]) -> None:
+        for command in commands:
+            problem = self._apply(command)
+            publisher, now_ns = self._engine_publisher, self._kernel.now_ns
+            if problem:
+                program_id = getattr(command, "program_id", "")
+                self._tell(
+                    ev.CommandRejected(
+                        publisher=publisher.name,
+                        sequence=publisher.next(),
+                        at_ns=now_ns,
+                        command_id=command.command_id,
+                        program_id=program_id,
+                        reason=problem,
+                    )
+                )
+        self._wake_engine()
+
+    def _apply(self, command: cmd.Command) -> str:
+        """Carry out a command. Returns why not, or nothing."""
+        now_ns = self._kernel.now_ns
+        if isinstance(command, cmd.SetWindow | cmd.StateRequest):
+            return "" if isinstance(command, cmd.SetWindow) else "the simulator loses no events"
+        if not isinstance(command, cmd.ProgramCommand):
+            return f"the simulator does not support {type(command).__name__}"
+        session = self._sessions.get(command.program_id)
+        if isinstance(command, cmd.Admit | cmd.Restore):
+            if session is None:
+                return "the program has ended"
+            session.grant(now_ns, command.ttl_ns if isinstance(command, cmd.Admit) else 0)
+            if session.held:
+                self._submit(session)
+        elif isinstance(command, cmd.Pause):
+            if session is None:
+                return "the program has ended"
+            session.revoke()
+        elif isinstance(command, cmd.Retain):
+            if not self._engine.retain(command.program_id, now_ns + command.ttl_ns, now_ns):
+                return "the program has no idle KV"
+        elif isinstance(command, cmd.Release):
+            self._engine.release(command.program_id, now_ns)
+        elif isinstance(command, cmd.Discard):
+            self._engine.discard(command.program_id, now_ns)
+        elif isinstance(command, cmd.SetPriority):
+            self._engine.set_priority(command.program_id, command.priority, now_ns)
+        else:
+            return f"the simulator does not support {type(command).__name__}"
+        return ""
+
+    # -- samples ----------------------------------------------------------------------------------------------
+
+    def _sample_host(self, cpus: float) -> None:
+        publisher = self._tools.publisher
+        self._tell(
+            ev.HostSampled(
+                publisher=publisher.name, sequence=publisher.next(), at_ns=self._kernel.now_ns, cpus=cpus
+            )
+        )
+
+    def _sample(self) -> None:
+        now_ns = self._kernel.now_ns
+        self._tell(self._engine.pool_sample(now_ns))
+        window = self._control.window
+        self.series.sample(now_ns, self._control.pressure, window=window.window, limit=window.limit)
+        self._check_stuck(now_ns)
+        self._kernel.schedule(now_ns + _SAMPLE_NS, _SAMPLE, self._sample)
+
+    def _check_stuck(self, now_ns: int) -> None:
+        if now_ns - self._last_turn_ns < _STUCK_NS or self._engine.next_wake_ns() is not None:
+            return
+        held = sum(1 for session in self._sessions.values() if session.held)
+        if held and all(s.held or s.arrived_ns < 0 for s in self._sessions.values()):
+            raise ControlPlaneError(
+                f"the run is stuck: {held} programs are held, the engine is idle and the controller has admitted "
+                f"nobody for {_STUCK_NS // seconds(3600)} h of virtual time"
+            )

@@ -1,0 +1,17 @@
+"""Bytes on the bus to records of core and back: all that other rooms need of protobuf."""
+
+from controlplane.wire.command_codec import decode_commands, encode_commands
+from controlplane.wire.event_decoding import DecodedBatch, decode_events
+from controlplane.wire.event_encoding import encode_events
+from controlplane.wire.heartbeat import Heartbeat, decode_heartbeat, encode_heartbeat
+
+__all__ = [
+    "DecodedBatch",
+    "Heartbeat",
+    "decode_commands",
+    "decode_events",
+    "decode_heartbeat",
+    "encode_commands",
+    "encode_events",
+    "encode_heartbeat",
+]

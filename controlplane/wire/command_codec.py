@@ -1,0 +1,67 @@
+"""Commands of core as protobuf messages, and back."""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from controlplane.core.commands import COMMAND_TYPES, Command
+from controlplane.core.errors import LocalEventError, RemoteEventError
+from controlplane.wire._generated import commands_pb2 as pb
+from controlplane.wire.names import snake_case
+
+_CARRIED_BY_EVERY = frozenset(field.name for field in fields(Command))
+
+
+def _own_fields(command_type: type[Command]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(command_type) if field.name not in _CARRIED_BY_EVERY)
+
+
+_KINDS = {command_type: (snake_case(command_type), _own_fields(command_type)) for command_type in COMMAND_TYPES}
+_TYPES = {kind: (command_type, names) for command_type, (kind, names) in _KINDS.items()}
+
+
+def encode_commands(commands: Sequence[Command]) -> bytes:
+    """One batch, to be obeyed in this order.
+
+    :raises LocalEventError: a command has a field of the wrong type or out of 64 bits, or is of no known kind.
+    """
+    batch = pb.CommandBatch()
+    for command in commands:
+        known = _KINDS.get(type(command))
+        if known is None:
+            raise LocalEventError(f"no command: {type(command).__name__}")
+        kind, names = known
+        try:
+            message = batch.commands.add(command_id=command.command_id, reason=command.reason)
+            body = getattr(message, kind)
+            body.SetInParent()
+            for name in names:
+                setattr(body, name, getattr(command, name))
+        except (TypeError, ValueError) as error:
+            raise LocalEventError(f"cannot encode {command!r:.200}: {error}") from error
+    return batch.SerializeToString()
+
+
+def decode_commands(data: bytes) -> list[Command]:
+    """Read one batch. Kinds that this version does not know, and commands about nobody, are skipped.
+
+    :raises RemoteEventError: the bytes are no batch.
+    """
+    try:
+        batch = pb.CommandBatch.FromString(data)
+    except DecodeError as error:
+        raise RemoteEventError(f"malformed command batch of {len(data)} bytes: {error}") from error
+    commands: list[Command] = []
+    for message in batch.commands:
+        kind = message.WhichOneof("kind")
+        if kind is None:
+            continue
+        command_type, names = _TYPES[kind]
+        body = getattr(message, kind)
+        values: dict[str, Any] = {name: getattr(body, name) for name in names}
+        if values.get("program_id") == "":
+            continue
+        commands.append(command_type(command_id=message.command_id, reason=message.reason, **values))
+    return commands

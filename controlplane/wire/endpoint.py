@@ -1,0 +1,116 @@
+"""Where a node's bus is found: a small file that the daemon writes and publishers read.
+
+The embedded server takes a free port, so its address is known only once it runs. The file is written whole or
+not at all, and is readable by its owner only, since a URL may hold a password.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from controlplane.core.errors import ConfigError, EngineUnavailable
+from controlplane.wire.subjects import check_name
+
+STATE_DIR_VARIABLE = "PENSTOCK_STATE_DIR"
+URL_VARIABLE = "PENSTOCK_NATS_URL"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """A running bus. ``pid`` is the server's process, ``boot_id`` that of the daemon which started it."""
+
+    url: str
+    pid: int = 0
+    boot_id: str = ""
+    monitoring_url: str = ""  # of the server's HTTP monitoring; empty: none
+
+
+def default_state_dir(environment: Mapping[str, str] = os.environ) -> Path:
+    """``$PENSTOCK_STATE_DIR``, else ``$XDG_STATE_HOME/penstock``, else ``~/.local/state/penstock``."""
+    if chosen := environment.get(STATE_DIR_VARIABLE):
+        return Path(chosen)
+    if base := environment.get("XDG_STATE_HOME"):
+        return Path(base) / "penstock"
+    return Path.home() / ".local" / "state" / "penstock"
+
+
+def endpoint_path(node: str, state_dir: Path | None = None) -> Path:
+    """The file of ``node``."""
+    folder = default_state_dir() if state_dir is None else state_dir
+    return folder / f"{check_name(node, field='node')}.endpoint.json"
+
+
+def read_endpoint(node: str, state_dir: Path | None = None) -> Endpoint | None:
+    """What the file says, or None if there is none.
+
+    :raises ConfigError: the file is there, but is no endpoint or cannot be read.
+    """
+    path = endpoint_path(node, state_dir)
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        return Endpoint(
+            url=_text(values, "url"),
+            pid=int(values.get("pid", 0)),
+            boot_id=_text(values, "boot_id"),
+            monitoring_url=_text(values, "monitoring_url"),
+        )
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+        raise ConfigError(f"{path}: no endpoint file ({error}); remove it and start the daemon again") from error
+
+
+def _text(values: Mapping[str, object], name: str) -> str:
+    value = values[name] if name == "url" else values.get(name, "")
+    if not isinstance(value, str) or (name == "url" and not value):
+        raise ValueError(f"{name}: expected a text, got {value!r}")
+    return value
+
+
+def write_endpoint(node: str, endpoint: Endpoint, state_dir: Path | None = None) -> Path:
+    """Write the file in one step, so that no reader sees half of it; return its path."""
+    path = endpoint_path(node, state_dir)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(asdict(endpoint), file, indent=2)
+            file.write("\n")
+        Path(scratch).replace(path)
+    except BaseException:
+        Path(scratch).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def remove_endpoint(node: str, boot_id: str, state_dir: Path | None = None) -> bool:
+    """Remove the file if it is still that of ``boot_id``; True if it was."""
+    endpoint = read_endpoint(node, state_dir)
+    if endpoint is None or endpoint.boot_id != boot_id:
+        return False
+    endpoint_path(node, state_dir).unlink(missing_ok=True)
+    return True
+
+
+def resolve_url(url: str | None, node: str, state_dir: Path | None = None) -> Callable[[], str]:
+    """How to find the bus: ``url`` if given, else ``$PENSTOCK_NATS_URL``, else the endpoint file.
+
+    The file is read at every call of the result, which raises ``EngineUnavailable`` while there is none.
+    """
+    path = endpoint_path(node, state_dir)
+    explicit = url or os.environ.get(URL_VARIABLE)
+
+    def resolve() -> str:
+        if explicit:
+            return explicit
+        endpoint = read_endpoint(node, state_dir)
+        if endpoint is None:
+            raise EngineUnavailable(
+                f"no bus for node {node!r}: there is no {path}. Start `penstock up`, or set {URL_VARIABLE}"
+            )
+        return endpoint.url
+
+    return resolve

@@ -1,0 +1,339 @@
+"""Batches from the bus as events of core, checked."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from controlplane.core import events as core
+from controlplane.core.errors import RemoteEventError
+from controlplane.wire._generated import events_pb2 as pb
+from controlplane.wire.fault import find_fault
+from controlplane.wire.quick import quick
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedBatch:
+    """What a batch held. ``rejected`` describes each event that was left out, by sequence number and field.
+
+    The batch covers ``first_sequence`` to ``last_sequence``, rejected events included; an empty batch has
+    ``last_sequence == first_sequence - 1``.
+    """
+
+    publisher: str
+    events: list[core.Event]
+    rejected: list[str]
+    first_sequence: int
+    last_sequence: int
+
+
+def decode_events(data: bytes) -> DecodedBatch:
+    """Read one batch; events are in sequence.
+
+    An event that makes no sense (an empty program_id, a negative count, a kind that this version does not
+    know) is left out and described in ``rejected``: the rest of the batch is good.
+
+    :raises RemoteEventError: the bytes are no batch, or it does not say whose it is or where it begins.
+    """
+    try:
+        batch = pb.EventBatch.FromString(data)
+    except DecodeError as error:
+        raise RemoteEventError(f"malformed event batch of {len(data)} bytes: {error}") from error
+    publisher = batch.publisher
+    first_sequence = batch.first_sequence
+    if not publisher:
+        raise RemoteEventError(f"event batch of {len(data)} bytes: publisher is empty")
+    if first_sequence < 1:
+        raise RemoteEventError(f"event batch from {publisher}: first_sequence: expected >= 1, got {first_sequence}")
+    events: list[core.Event] = []
+    rejected: list[str] = []
+    sequence = first_sequence - 1
+    for message in batch.events:
+        sequence += 1
+        kind = message.WhichOneof("kind")
+        if kind is None:
+            rejected.append(f"event {sequence}: no kind that this version knows")
+            continue
+        body = getattr(message, kind)
+        at_ns = message.at_ns
+        event = _DECODERS[kind](body, publisher, sequence, at_ns)
+        if event is None or at_ns < 0:
+            fault = find_fault(body) if event is None else f".at_ns: expected >= 0, got {at_ns}"
+            rejected.append(f"event {sequence}: {kind}{fault}")
+            continue
+        events.append(event)
+    return DecodedBatch(
+        publisher=publisher,
+        events=events,
+        rejected=rejected,
+        first_sequence=first_sequence,
+        last_sequence=sequence,
+    )
+
+
+# Each decoder below takes (message, publisher, sequence, at_ns) and returns None where a field is at fault;
+# find_fault then looks which. An "or" of integers is negative if and only if one of them is.
+
+_ProgramArrived = quick(core.ProgramArrived)
+_TurnQueued = quick(core.TurnQueued)
+_TurnAbandoned = quick(core.TurnAbandoned)
+_TurnSubmitted = quick(core.TurnSubmitted)
+_FirstToken = quick(core.FirstToken)
+_TurnEnded = quick(core.TurnEnded)
+_ToolEnqueued = quick(core.ToolEnqueued)
+_ToolStarted = quick(core.ToolStarted)
+_ToolEnded = quick(core.ToolEnded)
+
+
+def _program_arrived(m: pb.ProgramArrived, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
+    program_id = m.program_id
+    if not program_id:
+        return None
+    return _ProgramArrived(
+        publisher=publisher,
+        sequence=sequence,
+        at_ns=at_ns,
+        program_id=program_id,
+        tenant=m.tenant,
+        parent_id=m.parent_id,
+    )
+
+
+def _turn_queued(m: pb.TurnQueued, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
+    program_id, turn_id = m.program_id, m.turn_id
+    prompt_bytes, prompt_tokens = m.prompt_bytes, m.prompt_tokens
+    if not program_id or not turn_id or (prompt_bytes | prompt_tokens) < 0:
+        return None
+    return _TurnQueued(
+        publisher=publisher,
+        sequence=sequence,
+        at_ns=at_ns,
+        program_id=program_id,
+        turn_id=turn_id,
+        prompt_bytes=prompt_bytes,
+        prompt_tokens=prompt_tokens,
+        parent_id=m.parent_id,
+        tenant=m.tenant,
+    )
+
+
+def _turn_abandoned(m: pb.TurnAbandoned, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
+    program_id, turn_id = m.program_id, m.turn_id
+    if not program_id or not turn_id:
+        return None
+    return _TurnAbandoned(
+        publisher=publisher,
+        sequence=sequence,
+        at_ns=at_ns,
+        program_id=program_id,
+        turn_id=turn_id,
+        reason=m.reason,
+    )
+
+
+def _turn_submitted(m: pb.TurnSubmitted, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
+    program_id, turn_id = m.program_id, m.turn_id
+    blocks, tokens, prompt_bytes = m.projected_blocks, m.prompt_tokens, m.prompt_bytes
+    if not program_id or not turn_id or (blocks | tokens | prompt_bytes) < 0:
+        return None
+    return _TurnSubmitted(
+        publisher=publisher,
+        sequence=sequence,
+        at_ns=at_ns,
+        program_id=program_id,
+        turn_id=turn_id,
+        projected_blocks=blocks,
+        prompt_tokens=tokens,
+        prompt_bytes=prompt_bytes,
+    )
+
+
+def _first_token(m: pb.FirstToken, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
+    program_id, turn_id = m.program_id, m.turn_id
+    delay_ns, prefill_ns, tokens, cached = m.launch_delay_ns, m.prefill_ns, m.prompt_tokens, m.cached_tokens
+    if not program_id or not turn_id or (delay_ns | prefill_ns | tokens | cached) < 0:
+        return None
+    return _FirstToken(
+        publisher=publisher,
+        sequence=sequence,
+        at_ns=at_ns,
+        program_id=program_id,
+        turn_id=turn_id,
+        launch_delay_ns=delay_ns,
+        prefill_ns=prefill_ns,
+        prompt_tokens=tokens,
+        cached_tokens=cached,
+    )
+
+
+def _turn_ended(m: pb.TurnEnded, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
+    program_id, turn_id = m.program_id, m.turn_id
+    freed, prompt, output, cached = m.freed_blocks, m.prompt_tokens, m.output_tokens, m.cached_tokens
+    service_ns, tool_calls = m.service_ns, m.tool_calls
+    if not program_id or not turn_id or (freed | prompt | output | cached | service_ns | tool_calls) < 0:
+        return None
+    if tool_calls == 0 and not m.HasField("tool_calls"):
+        tool_calls = -1
+    return _TurnEnded(
+        publisher=publisher,
+        sequence=sequence,
+        at_ns=at_ns,
+        program_id=program_id,
+        turn_id=turn_id,
+        freed_blocks=freed,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        cached_tokens=cached,
+        service_ns=service_ns,
+        tool=m.tool,
+        tool_calls=tool_calls,
+        ok=not m.failed,
+    )
+
+
+def _tool_enqueued(m: pb.ToolEnqueued, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
+    program_id, call_id, tool = m.program_id, m.call_id, m.tool
+    if not program_id or not call_id or not tool:
+        return None
+    return _ToolEnqueued(
+        publisher=publisher, sequence=sequence, at_ns=at_ns, program_id=program_id, call_id=call_id, tool=tool
+    )
+
+
+def _tool_started(m: pb.ToolStarted, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
+    program_id, call_id, tool = m.program_id, m.call_id, m.tool
+    if not program_id or not call_id or not tool:
+        return None
+    return _ToolStarted(
+        publisher=publisher, sequence=sequence, at_ns=at_ns, program_id=program_id, call_id=call_id, tool=tool
+    )
+
+
+def _tool_ended(m: pb.ToolEnded, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
+    program_id, call_id, tool = m.program_id, m.call_id, m.tool
+    duration_ns = m.duration_ns
+    if not program_id or not call_id or not tool or duration_ns < 0:
+        return None
+    return _ToolEnded(
+        publisher=publisher,
+        sequence=sequence,
+        at_ns=at_ns,
+        program_id=program_id,
+        call_id=call_id,
+        tool=tool,
+        duration_ns=duration_ns,
+        ok=not m.failed,
+    )
+
+
+# The rest are seldom: plain construction, checked by find_fault itself.
+
+
+def _program_ended(m: pb.ProgramEnded, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
+    if not m.program_id:
+        return None
+    return core.ProgramEnded(
+        publisher=publisher, sequence=sequence, at_ns=at_ns, program_id=m.program_id, reason=m.reason
+    )
+
+
+def _pool_sampled(m: pb.PoolSampled, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
+    if find_fault(m):
+        return None
+    return core.PoolSampled(
+        publisher=publisher,
+        sequence=sequence,
+        at_ns=at_ns,
+        total_blocks=m.total_blocks,
+        free_blocks=m.free_blocks,
+        evictable_blocks=m.evictable_blocks,
+        retained_blocks=m.retained_blocks,
+        block_tokens=m.block_tokens,
+        turns_running=m.turns_running,
+        turns_waiting=m.turns_waiting,
+        retractions=m.retractions,
+        host_total_blocks=m.host_total_blocks,
+        host_used_blocks=m.host_used_blocks,
+    )
+
+
+def _host_sampled(m: pb.HostSampled, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
+    if find_fault(m):
+        return None
+    return core.HostSampled(
+        publisher=publisher,
+        sequence=sequence,
+        at_ns=at_ns,
+        cpus=m.cpus,
+        cpu_use_ratio=m.cpu_use_ratio,
+        cpu_stall_ratio=m.cpu_stall_ratio,
+        memory_use_ratio=m.memory_use_ratio,
+    )
+
+
+def _command_applied(m: pb.CommandApplied, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
+    if m.command_id < 0:
+        return None
+    return core.CommandApplied(
+        publisher=publisher,
+        sequence=sequence,
+        at_ns=at_ns,
+        command_id=m.command_id,
+        program_id=m.program_id,
+    )
+
+
+def _command_rejected(m: pb.CommandRejected, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
+    if m.command_id < 0:
+        return None
+    return core.CommandRejected(
+        publisher=publisher,
+        sequence=sequence,
+        at_ns=at_ns,
+        command_id=m.command_id,
+        program_id=m.program_id,
+        reason=m.reason,
+    )
+
+
+def _publisher_state(m: pb.PublisherState, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
+    if find_fault(m):
+        return None
+    return core.PublisherState(
+        publisher=publisher,
+        sequence=sequence,
+        at_ns=at_ns,
+        held_turns=tuple(map(_open_turn, m.held_turns)),
+        open_turns=tuple(map(_open_turn, m.open_turns)),
+        open_tools=tuple(
+            core.OpenTool(program_id=t.program_id, call_id=t.call_id, tool=t.tool, started=t.started)
+            for t in m.open_tools
+        ),
+        granted=tuple(m.granted),
+        pins=tuple(core.Pin(program_id=p.program_id, ttl_ns=p.ttl_ns) for p in m.pins),
+        role=m.role,
+    )
+
+
+def _open_turn(m: pb.OpenTurn) -> core.OpenTurn:
+    return core.OpenTurn(program_id=m.program_id, turn_id=m.turn_id, blocks=m.blocks, parent_id=m.parent_id)
+
+
+_DECODERS: dict[str, Callable[[Any, str, int, int], core.Event | None]] = {
+    "program_arrived": _program_arrived,
+    "turn_queued": _turn_queued,
+    "turn_abandoned": _turn_abandoned,
+    "turn_submitted": _turn_submitted,
+    "first_token": _first_token,
+    "turn_ended": _turn_ended,
+    "tool_enqueued": _tool_enqueued,
+    "tool_started": _tool_started,
+    "tool_ended": _tool_ended,
+    "program_ended": _program_ended,
+    "pool_sampled": _pool_sampled,
+    "host_sampled": _host_sampled,
+    "command_applied": _command_applied,
+    "command_rejected": _command_rejected,
+    "publisher_state": _publisher_state,
+}

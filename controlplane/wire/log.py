@@ -1,0 +1,208 @@
+"""The event log: what a controller was told and what it answered, as lines of JSON that a person can read.
+
+Replaying the events and ticks of a log through a controller of the same configuration gives the same commands.
+A name that ends in ``.gz`` is compressed.
+"""
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Literal, cast
+
+import msgspec
+
+from controlplane.core.commands import COMMAND_TYPES, Command
+from controlplane.core.errors import ConfigError
+from controlplane.core.events import EVENT_TYPES, Event, PublisherState
+from controlplane.wire.log_records import (
+    FORMAT,
+    VERSION,
+    CommandRecord,
+    ConfigRecord,
+    EventRecord,
+    Header,
+    Record,
+    StateRecord,
+    TickRecord,
+    Truncated,
+)
+from controlplane.wire.names import snake_case
+
+__all__ = [
+    "CommandRecord",
+    "ConfigRecord",
+    "EventRecord",
+    "Header",
+    "LogWriter",
+    "Record",
+    "StateRecord",
+    "TickRecord",
+    "Truncated",
+    "read_log",
+]
+
+
+class _Line(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """One line on disk after the header."""
+
+    record: Literal["event", "tick", "command", "config", "state"]
+    now_ns: int
+    kind: str = ""
+    body: msgspec.Raw = msgspec.Raw()
+    text: str = ""
+
+
+_decode_line = msgspec.json.Decoder(_Line).decode
+_decode_header = msgspec.json.Decoder(Header).decode
+_event_decoders = {snake_case(kind): msgspec.json.Decoder(kind) for kind in EVENT_TYPES}
+_command_decoders = {snake_case(kind): msgspec.json.Decoder(kind) for kind in COMMAND_TYPES}
+_kind_names: dict[type, str] = {kind: snake_case(kind) for kind in (*EVENT_TYPES, *COMMAND_TYPES)}
+
+
+class LogWriter:
+    """Writes a log; an old file of this name is replaced. Use it as a context manager, or ``close`` it.
+
+    A crash loses what was written since the last ``flush``, and may leave a last line that is cut.
+
+    :raises ConfigError: the file cannot be written.
+    """
+
+    def __init__(self, path: Path, header: Header) -> None:
+        self.path = path
+        self._encode = msgspec.json.Encoder().encode
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = _open(path, "wb")
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot write the event log: {error}") from error
+        self._write(header)
+
+    def event(self, event: Event, now_ns: int) -> None:
+        """The controller received ``event``."""
+        self._write({"record": "event", "now_ns": now_ns, "kind": _kind_names[type(event)], "body": event})
+
+    def tick(self, now_ns: int) -> None:
+        """The controller decides now."""
+        self._write({"record": "tick", "now_ns": now_ns})
+
+    def command(self, command: Command, now_ns: int) -> None:
+        """The controller answered with ``command``."""
+        self._write({"record": "command", "now_ns": now_ns, "kind": _kind_names[type(command)], "body": command})
+
+    def config(self, text: str, now_ns: int) -> None:
+        """A new configuration took effect."""
+        self._write({"record": "config", "now_ns": now_ns, "text": text})
+
+    def state(self, text: str, now_ns: int) -> None:
+        """The controller has this state (a snapshot's text) before what follows."""
+        self._write({"record": "state", "now_ns": now_ns, "text": text})
+
+    def _write(self, line: object) -> None:
+        self._file.write(self._encode(line) + b"\n")
+
+    def flush(self) -> None:
+        """Hand all lines to the operating system."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """Flush and close; a second call does nothing."""
+        self._file.close()
+
+    def __enter__(self) -> "LogWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_log(path: Path) -> Iterator[Record]:
+    """The records of a log in order, the ``Header`` first; ``Truncated`` last if the last line was cut.
+
+    :raises ConfigError: the file cannot be read, is no log, or a line is wrong: ``path:line`` and what.
+    """
+    number = 0
+    for number, line, is_cut in _lines(path):
+        try:
+            if line is None:
+                raise EOFError("the compressed data ends early")
+            yield _record(line) if number > 1 else _header(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError, EOFError, KeyError, ValueError) as error:
+            if is_cut and number > 1:
+                yield Truncated(message=f"{path}:{number}: the last line is cut ({error}): the log ends before it")
+                return
+            raise ConfigError(f"{path}:{number}: {error}") from error
+    if number == 0:
+        raise ConfigError(f"{path}: the event log is empty")
+
+
+def _open(path: Path, mode: Literal["rb", "wb"]) -> IO[bytes]:
+    return cast(IO[bytes], gzip.open(path, mode) if path.suffix == ".gz" else path.open(mode))
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes | None, bool]]:
+    """(number, line, whether the file ends within it); None for the line that the compression swallowed."""
+    number = 0
+    try:
+        with _open(path, "rb") as file:
+            try:
+                for line in file:
+                    number += 1
+                    yield number, line, not line.endswith(b"\n")
+            except EOFError:
+                yield number + 1, None, True
+    except (OSError, zlib.error) as error:
+        raise ConfigError(f"{path}:{number + 1}: cannot read the event log: {error}") from error
+
+
+def _header(line: bytes) -> Header:
+    try:
+        header = _decode_header(line)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"expected the header of an event log, got {line[:60]!r} ({error})") from error
+    if header.format != FORMAT:
+        raise ValueError(f"expected format {FORMAT!r}, got {header.format!r}")
+    if header.version != VERSION:
+        raise ValueError(f"version {header.version} of the format: this program reads version {VERSION}")
+    return header
+
+
+def _record(data: bytes) -> Record:
+    line = _decode_line(data)
+    match line.record:
+        case "event":
+            event = _body(_event_decoders, line)
+            if isinstance(event, PublisherState):
+                event = _with_tuples(event)
+            return EventRecord(now_ns=line.now_ns, event=event)
+        case "command":
+            return CommandRecord(now_ns=line.now_ns, command=_body(_command_decoders, line))
+        case "config":
+            return ConfigRecord(now_ns=line.now_ns, text=line.text)
+        case "state":
+            return StateRecord(now_ns=line.now_ns, state=line.text)
+        case "tick":
+            return TickRecord(now_ns=line.now_ns)
+
+
+def _body(decoders: dict[str, Any], line: _Line) -> Any:
+    decoder = decoders.get(line.kind)
+    if decoder is None:
+        raise ValueError(f"no {line.record} of kind {line.kind!r}")
+    return decoder.decode(line.body)
+
+
+def _with_tuples(state: PublisherState) -> PublisherState:
+    """JSON has no tuples; core's records do."""
+    return replace(
+        state,
+        held_turns=tuple(state.held_turns),
+        open_turns=tuple(state.open_turns),
+        open_tools=tuple(state.open_tools),
+        granted=tuple(state.granted),
+        pins=tuple(state.pins),
+    )

@@ -1,0 +1,75 @@
+"""The names on the bus: subjects, the stream, publishers.
+
+Everything lies below ``penstock.v1.<node>``, so one NATS account or a leaf node can carry many nodes, and a
+later version of the protocol can run beside this one.
+"""
+
+import re
+
+from controlplane.core.errors import ConfigError
+
+PREFIX = "penstock.v1"
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+def check_name(value: str, *, field: str) -> str:
+    """Return ``value`` if it can be one token of a subject, a stream's name and a file's name.
+
+    :raises ConfigError: it has other characters than letters, digits, ``-`` and ``_``, or not 1 to 64 of them.
+    """
+    if _NAME.fullmatch(value):
+        return value
+    suggestion = _NOT_IN_NAME.sub("-", value).strip("-")[:64]
+    hint = f"; {suggestion!r} would do" if suggestion else ""
+    raise ConfigError(
+        f"expected {field} to be 1 to 64 letters, digits, '-' or '_', got {value[:80]!r}{hint}", field=field
+    )
+
+
+def event_subject(node: str, role: str) -> str:
+    """Where the publisher with this role (``engine``, ``gate``, ``tool``, ...) sends its batches."""
+    return f"{PREFIX}.{check_name(node, field='node')}.event.{check_name(role, field='role')}"
+
+
+def all_events_subject(node: str) -> str:
+    """A wildcard for the events of every role."""
+    return f"{PREFIX}.{check_name(node, field='node')}.event.*"
+
+
+def command_subject(node: str) -> str:
+    """Where the daemon sends its command batches."""
+    return f"{PREFIX}.{check_name(node, field='node')}.command"
+
+
+def heartbeat_subject(node: str) -> str:
+    """Where the daemon shows that it lives."""
+    return f"{PREFIX}.{check_name(node, field='node')}.heartbeat"
+
+
+def status_subject(node: str) -> str:
+    """Where the daemon answers requests for its status."""
+    return f"{PREFIX}.{check_name(node, field='node')}.status"
+
+
+def stream_name(node: str) -> str:
+    """The JetStream stream that keeps a node's events."""
+    return f"PENSTOCK-{check_name(node, field='node')}"
+
+
+def publisher_name(node: str, role: str, boot_id: str) -> str:
+    """``node/role/boot``: the boot id sets a restarted publisher's sequence apart from the old one's."""
+    names = (("node", node), ("role", role), ("boot_id", boot_id))
+    return "/".join(check_name(value, field=field) for field, value in names)
+
+
+def split_publisher(publisher: str) -> tuple[str, str, str]:
+    """Node, role and boot id of a publisher.
+
+    :raises ConfigError: the text is not of the form ``node/role/boot``.
+    """
+    parts = publisher.split("/")
+    if len(parts) != 3 or not all(_NAME.fullmatch(part) for part in parts):
+        raise ConfigError(f"expected a publisher of the form node/role/boot, got {publisher[:80]!r}")
+    return parts[0], parts[1], parts[2]

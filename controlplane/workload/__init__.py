@@ -1,0 +1,1 @@
+"""Programs to run and what running them gave: traces, arrivals, records and their summary."""

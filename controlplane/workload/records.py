@@ -1,0 +1,38 @@
+"""What was measured of one turn and of one program, simulated or live."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRecord:
+    """One model call as its client saw it. Times are one clock's; TTFT counts the hold at the gate."""
+
+    program_id: str
+    index: int
+    queued_ns: int  # the client sent it
+    admitted_ns: int | None = None  # it went to the engine; None where that was not seen
+    first_token_ns: int = 0  # 0 for a turn that failed before it
+    ended_ns: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    hold_ns: int = 0  # held at the gate
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramRecord:
+    """One program, from its arrival to its end."""
+
+    program_id: str
+    arrived_ns: int
+    ended_ns: int
+    turns: int  # that ended well
+    ideal_ns: int = 0  # its completion time alone on the same engine; 0: not known
+    failed: bool = False
+    error: str = ""
+
+    @property
+    def completion_ns(self) -> int:
+        """JCT: from arrival to end."""
+        return self.ended_ns - self.arrived_ns

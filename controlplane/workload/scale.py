@@ -1,0 +1,63 @@
+"""Make a trace fit a smaller machine, by factors that are printed with the result."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from controlplane.core.errors import require
+from controlplane.workload.trace import ProgramTrace, Trace
+from controlplane.workload.trace_lines import Turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """Factors on prompt tokens, output tokens and tool gaps; counts stay at least 1."""
+
+    tokens: float = 1.0
+    outputs: float = 1.0
+    tools: float = 1.0
+
+    def __post_init__(self) -> None:
+        require("scale.tokens", self.tokens, low=0, high=float("inf"), ends="(]")
+        require("scale.outputs", self.outputs, low=0, high=float("inf"), ends="(]")
+        require("scale.tools", self.tools, low=0, high=float("inf"))
+
+    def __str__(self) -> str:
+        return f"tokens x{self.tokens:g}, outputs x{self.outputs:g}, tools x{self.tools:g}"
+
+    @property
+    def is_identity(self) -> bool:
+        return self.tokens == 1 and self.outputs == 1 and self.tools == 1
+
+    def apply(self, trace: Trace) -> Trace:
+        """The trace, scaled. A prompt keeps growing where it grew: by at least the reply before it."""
+        if self.is_identity:
+            return trace
+        return replace(trace, programs=tuple(self.apply_program(program) for program in trace.programs))
+
+    def apply_program(self, program: ProgramTrace) -> ProgramTrace:
+        """One program, scaled."""
+        return replace(program, turns=tuple(self._turns(program.turns)))
+
+    def _turns(self, turns: Sequence[Turn]) -> list[Turn]:
+        scaled: list[Turn] = []
+        for index, turn in enumerate(turns):
+            input_tokens = max(1, round(turn.input_tokens * self.tokens))
+            if index:
+                before, after = turns[index - 1], scaled[-1]
+                if turn.input_tokens >= before.input_tokens + before.output_tokens:
+                    # Different factors for prompts and outputs must not turn growth into a compaction.
+                    input_tokens = max(input_tokens, after.input_tokens + after.output_tokens)
+            scaled.append(
+                Turn(
+                    input_tokens=input_tokens,
+                    output_tokens=max(1, round(turn.output_tokens * self.outputs)),
+                    tool=turn.tool,
+                    tool_ms=None if turn.tool_ms is None else turn.tool_ms * self.tools,
+                    cached_prefix_tokens=(
+                        None
+                        if turn.cached_prefix_tokens is None
+                        else round(turn.cached_prefix_tokens * self.tokens)
+                    ),
+                )
+            )
+        return scaled

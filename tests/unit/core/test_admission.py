@@ -1,0 +1,112 @@
+"""Aimd and Fixed, with golden values worked out by hand from MARS Algorithm 1."""
+
+import pytest
+from made_facts import MadeFacts
+
+from controlplane.core.admission.aimd import Aimd, AimdState
+from controlplane.core.admission.fixed import Fixed
+from controlplane.core.errors import ConfigError
+from controlplane.core.policies import Window
+from controlplane.core.types import Pressure, seconds
+
+HEALTHY = Pressure(programs_active=1000)  # the window is used
+CPU = Pressure(cpu_overloaded=True, programs_active=1000)
+KV = Pressure(kv_overloaded=True, programs_active=1000)
+FULL = Pressure(kv_has_slack=False, programs_active=1000)
+
+
+def run(policy: Aimd, *pressures: Pressure, every_s: float = 1.0) -> list[Window]:
+    """One update per pressure; the first only starts the timer."""
+    state, windows = policy.initial(), []
+    for index, pressure in enumerate(pressures):
+        state, window = policy.update(state, MadeFacts(), pressure, seconds(100 + index * every_s))
+        windows.append(window)
+    return windows
+
+
+def test_growth_by_alpha_each_interval() -> None:
+    assert [w.window for w in run(Aimd(), *[HEALTHY] * 4)] == [8.0, 9.0, 10.0, 11.0]
+
+
+@pytest.mark.parametrize("overloaded", [CPU, KV])
+def test_decrease_by_beta_down_to_the_minimum(overloaded: Pressure) -> None:
+    windows = run(Aimd(), *[overloaded] * 9)
+    assert [round(w.window, 4) for w in windows] == [8.0, 5.6, 3.92, 2.744, 1.9208, 1.3446, 1.0, 1.0, 1.0]
+    assert [w.limit for w in windows] == [8, 5, 3, 2, 1, 1, 1, 1, 1]
+
+
+def test_without_slack_the_window_stays() -> None:
+    assert {w.window for w in run(Aimd(), *[FULL] * 5)} == {8.0}
+
+
+def test_a_window_that_is_not_used_does_not_grow() -> None:
+    unused = Pressure(programs_active=7)
+    assert {w.window for w in run(Aimd(), *[unused] * 5)} == {8.0}
+    assert run(Aimd(window_initial=7.9), unused, unused)[-1].window == pytest.approx(8.9)
+
+
+def test_nothing_moves_within_the_interval() -> None:
+    windows = run(Aimd(), *[CPU] * 10, every_s=0.1)
+    assert {w.window for w in windows} == {8.0}
+    assert run(Aimd(), *[CPU] * 11, every_s=0.1)[-1].window == pytest.approx(5.6)
+
+
+def test_a_late_update_is_one_step() -> None:
+    policy = Aimd()
+    state, _ = policy.update(AimdState(window=8.0, updated_at_ns=0), MadeFacts(), HEALTHY, seconds(3600))
+    assert state == AimdState(window=9.0, updated_at_ns=seconds(3600))
+
+
+def test_the_window_stops_at_its_maximum() -> None:
+    assert run(Aimd(window_initial=9.5, window_max=10), *[HEALTHY] * 3)[-1].window == 10.0
+
+
+def test_the_caps_clamp_what_is_returned_and_not_the_window() -> None:
+    pressure = Pressure(cpus=4, tools_per_program=1.0, programs_active=8)
+    window = run(Aimd(), pressure)[-1]
+    assert (window.limit, window.window) == (4, 8.0)
+    assert "W_cpu=4" in window.reason
+    pressure = Pressure(kv_total_blocks=100, queued_blocks_mean=50.0, programs_active=1)
+    window = run(Aimd(), pressure)[-1]
+    assert (window.limit, window.window) == (3, 8.0)
+    assert "W_kv=3" in window.reason
+
+
+def test_the_reason_says_which_side_is_overloaded() -> None:
+    both = Pressure(cpu_overloaded=True, kv_overloaded=True)
+    assert run(Aimd(), both, both)[-1].reason.startswith("cpu+kv overloaded")
+    assert run(Aimd(), KV, KV)[-1].reason.startswith("kv overloaded")
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("alpha", {"alpha": 0}),
+        ("alpha", {"alpha": float("nan")}),
+        ("beta", {"beta": 0}),
+        ("beta", {"beta": 1}),
+        ("interval_s", {"interval_s": 0}),
+        ("window_min", {"window_min": 0.5}),
+        ("window_max", {"window_max": 0.5}),
+        ("window_initial", {"window_initial": 0.5}),
+        ("window_initial", {"window_initial": 5000}),
+        ("kv_high", {"kv_high": 0}),
+    ],
+)
+def test_parameters_out_of_range_are_refused(field: str, values: dict[str, float]) -> None:
+    with pytest.raises(ConfigError) as error:
+        Aimd(**values)
+    assert error.value.field == field
+
+
+def test_fixed_returns_what_it_was_told() -> None:
+    policy = Fixed(window=3)
+    _, window = policy.update(policy.initial(), MadeFacts(), CPU, 0)
+    assert (window.limit, window.window) == (3, 3.0)
+    assert Fixed().update(policy.initial(), MadeFacts(), CPU, 0)[1].limit == 0
+
+
+def test_fixed_refuses_a_negative_window() -> None:
+    with pytest.raises(ConfigError) as error:
+        Fixed(window=-1)
+    assert error.value.field == "window"

@@ -1,0 +1,56 @@
+"""W_cpu and the progressive W_kv, by hand."""
+
+import pytest
+
+from controlplane.core.caps import NO_CAP, cpu_cap, kv_cap
+from controlplane.core.types import Pressure
+
+
+@pytest.mark.parametrize(
+    ("cpus", "tools_per_program", "cap"),
+    [
+        (0.0, 0.5, NO_CAP),
+        (8.0, 0.0, NO_CAP),
+        (8.0, 0.5, 16),
+        (8.0, 0.6, 13),
+        (0.5, 0.9, 1),
+        (2.0, 4.0, 1),
+        (8.0, 0.01, 160),  # at least 0.05 tools a program are assumed
+    ],
+)
+def test_cpu_cap(cpus: float, tools_per_program: float, cap: int) -> None:
+    assert cpu_cap(Pressure(cpus=cpus, tools_per_program=tools_per_program)) == cap
+
+
+def pressure(total: int = 1000, demand: int = 0, mean: float = 50.0, active: int = 0) -> Pressure:
+    return Pressure(
+        kv_total_blocks=total,
+        kv_demand_blocks=demand,
+        kv_use_ratio=demand / total if total else 0.0,
+        queued_blocks_mean=mean,
+        programs_active=active,
+    )
+
+
+@pytest.mark.parametrize(
+    ("seen", "cap"),
+    [
+        (pressure(total=0), NO_CAP),
+        (pressure(mean=0.0), NO_CAP),
+        (pressure(), 20),
+        (pressure(demand=750, active=10), 15),  # s is 1 up to 0.80
+        (pressure(demand=875, active=10), 11),  # s = 0.5: 0.5 * 125 / 50
+        (pressure(demand=950, active=10), 10),  # s = 0
+        (pressure(demand=1200, active=10), 10),
+        (pressure(demand=2000, active=0), 1),
+        (pressure(mean=5000.0), 1),
+    ],
+)
+def test_kv_cap(seen: Pressure, cap: int) -> None:
+    assert kv_cap(seen, kv_high=0.95) == cap
+
+
+def test_admission_relaxes_without_a_step() -> None:
+    fits = [kv_cap(pressure(total=100_000, demand=d, mean=10.0), kv_high=0.95) for d in range(0, 100_000, 500)]
+    assert all(a >= b for a, b in zip(fits, fits[1:], strict=False))
+    assert max(a - b for a, b in zip(fits, fits[1:], strict=False)) <= 120

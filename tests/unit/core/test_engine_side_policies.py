@@ -1,0 +1,51 @@
+"""The stock engine's order, eviction and placement."""
+
+from controlplane.core.memory.lru import Lru
+from controlplane.core.placement.single import Single
+from controlplane.core.policies import STATELESS, Fit, QueuedCall, Replica, Resident
+from controlplane.core.priority.fcfs import Fcfs
+from controlplane.core.types import Program
+
+
+def resident(name: str, blocks: int, at: int = 0) -> Resident:
+    return Resident(program_id=name, blocks=blocks, last_used_ns=at)
+
+
+CACHED = [resident("old", 4, 1), resident("mid", 10, 2), resident("new", 10, 3)]
+
+
+def fit(chunk: int, shortfall: int) -> Fit:
+    return Lru().fit(STATELESS, chunk, shortfall, iter(CACHED), 0)[1]
+
+
+def test_lru_evicts_the_oldest_and_of_the_last_only_its_tail() -> None:
+    assert fit(20, 9) == Fit(chunk_blocks=20, victims=[("old", 4), ("mid", 5)])
+
+
+def test_lru_takes_exactly_what_there_is() -> None:
+    assert fit(30, 24).victims == [("old", 4), ("mid", 10), ("new", 10)]
+
+
+def test_lru_schedules_nothing_when_all_of_it_is_not_enough() -> None:
+    assert fit(30, 25) == Fit(chunk_blocks=0, victims=())
+
+
+def test_lru_evicts_nobody_without_a_shortfall_and_reads_no_candidate() -> None:
+    unread = iter(CACHED)
+    assert Lru().fit(STATELESS, 5, 0, unread, 0)[1] == Fit(chunk_blocks=5, victims=[])
+    assert len(list(unread)) in (2, 3)
+
+
+def test_calls_go_in_their_order_unless_a_priority_says_otherwise() -> None:
+    def call(turn: str, at: int, priority: int = 0) -> QueuedCall:
+        return QueuedCall(turn_id=turn, program_id=turn, queued_at_ns=at, footprint_blocks=1, priority=priority)
+
+    calls = [call("c", 3), call("b", 1), call("a", 1), call("z", 9, -1), call("y", 0, 1)]
+    _, order = Fcfs().order(STATELESS, calls, 0)
+    assert [one.turn_id for one in order] == ["z", "a", "b", "c", "y"]
+
+
+def test_single_takes_the_first_replica() -> None:
+    replicas = [Replica(name="a"), Replica(name="b")]
+    program = Program(program_id="p", root_id="p")
+    assert Single().place(Single().initial(), program, replicas, 0)[1] == "a"

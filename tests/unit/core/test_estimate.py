@@ -1,0 +1,133 @@
+"""What is learned: averages, durations, tool times, eta, token estimates."""
+
+import numpy as np
+import pytest
+
+from controlplane.core.estimate import Durations, Estimates, Memoryfulness, MovingAverage, as_seconds
+
+
+def test_the_first_observation_sets_a_moving_average() -> None:
+    average = MovingAverage(value=0.25)
+    average.add(4.0)
+    assert average.value == 4.0
+    average.add(5.0)
+    assert average.value == pytest.approx(4.1)
+    average.add(5.0)
+    assert average.value == pytest.approx(4.19)
+    assert average.count == 3
+
+
+def test_durations_keep_the_most_recent_in_order() -> None:
+    durations = Durations(capacity=3)
+    for value in (5, 1, 3, 2, 2):
+        durations.add(value)
+    assert durations.ascending == [2, 2, 3]
+    assert sorted(durations.recent) == durations.ascending
+    durations.add(9)
+    assert durations.ascending == [2, 2, 9]
+
+
+def test_a_median_of_nothing_is_zero_and_of_an_even_count_the_upper() -> None:
+    durations = Durations()
+    assert durations.median_ns == 0
+    for value in (10, 40, 20, 30):
+        durations.add(value)
+    assert durations.median_ns == 30
+
+
+@pytest.mark.parametrize("runs", [[1, 2], [3, 5, 9], [40] * 7, [1] * 4 + [2], [10, 200, 3, 3, 17]])
+def test_eta_from_sums_is_the_correlation(runs: list[int]) -> None:
+    learned = Memoryfulness()
+    for turns in runs:
+        learned.add(turns)
+    k = np.concatenate([np.arange(1, n + 1) for n in runs])
+    rest = np.concatenate([n - np.arange(1, n + 1) for n in runs])
+    assert learned.eta == pytest.approx(-np.corrcoef(k, rest)[0, 1])
+
+
+@pytest.mark.parametrize("runs", [[], [5], [1, 1], [0, 0], [-1, 4]])
+def test_eta_is_one_while_it_is_not_defined(runs: list[int]) -> None:
+    learned = Memoryfulness()
+    for turns in runs:
+        learned.add(turns)
+    assert learned.eta == 1.0
+
+
+def teach(estimates: Estimates, tool: str, duration_ns: int, times: int, *, crowded: bool = False) -> None:
+    for _ in range(times):
+        estimates.tool_ended(tool, duration_ns, crowded=crowded)
+
+
+def test_the_slowdown_needs_five_calls_of_a_tool_to_compare_with() -> None:
+    estimates = Estimates()
+    teach(estimates, "bash", 100, 5)
+    assert (estimates.slowdown.value, estimates.slowdown.count) == (1.0, 0)
+    teach(estimates, "bash", 300, 1)
+    assert (estimates.slowdown.value, estimates.slowdown.count) == (3.0, 1)
+
+
+def test_lasting_crowding_does_not_raise_what_it_is_measured_against() -> None:
+    estimates = Estimates()
+    teach(estimates, "bash", 100, 20)
+    teach(estimates, "bash", 400, 500, crowded=True)
+    assert estimates.tools["bash"].all.median_ns == 400
+    assert estimates.tools["bash"].baseline_ns == 100
+    assert estimates.slowdown.value == pytest.approx(4.0, abs=0.01)
+
+
+def test_with_crowded_calls_only_all_of_them_are_the_baseline() -> None:
+    estimates = Estimates()
+    teach(estimates, "bash", 400, 10, crowded=True)
+    assert estimates.tools["bash"].baseline_ns == 400
+    assert estimates.slowdown.value == pytest.approx(1.0)
+
+
+def test_each_tool_is_compared_with_itself() -> None:
+    estimates = Estimates()
+    for _ in range(50):
+        teach(estimates, "ls", 10, 1)
+        teach(estimates, "pytest", 90_000, 1)
+    assert estimates.slowdown.value == pytest.approx(1.0)
+    assert estimates.tool_durations_ns("ls") == [10] * 50
+    assert len(estimates.tool_durations_ns("")) == 100
+    assert estimates.tool_durations_ns("never seen") == ()
+
+
+def test_an_unnamed_tool_is_counted_once() -> None:
+    estimates = Estimates()
+    teach(estimates, "", 10, 3)
+    assert estimates.tool_durations_ns("") == [10, 10, 10]
+
+
+def test_names_are_bounded_and_the_rest_is_learned_without_one() -> None:
+    estimates = Estimates()
+    for number in range(600):
+        teach(estimates, f"tool-{number}", 10, 1)
+    assert len(estimates.tools) == 512
+    assert estimates.tool_durations_ns("tool-599") == ()
+    assert len(estimates.tool_durations_ns("")) == 256
+
+
+@pytest.mark.parametrize(("tokens", "blocks"), [(0, 0), (1, 1), (16, 1), (17, 2), (16.1, 2), (1600, 100)])
+def test_tokens_in_whole_blocks(tokens: float, blocks: int) -> None:
+    assert Estimates(block_tokens=16).blocks(tokens) == blocks
+
+
+def test_a_prompt_is_its_last_context_and_what_is_new_in_bytes() -> None:
+    estimates = Estimates()
+    tokens = estimates.prompt_tokens(context_tokens=100, known_bytes=400, prompt_bytes=480)
+    assert tokens == 100 + 80 * 0.25
+    assert estimates.prompt_tokens(context_tokens=100, known_bytes=400, prompt_bytes=10) == 100
+
+
+def test_the_face_that_policies_see() -> None:
+    estimates = Estimates()
+    assert estimates.prefill_ns(1000) == 0
+    estimates.prefill_ns_per_token.add(2.5)
+    estimates.eviction_delay.add(7.4)
+    estimates.output.add(12.0)
+    assert estimates.prefill_ns(1000) == 2500
+    assert estimates.eviction_delay_ns == 7
+    assert estimates.output_tokens == 12.0
+    assert estimates.memoryfulness == 1.0
+    assert as_seconds(1_500_000_000) == 1.5

@@ -1,0 +1,100 @@
+"""The detector: thresholds, hysteresis, persistence."""
+
+from dataclasses import replace
+
+import pytest
+
+from controlplane.core.errors import ConfigError
+from controlplane.core.overload import Load, Overload, OverloadRules, detect
+
+CALM = Load(tools=0, cpus=4.0, slowdown_ratio=1.0, kv_use_ratio=0.0, retractions=0, cold_returns=0)
+CROWDED = replace(CALM, tools=4, slowdown_ratio=1.5)
+
+
+def run(*loads: Load, state: Overload | None = None) -> list[Overload]:
+    seen = []
+    state = state or Overload()
+    for load in loads:
+        state = detect(state, load, OverloadRules())
+        seen.append(state)
+    return seen
+
+
+def test_the_host_is_overloaded_after_three_intervals_in_a_row() -> None:
+    assert [s.cpu for s in run(CROWDED, CROWDED, CROWDED, CROWDED)] == [False, False, True, True]
+
+
+def test_one_calm_interval_starts_the_count_again() -> None:
+    assert not any(s.cpu for s in run(*[CROWDED, CROWDED, CALM] * 4))
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        replace(CROWDED, tools=3),
+        replace(CROWDED, slowdown_ratio=1.49),
+        replace(CROWDED, cpus=0.0),
+        replace(CROWDED, cpus=4.5),
+    ],
+)
+def test_both_crowding_and_slowness_are_needed(load: Load) -> None:
+    assert not run(*[load] * 6)[-1].cpu
+
+
+@pytest.mark.parametrize("eased", [replace(CROWDED, tools=3), replace(CROWDED, slowdown_ratio=1.19)])
+def test_either_clears_the_host_after_three_intervals(eased: Load) -> None:
+    assert [s.cpu for s in run(eased, eased, eased, state=Overload(cpu=True))] == [True, True, False]
+
+
+@pytest.mark.parametrize("between", [replace(CROWDED, slowdown_ratio=1.3), replace(CROWDED, tools=4, cpus=4.5)])
+def test_between_the_thresholds_an_overload_stays(between: Load) -> None:
+    assert run(*[between] * 10, state=Overload(cpu=True))[-1].cpu
+    assert not run(*[between] * 10)[-1].cpu
+
+
+@pytest.mark.parametrize(
+    "thrashing",
+    [replace(CALM, kv_use_ratio=0.95), replace(CALM, retractions=1), replace(CALM, cold_returns=1)],
+)
+def test_the_cache_is_overloaded_at_once(thrashing: Load) -> None:
+    assert run(thrashing)[-1].kv
+    assert not run(thrashing)[-1].cpu
+
+
+def test_the_cache_is_clear_after_three_intervals_below_the_low_mark() -> None:
+    low = replace(CALM, kv_use_ratio=0.849)
+    assert [s.kv for s in run(low, low, low, state=Overload(kv=True))] == [True, True, False]
+
+
+def test_between_the_marks_the_cache_keeps_its_verdict_and_loses_its_streak() -> None:
+    low, between = replace(CALM, kv_use_ratio=0.5), replace(CALM, kv_use_ratio=0.85)
+    states = run(low, low, between, low, low, low, state=Overload(kv=True))
+    assert [s.kv for s in states] == [True, True, True, True, True, False]
+    assert not run(*[between] * 5)[-1].kv
+
+
+def test_a_retraction_while_clearing_starts_again() -> None:
+    states = run(CALM, CALM, replace(CALM, retractions=2), CALM, CALM, state=Overload(kv=True))
+    assert all(s.kv for s in states)
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("persistence", {"persistence": 0}),
+        ("cpu_slowdown_high", {"cpu_slowdown_high": 0.9}),
+        ("cpu_slowdown_high", {"cpu_slowdown_high": float("inf")}),
+        ("cpu_slowdown_low", {"cpu_slowdown_low": 2.0}),
+        ("cpu_tools_low", {"cpu_tools_low": 0.0}),
+        ("kv_high", {"kv_high": 2.1}),
+        ("kv_low", {"kv_low": 0.96}),
+        ("kv_slack", {"kv_slack": 0.0}),
+        ("kv_slack", {"kv_slack": 0.9}),
+        ("kv_cold_return", {"kv_cold_return": 1.1}),
+        ("kv_high", {"kv_high": float("nan")}),
+    ],
+)
+def test_rules_out_of_range_are_refused(field: str, values: dict[str, float]) -> None:
+    with pytest.raises(ConfigError) as error:
+        OverloadRules(**values)  # type: ignore[arg-type]
+    assert error.value.field == field

@@ -1,0 +1,119 @@
+"""Requests, prompt sizes and reuse, replies, options."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controlplane.core.errors import ConfigError
+from controlplane.double.chat_request import BadRequest, ChatMessage, parse_chat
+from controlplane.double.conversations import Conversations
+from controlplane.double.options import DoubleOptions
+from controlplane.double.replies import ReplyFormat, Usage, reply_text
+
+
+def messages(*texts: str) -> list[ChatMessage]:
+    roles = ["system", *["user", "assistant"] * len(texts)]
+    return [ChatMessage(role=role, text=text) for role, text in zip(roles, texts, strict=False)]
+
+
+def test_a_prompt_that_continues_reuses_all_that_was_there() -> None:
+    conversations = Conversations(tokens_per_word=10)
+    first = conversations.take("p", messages("be good", "do it"))
+    assert (first.tokens, first.reusable_tokens, first.prefix_tokens) == (40, 0, 20)
+    conversations.add_reply("p", 2, "well done then")
+    second = conversations.take("p", messages("be good", "do it", "well done then", "more"))
+    assert (second.tokens, second.reusable_tokens) == (80, 70)
+    assert second.prefix_group == first.prefix_group != ""
+
+
+def test_a_changed_message_ends_the_reuse() -> None:
+    conversations = Conversations(tokens_per_word=1)
+    conversations.take("p", messages("s", "a", "b", "c"))
+    assert conversations.take("p", messages("s", "a", "x", "c")).reusable_tokens == 2
+    assert conversations.take("q", messages("s", "a", "x", "c")).reusable_tokens == 0
+
+
+def test_a_reply_to_an_older_prompt_is_not_taken_for_the_newer_ones() -> None:
+    conversations = Conversations(tokens_per_word=1)
+    conversations.take("p", messages("s", "a"))
+    conversations.take("p", messages("s", "a", "b", "c"))
+    conversations.add_reply("p", 2, "late")
+    assert conversations.take("p", messages("s", "a", "b", "c", "late")).reusable_tokens == 4
+
+
+def test_programs_are_forgotten_longest_unused_first() -> None:
+    conversations = Conversations(tokens_per_word=1, max_programs=2)
+    for program_id in ("a", "b", "a", "c"):
+        conversations.take(program_id, messages("s", "x"))
+    assert conversations.take("a", messages("s", "x")).reusable_tokens == 2
+    assert conversations.take("b", messages("s", "x")).reusable_tokens == 0
+
+
+def test_a_prompt_without_words_still_has_a_token() -> None:
+    assert Conversations(tokens_per_word=5).take("p", [ChatMessage(role="user", text="")]).tokens == 1
+
+
+@given(st.integers(0, 100), st.lists(st.integers(0, 40), max_size=6))
+def test_the_pieces_of_a_reply_join_to_the_whole(serial: int, steps: list[int]) -> None:
+    ends = [sum(steps[: index + 1]) for index in range(len(steps))]
+    starts = [0, *ends[:-1]]
+    pieces = [reply_text(serial, start, end) for start, end in zip(starts, ends, strict=False)]
+    whole = reply_text(serial, 0, sum(steps))
+    assert "".join(pieces) == whole
+    assert len(whole.split()) == sum(steps)
+
+
+def test_replies_are_json_as_openais_clients_read_it() -> None:
+    frame = ReplyFormat(turn_id="t", model='a "model"', created_s=1)
+    usage = Usage(prompt_tokens=5, output_tokens=3, cached_tokens=2)
+    lines = [frame.first_chunk(), frame.chunk(" word"), *frame.last_chunks("length", usage).split("\n\n")]
+    chunks = [json.loads(line.removeprefix("data: ")) for line in lines if line and "[DONE]" not in line]
+    assert [chunk["model"] for chunk in chunks] == ['a "model"'] * 4
+    assert chunks[1]["choices"][0]["delta"] == {"content": " word"}
+    assert chunks[2]["choices"][0]["finish_reason"] == "length"
+    assert chunks[3]["choices"] == []
+    assert chunks[3]["usage"] == json.loads(frame.whole("x", "length", usage))["usage"]
+    assert chunks[3]["usage"]["total_tokens"] == 8
+
+
+def test_content_may_come_in_parts_and_tool_calls_count() -> None:
+    parts = [{"type": "text", "text": "a b"}, {"type": "image_url", "image_url": {"url": "data:"}}, "c"]
+    body = {
+        "messages": [
+            {"role": "user", "content": parts},
+            {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]},
+        ]
+    }
+    request = parse_chat(body)
+    assert [message.text for message in request.messages] == ["a b c", ' [{"id": "1"}]']
+    assert (request.output_tokens, request.stream) == (16, False)
+    assert parse_chat({**body, "max_tokens": 5, "max_completion_tokens": 6}).output_tokens == 6
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["messages", "n", "max_tokens", "stream_options", "stream"]),
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.text(max_size=3)
+        | st.lists(st.none() | st.integers(), max_size=2),
+    )
+)
+def test_any_body_is_either_taken_or_refused(body: dict[str, Any]) -> None:
+    try:
+        assert parse_chat(body).output_tokens >= 1
+    except BadRequest as problem:
+        assert str(problem)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("port", 70_000), ("time_scale", 0.0), ("tokens_per_word", 0), ("pool_tokens", 1), ("grace_s", -1.0)],
+)
+def test_options_out_of_range_are_refused_by_name(field: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=field):
+        DoubleOptions(**{field: value})  # type: ignore[arg-type]

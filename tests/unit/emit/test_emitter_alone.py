@@ -1,0 +1,135 @@
+"""The emitter without a bus: what a hook may count on."""
+
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from controlplane.core.errors import ConfigError
+from controlplane.core.events import ToolStarted
+from controlplane.emit.emitter import Emitter
+
+EVENT = ToolStarted(program_id="p", call_id="c", tool="bash")
+
+NOBODY = "nats://127.0.0.1:9"  # the discard port: nothing listens
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"node": "a.b"}, "expected node to be"),
+        ({"role": "a b"}, "expected role to be"),
+        ({"capacity": 0}, "1 <= capacity"),
+        ({"batch": 0}, "1 <= batch"),
+        ({"linger_s": -1}, "0 <= linger_s"),
+    ],
+)
+def test_a_wrong_option_is_refused(options: dict[str, Any], message: str) -> None:
+    values: dict[str, Any] = {"url": NOBODY, "node": "n", "role": "tool", **options}
+    with pytest.raises(ConfigError, match=message):
+        Emitter(**values)
+
+
+def test_before_start_events_wait_and_the_oldest_give_way() -> None:
+    emitter = Emitter(url=NOBODY, node="n", role="tool", capacity=3)
+    for _ in range(5):
+        emitter.emit(EVENT)
+    assert (emitter.stats.queued, emitter.stats.dropped) == (3, 2)
+    emitter.close()
+    emitter.emit(EVENT)
+    assert (emitter.stats.queued, emitter.stats.dropped) == (0, 6)
+
+
+def test_nobody_listening_is_told_and_close_does_not_wait_for_it() -> None:
+    asked_thrice = threading.Event()
+    asked: list[int] = []
+
+    def url() -> str:
+        asked.append(1)
+        if len(asked) == 3:
+            asked_thrice.set()
+        return NOBODY
+
+    emitter = Emitter(url=url, node="n", role="tool")
+    emitter.start()
+    emitter.emit(EVENT, urgent=True)
+    assert asked_thrice.wait(30), "the address is asked for at every attempt"
+    stats = emitter.stats
+    assert not stats.connected
+    assert stats.last_error.startswith(f"cannot connect to {NOBODY}: ")
+    assert stats.queued == 1
+    began_s = time.monotonic()
+    emitter.close(60)
+    assert time.monotonic() - began_s < 30
+
+
+def test_an_address_that_cannot_be_told_is_asked_for_again() -> None:
+    asked_twice = threading.Event()
+    asked: list[int] = []
+
+    def url() -> str:
+        asked.append(1)
+        if len(asked) == 2:
+            asked_twice.set()
+        raise RuntimeError("no such place")
+
+    emitter = Emitter(url=url, node="n", role="tool")
+    emitter.start()
+    assert asked_twice.wait(30)
+    assert "no such place" in emitter.stats.last_error
+    emitter.close(1.0)
+
+
+BLOCKER = """
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        top = name.split(".")[0]
+        if name not in ("controlplane",) and top != "controlplane" and top not in sys.stdlib_module_names:
+            raise ImportError("blocked: " + name)
+sys.meta_path.insert(0, Block())
+"""
+
+
+def test_importing_and_emitting_needs_the_standard_library_only() -> None:
+    program = (
+        BLOCKER
+        + """
+import time
+from controlplane.core.events import ToolStarted
+from controlplane.emit.emitter import Emitter
+import controlplane.wire.endpoint
+emitter = Emitter(url="nats://127.0.0.1:9", node="n", role="tool")
+emitter.start()
+deadline = time.monotonic() + 30
+while "pip install penstock" not in emitter.stats.last_error and time.monotonic() < deadline:
+    time.sleep(0.005)
+emitter._thread.join(30)
+for n in range(10):
+    emitter.emit(ToolStarted(program_id="p", call_id="c", tool="bash"))
+assert (emitter.stats.queued, emitter.stats.dropped) == (0, 10), emitter.stats
+emitter.close()
+print(emitter.stats.last_error)
+"""
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "blocked: nats; pip install penstock" in done.stdout
+    assert done.stderr == ""
+
+
+def test_a_program_that_does_not_close_ends_quietly() -> None:
+    program = f"""
+from controlplane.core.events import ToolStarted
+from controlplane.emit.emitter import Emitter
+emitter = Emitter(url="{NOBODY}", node="n", role="tool")
+emitter.start()
+emitter.emit(ToolStarted(program_id="p", call_id="c", tool="bash"))
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")

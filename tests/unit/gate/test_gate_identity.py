@@ -1,0 +1,97 @@
+"""Whose turn a request is."""
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from controlplane.gate.identity import BadIdentity, identify
+from controlplane.gate.sizing import prompt_size
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+# The first text that hypothesis draws makes it read its tables, which takes a busy machine a while.
+_patient = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=50)
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "program_id"),
+    [
+        ({"x-penstock-program-id": "p"}, {"program_id": "q"}, "p"),
+        ({"X-LiteLLM-Session-Id": "s"}, {"program_id": "p"}, "p"),
+        ({"x-litellm-session-id": "s"}, {"custom_params": {"program_id": "p"}}, "p"),
+        ({"x-litellm-session-id": "s"}, {"session_id": "t"}, "s"),
+        ({"x-session-id": "s"}, {}, "s"),
+        ({"x-claude-code-session-id": "s"}, {}, "s"),
+        ({"x-smg-routing-key": "s"}, {}, "s"),
+        ({}, {"session_id": "t"}, "t"),
+        ({}, {"session_params": {"id": "t"}}, "t"),
+        ({}, {"metadata": {"session_id": "t"}}, "t"),
+        ({}, {"prompt_cache_key": "t"}, "t"),
+        ({}, {"session_id": 17}, "17"),
+        ({"x-session-id": ""}, {"session_id": "t"}, "t"),
+    ],
+)
+def test_the_most_explicit_identity_wins(headers: dict[str, str], body: dict[str, Any], program_id: str) -> None:
+    identity = identify([(name.encode(), value.encode()) for name, value in headers.items()], body)
+    assert identity.program_id == program_id
+    assert not identity.anonymous
+
+
+def test_requests_that_name_nobody_share_nothing() -> None:
+    identities = [identify([], {"metadata": "none", "session_id": None, "user": "u"}) for _ in range(100)]
+    assert len({identity.program_id for identity in identities}) == 100
+    assert all(identity.anonymous for identity in identities)
+
+
+def test_parent_and_tenant_travel_along() -> None:
+    headers = [(b"x-penstock-parent-id", b"root"), (b"x-penstock-tenant", b"team")]
+    identity = identify(headers, {"program_id": "p"})
+    assert (identity.parent_id, identity.tenant) == ("root", "team")
+    assert identify([], {"program_id": "p", "parent_id": "p"}).parent_id == ""
+
+
+@pytest.mark.parametrize("bad", ["x" * 257, "a\x00b", "a\nb", "\ud800", ["p"], {"p": 1}, True, 1.5])
+def test_a_bad_identity_meant_for_us_is_refused_and_says_where(bad: object) -> None:
+    for field in ("program_id", "parent_id", "tenant"):
+        with pytest.raises(BadIdentity, match=f"body {field}"):
+            identify([], {field: bad})
+
+
+def test_a_bad_identity_meant_for_others_becomes_its_digest() -> None:
+    first = identify([(b"x-session-id", b"x" * 300)], {})
+    again = identify([(b"x-session-id", b"x" * 300)], {})
+    other = identify([(b"x-session-id", b"x" * 301)], {})
+    assert first.program_id == again.program_id != other.program_id
+    assert first.program_id.startswith("sha256-")
+    assert identify([], {"session_id": "\ud800"}).program_id.startswith("sha256-")
+
+
+@_patient
+@given(st.dictionaries(st.sampled_from(["session_id", "metadata", "session_params", "prompt_cache_key"]), _JSON))
+def test_whatever_others_send_names_a_program_that_can_be_written_down(body: dict[str, Any]) -> None:
+    identity = identify([], body)
+    assert 0 < len(identity.program_id) <= 256
+    identity.program_id.encode("utf-8")
+
+
+def test_the_size_of_a_prompt_is_its_text_in_utf8() -> None:
+    messages = [{"role": "user", "content": "häh"}, {"role": "user", "content": [{"type": "text", "text": "abc"}]}]
+    assert prompt_size({"messages": messages, "model": "ignored"}) == (4 + 4 + 4 + 4 + 3, 0)
+    image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}
+    assert prompt_size({"messages": [image]}) == (4 + len("image_url"), 0)
+    assert prompt_size({"input_ids": [1, 2, 3]}) == (0, 3)
+    assert prompt_size({"prompt": ["ab", "c"]}) == (3, 0)
+
+
+@_patient
+@given(_JSON)
+def test_any_body_has_a_size(value: Any) -> None:
+    size_bytes, tokens = prompt_size({"messages": value})
+    assert size_bytes >= 0
+    assert tokens >= 0

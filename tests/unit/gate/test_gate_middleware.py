@@ -1,0 +1,319 @@
+"""The middleware at the level of ASGI messages, without a server."""
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from gate_virtual_time import Beat
+
+from controlplane.core.commands import Admit
+from controlplane.core.events import Event, TurnAbandoned, TurnQueued
+from controlplane.gate import Gate, GatedRequest, GateLimits, GateMiddleware
+
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "one two"}], "program_id": "p"}
+Message = dict[str, Any]
+
+
+class AppDouble:
+    """Answers with what the gate left for it; waits for a disconnect first when told to."""
+
+    def __init__(self) -> None:
+        self.requests: list[GatedRequest | None] = []
+        self.bodies: list[bytes] = []
+        self.wait_for_disconnect = False
+        self.heard: list[str] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            self.heard.append(scope["type"])
+            return
+        self.requests.append(scope.get("penstock"))
+        message = await receive()
+        self.bodies.append(message.get("body", b""))
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"x-app", b"1")]})
+        if self.wait_for_disconnect:
+            self.heard.append((await receive())["type"])
+        await send({"type": "http.response.body", "body": b"done", "more_body": False})
+
+
+class Exchange:
+    """One request in progress: its client's side."""
+
+    def __init__(self, app: Any, method: str, path: str, headers: dict[str, str]) -> None:
+        self.inbound: asyncio.Queue[Message] = asyncio.Queue()
+        self.sent: list[Message] = []
+        self.scope: Message = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        }
+        self.task = asyncio.ensure_future(app(self.scope, self.inbound.get, self._send))
+
+    async def _send(self, message: Message) -> None:
+        self.sent.append(message)
+
+    def leave(self) -> None:
+        self.inbound.put_nowait({"type": "http.disconnect"})
+
+    @property
+    def status(self) -> int:
+        return int(self.sent[0]["status"])
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {name.decode(): value.decode() for name, value in self.sent[0]["headers"]}
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(message.get("body", b"") for message in self.sent[1:])
+
+
+class Bench:
+    """A middleware around an app double, with a governed gate."""
+
+    def __init__(self, *, governed: bool = True, **limits: Any) -> None:
+        self.events: list[Event] = []
+        self.app = AppDouble()
+        self.gate = Gate(
+            send=lambda event, _urgent: self.events.append(event),
+            now_ns=lambda: 0,
+            limits=GateLimits(**limits),
+        )
+        if governed:
+            self.gate.on_heartbeat(Beat())
+        self.loops: list[asyncio.AbstractEventLoop] = []
+        self.middleware = GateMiddleware(self.app, self.gate, on_loop=self.loops.append)
+
+    def request(
+        self,
+        body: object,
+        *,
+        path: str = "/v1/chat/completions",
+        method: str = "POST",
+        chunks: int = 1,
+        **headers: str,
+    ) -> Exchange:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        exchange = Exchange(self.middleware, method, path, named)
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        size = -(-len(data) // chunks) or 1
+        parts = [data[start : start + size] for start in range(0, len(data), size)] or [b""]
+        for index, part in enumerate(parts):
+            exchange.inbound.put_nowait({"type": "http.request", "body": part, "more_body": index < len(parts) - 1})
+        return exchange
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def run(story: Callable[[Bench], Coroutine[Any, Any, None]], **settings: Any) -> None:
+    async def main() -> None:
+        await story(Bench(**settings))
+
+    asyncio.run(main())
+
+
+def test_a_turn_is_held_then_served_with_its_body_and_identity() -> None:
+    async def story(bench: Bench) -> None:
+        exchange = bench.request(CHAT, chunks=5)
+        await settle()
+        assert exchange.sent == []
+        assert [type(event) for event in bench.events] == [TurnQueued]
+        bench.gate.on_command(Admit(program_id="p"))
+        await exchange.task
+        assert (exchange.status, exchange.body) == (200, b"done")
+        assert exchange.headers["x-penstock-hold-ms"] == "0"
+        assert exchange.headers["x-app"] == "1"
+        assert json.loads(bench.app.bodies[0]) == CHAT
+        request = bench.app.requests[0]
+        assert request is not None
+        assert (request.identity.program_id, request.body) == ("p", CHAT)
+        assert request.ticket.turn_id == bench.events[0].turn_id  # type: ignore[attr-defined]
+        assert exchange.scope["state"]["penstock"] is request
+        assert bench.gate.health()["running_turns"] == 0
+
+    run(story)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/generate"])
+def test_each_way_to_ask_for_a_turn_is_gated(path: str) -> None:
+    async def story(bench: Bench) -> None:
+        exchange = bench.request({"prompt": "x", "session_id": "s"}, path=path)
+        await settle()
+        assert not exchange.task.done()
+        exchange.leave()
+        await exchange.task
+
+    run(story)
+
+
+def test_everything_else_passes_untouched() -> None:
+    async def story(bench: Bench) -> None:
+        for method, path in (("GET", "/v1/models"), ("POST", "/v1/embeddings"), ("GET", "/v1/chat/completions")):
+            exchange = bench.request(b"", path=path, method=method)
+            await exchange.task
+            assert exchange.headers == {"x-app": "1"}
+        await bench.middleware({"type": "lifespan"}, asyncio.Queue().get, bench.app)  # type: ignore[arg-type]
+        assert bench.app.heard == ["lifespan"]
+        assert bench.events == []
+        assert bench.loops == [asyncio.get_running_loop()]
+
+    run(story)
+
+
+def test_a_client_that_leaves_while_held_is_never_served() -> None:
+    async def story(bench: Bench) -> None:
+        exchange = bench.request(CHAT)
+        await settle()
+        exchange.leave()
+        await exchange.task
+        assert exchange.sent == []
+        assert bench.app.requests == []
+        assert [type(event) for event in bench.events] == [TurnQueued, TurnAbandoned]
+
+    run(story)
+
+
+def test_a_client_that_leaves_in_the_instant_of_the_grant_is_not_served_either() -> None:
+    async def story(bench: Bench) -> None:
+        exchange = bench.request(CHAT)
+        await settle()
+        bench.gate.on_command(Admit(program_id="p"))
+        exchange.leave()
+        await exchange.task
+        assert bench.app.requests == []
+        assert [type(event) for event in bench.events] == [TurnQueued, TurnAbandoned]
+        assert bench.gate.health()["running_turns"] == 0
+
+    run(story)
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_the_application_hears_of_a_later_disconnect(held: bool) -> None:
+    async def story(bench: Bench) -> None:
+        bench.app.wait_for_disconnect = True
+        if not held:
+            bench.gate.on_command(Admit(program_id="p"))
+        exchange = bench.request(CHAT)
+        await settle()
+        bench.gate.on_command(Admit(program_id="p"))
+        await settle()
+        assert not exchange.task.done()
+        exchange.leave()
+        await exchange.task
+        assert bench.app.heard == ["http.disconnect"]
+
+    run(story)
+
+
+def test_a_client_that_leaves_before_its_request_is_complete_is_forgotten() -> None:
+    async def story(bench: Bench) -> None:
+        exchange = Exchange(bench.middleware, "POST", "/generate", {})
+        exchange.inbound.put_nowait({"type": "http.request", "body": b"{", "more_body": True})
+        exchange.leave()
+        await exchange.task
+        assert (exchange.sent, bench.events, bench.app.requests) == ([], [], [])
+
+    run(story)
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[1]", b"\xff\xfe", b"[" * 100_000, b"null"])
+def test_what_is_no_json_object_is_the_applications_to_refuse(body: bytes) -> None:
+    async def story(bench: Bench) -> None:
+        exchange = bench.request(body)
+        await exchange.task
+        assert bench.app.bodies == [body]
+        assert bench.app.requests == [None]
+        assert bench.events == []
+
+    run(story)
+
+
+def test_a_body_beyond_the_bound_is_refused() -> None:
+    async def story(bench: Bench) -> None:
+        exchange = bench.request(CHAT, chunks=3)
+        await exchange.task
+        assert exchange.status == 413
+        assert json.loads(exchange.body)["error"]["code"] == "body_too_large"
+
+    run(story, max_body_bytes=60)
+
+
+def test_a_full_queue_answers_429_as_openais_clients_expect_it() -> None:
+    async def story(bench: Bench) -> None:
+        first = bench.request(CHAT)
+        await settle()
+        second = bench.request(CHAT, x_penstock_program_id="new")
+        await second.task
+        assert second.status == 429
+        assert second.headers["retry-after"] == "5"
+        error = json.loads(second.body)["error"]
+        assert (error["code"], error["type"], error["program_id"]) == ("queue_full", "rate_limit_error", "new")
+        assert (error["held_s"], error["retry_after_s"]) == (0, 5)
+        first.leave()
+        await first.task
+
+    run(story, max_held=1)
+
+
+def test_closing_answers_503_to_the_held() -> None:
+    async def story(bench: Bench) -> None:
+        exchange = bench.request(CHAT)
+        await settle()
+        bench.gate.close()
+        await exchange.task
+        assert exchange.status == 503
+        assert exchange.headers["retry-after"] == "5"
+
+    run(story)
+
+
+def test_a_bad_identity_is_refused_with_its_place() -> None:
+    async def story(bench: Bench) -> None:
+        exchange = bench.request({**CHAT, "program_id": "x" * 300})
+        await exchange.task
+        assert exchange.status == 400
+        assert "body program_id" in json.loads(exchange.body)["error"]["message"]
+
+    run(story)
+
+
+def test_health_is_served_and_is_json() -> None:
+    async def story(bench: Bench) -> None:
+        exchange = bench.request(b"", path="/penstock/health", method="GET")
+        await exchange.task
+        health = json.loads(exchange.body)
+        assert (exchange.status, health["mode"], health["limit"]) == (200, "governed", 4)
+
+    run(story)
+
+
+def test_an_application_that_fails_gives_its_turn_back() -> None:
+    async def failing(scope: Any, receive: Any, send: Any) -> None:
+        raise RuntimeError("the application's own fault")
+
+    async def story(bench: Bench) -> None:
+        exchange = Exchange(GateMiddleware(failing, bench.gate), "POST", "/generate", {})
+        exchange.inbound.put_nowait({"type": "http.request", "body": b"{}", "more_body": False})
+        with pytest.raises(RuntimeError):
+            await exchange.task
+        assert bench.gate.health()["running_turns"] == 0
+
+    run(story, governed=False)
+
+
+def test_a_server_that_stops_while_a_turn_is_held_takes_it_from_the_queue() -> None:
+    async def story(bench: Bench) -> None:
+        exchange = bench.request(CHAT)
+        await settle()
+        exchange.task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await exchange.task
+        assert bench.gate.health()["held_turns"] == 0
+
+    run(story)

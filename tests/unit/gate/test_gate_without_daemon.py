@@ -1,0 +1,135 @@
+"""What the gate does when the daemon falls silent, and when it is back."""
+
+import asyncio
+
+from gate_virtual_time import Beat, Bench, in_virtual_time, ticket
+
+from controlplane.core.commands import Admit
+from controlplane.core.events import TurnQueued
+from controlplane.core.types import seconds
+from controlplane.gate import Mode
+from controlplane.gate.authority import Authority
+from controlplane.gate.limits import GateLimits
+
+
+def test_a_live_daemon_is_obeyed_for_as_long_as_it_beats() -> None:
+    async def story(bench: Bench) -> None:
+        waiting = bench.enter("p/1")
+        await bench.heartbeats_for(100)
+        assert not waiting.done()
+        assert bench.gate.health()["mode"] == "governed"
+        waiting.cancel()
+
+    in_virtual_time(story)
+
+
+def test_after_a_loss_the_last_limit_is_kept_then_one_slot_a_second_opens() -> None:
+    async def story(bench: Bench) -> None:
+        bench.gate.on_heartbeat(Beat(limit=2))
+        tasks = {number: bench.enter(f"p{number}/1") for number in range(6)}
+
+        def inside() -> list[int]:
+            return [number for number, task in tasks.items() if task.done()]
+
+        await asyncio.sleep(4.9)
+        assert inside() == []
+        await asyncio.sleep(0.2)
+        assert inside() == [0, 1], "the longest held first, up to the last limit"
+        assert bench.gate.health()["mode"] == "keeping"
+        await asyncio.sleep(29)
+        assert inside() == [0, 1]
+        await asyncio.sleep(1)
+        assert inside() == [0, 1, 2]
+        assert bench.gate.health()["mode"] == "opening"
+        await asyncio.sleep(1)
+        assert inside() == [0, 1, 2, 3]
+        await asyncio.sleep(2)
+        assert inside() == [0, 1, 2, 3, 4, 5]
+        assert bench.gate.counters.released_locally == 6
+        assert bench.gate.counters.daemon_lost == 1
+
+    in_virtual_time(story)
+
+
+def test_while_lost_a_slot_that_comes_free_goes_to_whoever_waited_longest() -> None:
+    async def story(bench: Bench) -> None:
+        bench.gate.on_heartbeat(Beat(limit=1))
+        await asyncio.sleep(6)
+        first = ticket("a/1")
+        assert bench.gate.try_enter(first) is not None, "busy programs are fewer than the limit"
+        second, third = bench.enter("b/1"), bench.enter("c/1")
+        await bench.settle()
+        assert not second.done()
+        bench.gate.leave(first)
+        await bench.settle()
+        assert second.done()
+        assert not third.done()
+        third.cancel()
+
+    in_virtual_time(story)
+
+
+def test_while_lost_granted_programs_pass_and_no_limit_means_none() -> None:
+    async def story(bench: Bench) -> None:
+        bench.gate.on_heartbeat(Beat(limit=1))
+        bench.gate.on_command(Admit(program_id="granted"))
+        await asyncio.sleep(6)
+        assert bench.gate.try_enter(ticket("a/1")) is not None
+        assert bench.gate.try_enter(ticket("granted/1")) is not None
+        assert bench.gate.try_enter(ticket("b/1")) is None
+
+    async def unlimited(bench: Bench) -> None:
+        bench.gate.on_heartbeat(Beat(limit=0))
+        await asyncio.sleep(6)
+        for number in range(100):
+            assert bench.gate.try_enter(ticket(f"p{number}/1")) is not None
+
+    in_virtual_time(story)
+    in_virtual_time(unlimited)
+
+
+def test_a_daemon_that_is_back_decides_again_and_is_asked_for_all_that_is_held() -> None:
+    async def story(bench: Bench) -> None:
+        bench.gate.on_heartbeat(Beat(limit=1))
+        await asyncio.sleep(6)
+        running = ticket("a/1")
+        assert bench.gate.try_enter(running) is not None
+        waiting = bench.enter("b/1")
+        await bench.settle()
+        assert bench.of(TurnQueued) == [], "nobody is there to ask"
+        bench.gate.on_heartbeat(Beat(boot_id="boot-2", limit=1))
+        assert [event.turn_id for event in bench.of(TurnQueued)] == ["b/1"]
+        assert bench.gate.health()["mode"] == "governed"
+        bench.gate.leave(running)
+        await bench.settle()
+        assert not waiting.done(), "only the daemon lets turns in now"
+        assert bench.gate.try_enter(ticket("a/2")) is None, "a grant given without the daemon has ended"
+        bench.gate.on_command(Admit(program_id="b"))
+        await waiting
+
+    in_virtual_time(story)
+
+
+def test_a_restarted_daemon_is_asked_at_once_even_if_its_lease_never_ended() -> None:
+    async def story(bench: Bench) -> None:
+        waiting = bench.enter("p/1")
+        await asyncio.sleep(0.5)
+        bench.gate.on_heartbeat(Beat(boot_id="boot-2"))
+        assert len(bench.of(TurnQueued)) == 2
+        waiting.cancel()
+
+    in_virtual_time(story)
+
+
+def test_a_lease_is_never_shorter_than_a_second_of_the_wall() -> None:
+    authority = Authority(GateLimits(time_scale=60.0))
+    authority.heard(Beat(lease_ttl_ns=seconds(5)), 0)
+    assert authority.mode(seconds(59)) is Mode.GOVERNED
+    assert authority.mode(seconds(60)) is Mode.KEEPING
+
+
+def test_the_lease_is_counted_from_receipt_not_from_the_hand_over() -> None:
+    authority = Authority(GateLimits())
+    authority.heard(Beat(), seconds(10))
+    authority.heard(Beat(), seconds(3))
+    assert authority.mode(seconds(14.9)) is Mode.GOVERNED

@@ -1,0 +1,274 @@
+"""Replaying programs: every one is run to its end, timed and counted."""
+
+import asyncio
+import os
+import signal
+import threading
+from typing import Any
+
+import pytest
+from aiohttp import web
+from endpoint_double import EndpointDouble, data_line, serving
+
+from controlplane.core.errors import ConfigError, EngineUnavailable
+from controlplane.load.client import RetryRule
+from controlplane.load.options import ReplayOptions
+from controlplane.load.progress import ReplayProgress
+from controlplane.load.replay import replay
+from controlplane.load.tools import ToolOptions
+from controlplane.workload.arrivals import Closed, Poisson
+from controlplane.workload.run import RunResult
+from controlplane.workload.trace import ProgramTrace, Trace, Turn
+
+
+class Recorder:
+    """A display that remembers."""
+
+    def __init__(self) -> None:
+        self.seen: list[ReplayProgress] = []
+        self.notes: list[str] = []
+
+    def update(self, progress: ReplayProgress) -> None:
+        self.seen.append(progress)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def close(self) -> None:
+        pass
+
+
+def program(name: str, *turns: tuple[int, int], tool: str = "bash", tool_ms: float | None = 5.0) -> ProgramTrace:
+    return ProgramTrace(
+        program_id=name,
+        source="test",
+        turns=tuple(Turn(input_tokens=i, output_tokens=o, tool=tool, tool_ms=tool_ms) for i, o in turns),
+    )
+
+
+def run(endpoint: EndpointDouble, *programs: ProgramTrace, **options: Any) -> tuple[RunResult, Recorder]:
+    """Serve the endpoint in this thread's loop and replay in another."""
+    recorder = Recorder()
+
+    async def both() -> RunResult:
+        async with serving(endpoint):
+            options.setdefault("arrival", Closed(2))
+            asked = ReplayOptions(trace=Trace(programs=programs, rejected=[]), url=endpoint.url, **options)
+            return await asyncio.to_thread(replay, asked, recorder)
+
+    return asyncio.run(both()), recorder
+
+
+def refuse(status: int, **headers: str) -> Any:
+    async def answer(_request: web.Request, _body: dict[str, Any]) -> web.Response:
+        return web.json_response(
+            {"error": {"message": f"scripted {status}"}},
+            status=status,
+            headers={name.replace("_", "-"): value for name, value in headers.items()},
+        )
+
+    return answer
+
+
+def test_every_program_ends_and_prompts_grow_as_the_trace_says() -> None:
+    endpoint = EndpointDouble()
+    result, recorder = run(
+        endpoint,
+        program("a", (50, 5), (80, 5), (100, 5)),
+        program("b", (40, 3), (60, 3)),
+        program("c", (30, 2)),
+        shared_prefix_tokens=10,
+        label="grow",
+    )
+    assert [p.failed for p in result.programs] == [False] * 3
+    assert result.summary.turns_ended == 6
+    assert sorted(turn.prompt_tokens for turn in result.turns) == [30, 40, 50, 60, 80, 100]
+    assert {turn.output_tokens for turn in result.turns} == {5, 3, 2}
+    assert all(turn.queued_ns < turn.first_token_ns <= turn.ended_ns for turn in result.turns)
+    assert recorder.seen[-1].programs_ended == 3
+    assert len({p.program_id for p in result.programs}) == 3
+    assert all(p.program_id.startswith("grow-") for p in result.programs)
+    assert {headers["x-litellm-session-id"] for headers in endpoint.headers} == {
+        p.program_id for p in result.programs
+    }
+
+
+def test_each_turn_repeats_the_history_and_programs_share_only_the_system_message() -> None:
+    endpoint = EndpointDouble()
+    run(endpoint, program("a", (50, 5), (80, 5)), program("b", (50, 5)), shared_prefix_tokens=10)
+    by_length = sorted(endpoint.requests, key=lambda body: len(body["messages"]))
+    first = [body["messages"] for body in by_length if len(body["messages"]) == 2]
+    assert first[0][0] == first[1][0]
+    assert first[0][1]["content"].split()[:8] != first[1][1]["content"].split()[:8]
+    grown = by_length[-1]["messages"]
+    assert [message["role"] for message in grown] == ["system", "user", "assistant", "tool"]
+    assert grown[:2] in first
+    assert grown[2]["content"].split() == ["w0", "w1", "w2", "w3", "w4"]
+
+
+def test_open_arrivals_count_completion_time_from_the_scheduled_arrival() -> None:
+    programs = [program(str(n), (10, 1)) for n in range(8)]
+    result, _ = run(EndpointDouble(), *programs, arrival=Poisson(100.0), seed=3)
+    arrivals = [p.arrived_ns for p in sorted(result.programs, key=lambda p: p.program_id)]
+    assert arrivals == sorted(arrivals)
+    assert arrivals[0] == 0
+    assert len(set(arrivals)) == 8
+    assert result.rate == 100.0
+
+
+def test_closed_arrivals_never_run_more_than_asked() -> None:
+    result, _ = run(EndpointDouble(), *(program(str(n), (10, 1), (20, 1)) for n in range(6)), arrival=Closed(2))
+    edges = sorted(edge for p in result.programs for edge in ((p.arrived_ns, 1), (p.ended_ns, -1)))
+    running = peak = 0
+    for _, step in edges:
+        running += step
+        peak = max(peak, running)
+    assert peak <= 2
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_refusal_is_waited_out_and_its_time_counts(status: int) -> None:
+    endpoint = EndpointDouble(script=[refuse(status, Retry_After="0.2")])
+    result, recorder = run(endpoint, program("a", (10, 1)))
+    (turn,) = result.turns
+    assert not turn.error
+    assert turn.first_token_ns - turn.queued_ns >= 200_000_000
+    assert turn.hold_ns >= 200_000_000
+    assert recorder.seen[-1].retries == 1
+    assert result.facts["retries"] == "1"
+
+
+def test_refusals_without_end_fail_the_program_with_the_reason() -> None:
+    endpoint = EndpointDouble(script=[refuse(503, Retry_After="0.02")] * 50)
+    result, _ = run(endpoint, program("a", (10, 1)), retry=RetryRule(give_up_after_s=0.1))
+    (ended,) = result.programs
+    assert ended.failed
+    assert "HTTP 503: scripted 503" in ended.error
+    assert "retries" in ended.error
+
+
+def test_a_failed_turn_fails_its_program_only_and_is_said_once() -> None:
+    endpoint = EndpointDouble(script=[refuse(400), refuse(400)])
+    result, recorder = run(endpoint, *(program(str(n), (10, 1), (20, 1)) for n in range(4)), arrival=Closed(1))
+    assert result.summary.programs_failed == 2
+    assert result.summary.programs_ended == 2
+    assert [p.error for p in result.programs[:2]] == ["HTTP 400: scripted 400"] * 2
+    assert len([note for note in recorder.notes if "scripted" in note]) == 1
+    assert recorder.seen[-1].programs_failed == 2
+
+
+def test_a_stream_cut_short_is_a_failure_not_a_short_reply() -> None:
+    async def cut(request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(data_line({"choices": [{"delta": {"content": "half a "}}]}))
+        await response.write_eof()
+        return response
+
+    result, _ = run(EndpointDouble(script=[cut]), program("a", (10, 4)))
+    assert result.programs[0].error == "the stream was cut before its end"
+
+
+def test_an_error_in_mid_stream_is_reported_in_the_engines_words() -> None:
+    async def fail(request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(data_line({"error": {"message": "out of memory", "code": 500}}))
+        return response
+
+    result, _ = run(EndpointDouble(script=[fail]), program("a", (10, 4)))
+    assert result.programs[0].error == "the stream broke: out of memory"
+
+
+def test_the_gates_hold_is_taken_from_its_header() -> None:
+    result, _ = run(EndpointDouble(hold_ms="1500"), program("a", (10, 1)))
+    assert result.turns[0].hold_ns >= 1_500_000_000
+
+
+def test_identity_in_the_body_or_nowhere() -> None:
+    body = EndpointDouble()
+    result, _ = run(body, program("a", (10, 1)), identity="body")
+    assert body.requests[0]["program_id"] == result.programs[0].program_id
+    nowhere = EndpointDouble()
+    run(nowhere, program("a", (10, 1)), identity="none")
+    assert "program_id" not in nowhere.requests[0]
+    assert "x-litellm-session-id" not in nowhere.headers[0]
+
+
+def test_cached_tokens_make_the_hit_rate() -> None:
+    result, _ = run(EndpointDouble(), program("a", (100, 1)))
+    assert result.summary.cache_hit_ratio == 0.5
+
+
+def test_time_scale_gives_trace_time() -> None:
+    result, _ = run(EndpointDouble(), program("a", (10, 1), (20, 1), tool_ms=10_000), time_scale=100.0)
+    assert 10 <= result.summary.jct_mean_s < 60
+
+
+def test_think_time_is_slept_through_and_not_reported_as_a_tool() -> None:
+    result, recorder = run(
+        EndpointDouble(), program("a", (10, 1), (20, 1), tool="human", tool_ms=400), tools=ToolOptions(slots=1)
+    )
+    assert result.summary.jct_mean_s >= 0.4
+    assert all(progress.tools_running == 0 for progress in recorder.seen)
+
+
+def test_nobody_at_the_url_is_said_at_once_with_what_to_do() -> None:
+    asked = ReplayOptions(
+        trace=Trace(programs=(program("a", (10, 1)),), rejected=[]),
+        url="http://127.0.0.1:9",
+        arrival=Closed(1),
+    )
+    with pytest.raises(EngineUnavailable, match=r"nobody answers at http://127\.0\.0\.1:9 .*engine-double"):
+        replay(asked, Recorder())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"time_scale": 0}, "expected 0 < time_scale, got 0"),
+        ({"url": "localhost:30000"}, "expected http://HOST:PORT"),
+        ({"identity": "cookie"}, "expected one of header, body, none, got 'cookie'"),
+        ({"tokens_per_word": 0}, "expected 1 <= tokens_per_word"),
+    ],
+)
+def test_bad_options_are_refused_with_the_range(options: dict[str, Any], message: str) -> None:
+    base: dict[str, Any] = {
+        "trace": Trace(programs=(program("a", (10, 1)),), rejected=[]),
+        "url": "http://127.0.0.1:9",
+        "arrival": Closed(1),
+    }
+    with pytest.raises(ConfigError, match=message):
+        ReplayOptions(**{**base, **options})
+
+
+def test_ctrl_c_stops_and_says_that_the_figures_are_cut() -> None:
+    endpoint = EndpointDouble()
+    recorder = Recorder()
+    ready, stop = threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        endpoint.gate = asyncio.Event()
+        async with serving(endpoint):
+            ready.set()
+            await endpoint.asked.wait()
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.to_thread(stop.wait, 5)
+            endpoint.gate.set()
+
+    server = threading.Thread(target=asyncio.run, args=(serve(),))
+    server.start()
+    ready.wait(5)
+    result = replay(
+        ReplayOptions(
+            trace=Trace(programs=tuple(program(str(n), (10, 1)) for n in range(5)), rejected=[]),
+            url=endpoint.url,
+            arrival=Closed(1),
+        ),
+        recorder,
+    )
+    stop.set()
+    server.join()
+    assert result.cut
+    assert result.summary.programs_failed == 1
+    assert any("biased" in note for note in recorder.notes)

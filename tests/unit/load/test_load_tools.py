@@ -1,0 +1,151 @@
+"""Tools are reported in order, wait for slots, and really use the CPU."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from controlplane.core.errors import ConfigError
+from controlplane.core.events import Event, ToolEnded, ToolEnqueued, ToolStarted
+from controlplane.load.burn import CpuBurner, burn_cpu
+from controlplane.load.clock import TraceClock
+from controlplane.load.tools import CpuStorm, ToolOptions, ToolRunner
+
+MS = 1_000_000
+
+
+def run_tools(options: ToolOptions, *durations_ns: int, time_scale: float = 1.0) -> list[Event]:
+    events: list[Event] = []
+
+    async def run() -> None:
+        runner = ToolRunner(options, clock=TraceClock(time_scale), send=events.append)
+        await runner.start()
+        await asyncio.gather(
+            *(runner.run("p", f"c{n}", "bash", duration) for n, duration in enumerate(durations_ns))
+        )
+        assert runner.open_tools() == ()
+        runner.close()
+
+    asyncio.run(run())
+    return events
+
+
+def test_a_tool_is_enqueued_started_and_ended() -> None:
+    enqueued, started, ended = run_tools(ToolOptions(), 20 * MS)
+    assert isinstance(enqueued, ToolEnqueued)
+    assert isinstance(started, ToolStarted)
+    assert isinstance(ended, ToolEnded)
+    assert ended.ok
+    assert ended.call_id == "c0"
+    assert 20 * MS <= ended.duration_ns < 1000 * MS
+
+
+def test_durations_are_trace_time() -> None:
+    ended = run_tools(ToolOptions(), 5_000 * MS, time_scale=100)[-1]
+    assert isinstance(ended, ToolEnded)
+    assert ended.duration_ns >= 5_000 * MS
+
+
+def test_slots_bound_how_many_run_and_the_rest_wait_enqueued() -> None:
+    events = run_tools(ToolOptions(slots=2), *[10 * MS] * 6)
+    running = peak = 0
+    for event in events:
+        running += isinstance(event, ToolStarted) - isinstance(event, ToolEnded)
+        peak = max(peak, running)
+    assert peak == 2
+    assert sum(isinstance(event, ToolEnqueued) for event in events[:8]) == 6
+
+
+def test_open_tools_say_what_waits_and_what_runs() -> None:
+    async def run() -> None:
+        runner = ToolRunner(ToolOptions(slots=1), clock=TraceClock())
+        tasks = [asyncio.create_task(runner.run("p", f"c{n}", "bash", 10_000 * MS)) for n in range(2)]
+        await asyncio.sleep(0)
+        assert [(tool.call_id, tool.started) for tool in runner.open_tools()] == [("c0", True), ("c1", False)]
+        assert (runner.running, runner.waiting) == (1, 1)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert runner.open_tools() == ()
+        assert (runner.running, runner.waiting) == (0, 0)
+
+    asyncio.run(run())
+
+
+def test_burning_uses_this_much_cpu() -> None:
+    before_ns = time.thread_time_ns()
+    used_ns = burn_cpu(20 * MS)
+    assert 20 * MS <= used_ns <= time.thread_time_ns() - before_ns
+
+
+def cpu_time_of_children_ns(burner: CpuBurner) -> int:
+    ticks = 0
+    for process in burner._pool._processes.values():
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks * 10 * MS
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+def test_a_share_of_the_tool_is_burnt_in_workers_at_low_priority() -> None:
+    async def run() -> None:
+        runner = ToolRunner(ToolOptions(cpu_ratio=0.5, cpu_workers=1), clock=TraceClock())
+        await runner.start()
+        assert runner._burner is not None
+        before_ns = cpu_time_of_children_ns(runner._burner)
+        await runner.run("p", "c", "bash", 300 * MS)
+        burnt_ns = cpu_time_of_children_ns(runner._burner) - before_ns
+        (process,) = runner._burner._pool._processes.values()
+        niceness = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[16]
+        runner.close()
+        assert 100 * MS <= burnt_ns <= 250 * MS
+        assert int(niceness) >= 10
+
+    asyncio.run(run())
+
+
+def test_tools_take_longer_when_they_contend_for_a_cpu() -> None:
+    options = ToolOptions(cpu_ratio=1.0, cpu_workers=1)
+    alone = run_tools(options, 60 * MS)[-1]
+    together = run_tools(options, *[60 * MS] * 3)[-1]
+    assert isinstance(alone, ToolEnded)
+    assert isinstance(together, ToolEnded)
+    assert together.duration_ns >= 160 * MS
+
+
+def test_a_storm_multiplies_the_cpu_while_it_lasts() -> None:
+    storm = CpuStorm(start_s=10, end_s=20, factor=4)
+    assert [storm.factor_at(t * 1_000_000_000) for t in (9, 10, 19, 20)] == [1, 4, 4, 1]
+    ended = run_tools(
+        ToolOptions(cpu_ratio=1.0, cpu_workers=1, storm=CpuStorm(start_s=0, end_s=60, factor=4)), 30 * MS
+    )[-1]
+    assert isinstance(ended, ToolEnded)
+    assert ended.duration_ns >= 120 * MS
+
+
+def test_dead_workers_do_not_fail_the_tool() -> None:
+    async def run() -> None:
+        runner = ToolRunner(ToolOptions(cpu_ratio=1.0, cpu_workers=1), clock=TraceClock())
+        await runner.start()
+        assert runner._burner is not None
+        for process in runner._burner._pool._processes.values():
+            process.kill()
+        await runner.run("p", "c", "bash", 30 * MS)
+        assert runner.workers_died
+        runner.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ToolOptions(cpu_ratio=1.5), "expected 0 <= tools.cpu_ratio <= 1, got 1.5"),
+        (lambda: ToolOptions(slots=-1), "expected 0 <= tools.slots, got -1"),
+        (lambda: CpuStorm(start_s=5, end_s=5, factor=2), "expected 5 < storm.end_s"),
+    ],
+)
+def test_bad_options_are_refused(make: object, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make()  # type: ignore[operator]

@@ -1,0 +1,90 @@
+"""What the comparison says: best values, ratios, and where the control plane does not help."""
+
+import io
+from dataclasses import replace
+
+from made_up_runs import made_up_run
+from rich.console import Console
+
+from controlplane.report.compare import caveats, column_names, group_runs, jct_ratio, rows, verdict
+from controlplane.report.tables import comparison_tables, print_comparison
+from controlplane.workload.run import RunResult
+
+
+def with_mean(run: RunResult, mean_s: float) -> RunResult:
+    return replace(run, summary=replace(run.summary, jct_mean_s=mean_s))
+
+
+def runs_at(rate: float, fcfs_s: float, mars_s: float) -> list[RunResult]:
+    return [
+        with_mean(made_up_run("mars", rate, slowdown=2, programs=5), mars_s),
+        with_mean(made_up_run("fcfs", rate, slowdown=2, programs=5), fcfs_s),
+    ]
+
+
+def test_groups_come_by_rate_with_the_baseline_first() -> None:
+    groups = group_runs([*runs_at(0.3, 10, 5), *runs_at(0.1, 10, 5)])
+    assert [group.rate for group in groups] == [0.1, 0.3]
+    assert column_names(groups[0]) == ["fcfs", "mars"]
+
+
+def test_the_ratio_row_and_the_best_values() -> None:
+    (group,) = group_runs(runs_at(0.1, 200, 150))
+    by_label = {row.label: row.cells for row in rows(group)}
+    assert [cell.text for cell in by_label["mean JCT vs fcfs"]] == ["1.00x", "0.75x"]
+    assert [cell.best for cell in by_label["mean JCT vs fcfs"]] == [False, True]
+    assert [cell.best for cell in by_label["JCT mean (s)"]] == [False, True]
+    assert not any(cell.best for cell in by_label["programs ended"])
+
+
+def test_goodput_without_ideal_times_is_unknown_not_zero() -> None:
+    run = made_up_run("fcfs", 0.1, slowdown=2, programs=3)
+    run = replace(run, programs=tuple(replace(p, ideal_ns=0) for p in run.programs))
+    (group,) = group_runs([run])
+    texts = {row.label: row.cells[0].text for row in rows(group)}
+    assert texts["goodput, JCT <= 2x ideal (programs/s)"] == "–"
+    assert texts["Jain index of slowdowns"] == "–"
+
+
+def test_the_verdict_names_the_loads_at_which_mars_does_not_help() -> None:
+    groups = group_runs([*runs_at(0.1, 100, 110), *runs_at(0.2, 300, 200)])
+    assert verdict(groups) == (
+        "mars is NOT better than fcfs in mean JCT at 0.1 programs/s (1.10x); "
+        "it is better at 0.2 programs/s (0.67x)."
+    )
+    assert "at every load measured" in verdict(group_runs(runs_at(0.2, 300, 200)))
+    assert verdict(group_runs(runs_at(0.2, 100, 100))).endswith("0.2 programs/s (1.00x).")
+    assert verdict(group_runs([made_up_run("mori", 0.1, slowdown=2, programs=3)])) == ""
+
+
+def test_the_ratio_averages_over_seeds() -> None:
+    runs = [*runs_at(0.1, 100, 80), *(replace(run, seed=2) for run in runs_at(0.1, 300, 120))]
+    (group,) = group_runs(runs)
+    assert jct_ratio(group, "mars") == 0.5
+    assert column_names(group) == ["fcfs, seed 1", "fcfs, seed 2", "mars, seed 1", "mars, seed 2"]
+
+
+def test_what_limits_a_comparison_is_said() -> None:
+    failing = made_up_run("fcfs", 0.1, slowdown=2, programs=5, failed=2)
+    cut = replace(made_up_run("mars", 0.1, slowdown=2, programs=5), cut=True)
+    closed = made_up_run("mars", 0.0, slowdown=2, programs=5)
+    said = " ".join(caveats(group_runs([failing, cut, closed])))
+    assert "2 of 5 programs failed" in said
+    assert "stopped before every program had ended" in said
+    assert "Little's law" in said
+
+
+def test_a_table_that_is_too_wide_is_split_between_rates() -> None:
+    runs = [*runs_at(0.1, 10, 5), *runs_at(0.2, 10, 5), *runs_at(0.3, 10, 5)]
+    assert len(comparison_tables(runs, width=200)) == 1
+    assert len(comparison_tables(runs, width=70)) == 3
+    assert comparison_tables([]) == []
+
+
+def test_the_printed_comparison_shows_ratio_verdict_and_marks() -> None:
+    output = io.StringIO()
+    print_comparison(runs_at(0.2, 300, 200), Console(file=output, width=120))
+    text = output.getvalue()
+    assert "0.67x *" in text
+    assert "0.2 programs/s" in text
+    assert "lower mean JCT than fcfs at every load measured" in text

@@ -1,0 +1,125 @@
+"""Random scripts of engine operations, and a driver that checks the block count after each step."""
+
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+
+from controlplane.core.events import Event, PoolSampled
+from controlplane.sim.engine_model import Call, ContextTooLong, EngineModel
+from controlplane.sim.hardware import Profile
+from controlplane.sim.profile import load_profile
+
+PROFILE = load_profile("h200-llama31-8b")
+TOY = Profile(
+    name="toy",
+    source="made up",
+    prefill_tokens=(0, 1000),
+    prefill_cumulative_ns=(0, 1_000_000),  # 1 us a token
+    step_overhead_ns=10_000,
+    decode_base_ps=1_000_000,  # 1 us
+    decode_sequence_ps=0,
+    decode_context_ps=0,
+    kv_pool_tokens=1 << 20,
+    max_context_tokens=1 << 20,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What to do ``gap_ns`` after the operation before."""
+
+    kind: str
+    gap_ns: int
+    program: int
+    prompt_tokens: int
+    output_tokens: int
+    reusable_tokens: int
+    ttl_ns: int
+
+
+OPERATIONS = st.lists(
+    st.builds(
+        Operation,
+        kind=st.sampled_from(["submit"] * 6 + ["retain", "release", "discard", "abort", "sample", "priority"]),
+        gap_ns=st.sampled_from([0, 1_000, 10**7, 10**8, 3 * 10**8, 10**9]),
+        program=st.integers(0, 4),
+        prompt_tokens=st.integers(1, 2000),
+        output_tokens=st.integers(1, 300),
+        reusable_tokens=st.integers(0, 2000),
+        ttl_ns=st.integers(1, 10**9),
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+class Driven:
+    """An engine model run through a script, as a caller would: advanced whenever it asks."""
+
+    def __init__(self, engine: EngineModel) -> None:
+        self.engine = engine
+        self.now_ns = 0
+        self.events: list[Event] = []
+        self.accepted: dict[str, Call] = {}
+        self.samples: list[PoolSampled] = []
+
+    def run(self, script: list[Operation]) -> "Driven":
+        for index, operation in enumerate(script):
+            self.wait(self.now_ns + operation.gap_ns)
+            self.apply(operation, index)
+            self.check_blocks()
+        self.finish()
+        return self
+
+    def wait(self, until_ns: int) -> None:
+        while (wake_ns := self.engine.next_wake_ns()) is not None and wake_ns <= until_ns:
+            self.events += self.engine.advance(wake_ns)
+            self.check_blocks()
+        self.now_ns = until_ns
+        self.events += self.engine.advance(until_ns)
+
+    def finish(self) -> None:
+        while (wake_ns := self.engine.next_wake_ns()) is not None:
+            self.now_ns = wake_ns
+            self.events += self.engine.advance(wake_ns)
+            self.check_blocks()
+
+    def apply(self, operation: Operation, index: int) -> None:
+        engine, now_ns, program_id = self.engine, self.now_ns, f"p{operation.program}"
+        match operation.kind:
+            case "submit":
+                shares = operation.program % 2 == 1
+                call = Call(
+                    turn_id=f"t{index}",
+                    program_id=program_id,
+                    prompt_tokens=operation.prompt_tokens,
+                    output_tokens=operation.output_tokens,
+                    reusable_tokens=operation.reusable_tokens,
+                    prefix_group="system" if shares else "",
+                    prefix_tokens=200 if shares else 0,
+                )
+                try:
+                    engine.submit(call, now_ns)
+                except ContextTooLong:
+                    return
+                self.accepted[call.turn_id] = call
+            case "retain":
+                engine.retain(program_id, now_ns + operation.ttl_ns, now_ns)
+            case "release":
+                engine.release(program_id, now_ns)
+            case "discard":
+                engine.discard(program_id, now_ns)
+            case "abort":
+                engine.abort(f"t{index - operation.program}", now_ns)
+            case "sample":
+                self.samples.append(engine.pool_sample(now_ns))
+            case "priority":
+                engine.set_priority(program_id, operation.prompt_tokens % 3, now_ns)
+
+    def check_blocks(self) -> None:
+        held = self.engine.running_blocks()
+        cache = self.engine.cache
+        assert cache.free_blocks >= 0
+        assert cache.evictable_blocks >= 0
+        assert cache.pinned_blocks >= 0
+        assert cache.free_blocks + cache.resident_blocks() + held == cache.total_blocks

@@ -1,0 +1,66 @@
+"""Hypothesis strategies for every event and command of core, drawn from their fields."""
+
+import typing
+from dataclasses import MISSING, fields
+
+from hypothesis import strategies as st
+
+from controlplane.core.commands import COMMAND_TYPES, Command
+from controlplane.core.events import EVENT_TYPES, Event, OpenTool, OpenTurn, Pin, PublisherState
+
+names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
+counts = st.integers(min_value=0, max_value=2**63 - 1)
+ratios = st.floats(min_value=0, allow_infinity=False, allow_nan=False)
+
+_SPECIAL: dict[str, st.SearchStrategy[object]] = {
+    "tool_calls": st.integers(min_value=-1, max_value=2**31),
+    "block_tokens": st.integers(min_value=1, max_value=2**31),
+    "priority": st.integers(min_value=-(2**63), max_value=2**63 - 1),
+}
+
+
+def records(kind: type, **fixed: object) -> st.SearchStrategy[typing.Any]:
+    """Records of ``kind``, every field drawn but ``fixed`` ones."""
+    hints = typing.get_type_hints(kind)
+    drawn: dict[str, st.SearchStrategy[object]] = {}
+    for field in fields(kind):
+        if field.name in fixed:
+            drawn[field.name] = st.just(fixed[field.name])
+        elif field.name in _SPECIAL:
+            drawn[field.name] = _SPECIAL[field.name]
+        elif hints[field.name] is str:
+            drawn[field.name] = names if field.default is MISSING else st.one_of(st.just(""), names)
+        elif hints[field.name] is bool:
+            drawn[field.name] = st.booleans()
+        elif hints[field.name] is float:
+            drawn[field.name] = ratios
+        else:
+            drawn[field.name] = counts
+    return st.builds(kind, **drawn)
+
+
+def _states(**fixed: object) -> st.SearchStrategy[PublisherState]:
+    def some(strategy: st.SearchStrategy[typing.Any]) -> st.SearchStrategy[tuple[typing.Any, ...]]:
+        return st.lists(strategy, max_size=3).map(tuple)
+
+    return st.builds(
+        PublisherState,
+        **{name: st.just(value) for name, value in fixed.items()},
+        held_turns=some(records(OpenTurn)),
+        open_turns=some(records(OpenTurn)),
+        open_tools=some(records(OpenTool)),
+        granted=some(names),
+        pins=some(records(Pin)),
+        role=st.one_of(st.just(""), names),
+    )
+
+
+def events(**fixed: object) -> st.SearchStrategy[Event]:
+    """Any event."""
+    kinds = [kind for kind in EVENT_TYPES if kind is not PublisherState]
+    return st.one_of(_states(**fixed), *(records(kind, **fixed) for kind in kinds))
+
+
+def commands() -> st.SearchStrategy[Command]:
+    """Any command."""
+    return st.one_of(*(records(kind) for kind in COMMAND_TYPES))

@@ -1,0 +1,81 @@
+"""Commands and heartbeats survive the wire."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from record_strategies import commands
+
+from controlplane.core import commands as core
+from controlplane.core.errors import LocalEventError, RemoteEventError
+from controlplane.wire._generated import commands_pb2 as pb
+from controlplane.wire._generated import control_pb2
+from controlplane.wire.codec import (
+    Heartbeat,
+    decode_commands,
+    decode_heartbeat,
+    encode_commands,
+    encode_heartbeat,
+)
+
+
+@given(st.lists(commands(), max_size=8))
+def test_every_command_survives_the_wire(items: list[core.Command]) -> None:
+    assert decode_commands(encode_commands(items)) == items
+
+
+@given(st.binary(max_size=100))
+def test_any_bytes_are_commands_or_a_remote_error(data: bytes) -> None:
+    for decode in (decode_commands, decode_heartbeat):
+        try:
+            decode(data)
+        except RemoteEventError as error:
+            assert str(error)
+
+
+def test_malformed_bytes_say_so() -> None:
+    with pytest.raises(RemoteEventError, match="malformed command batch of 2 bytes"):
+        decode_commands(b"\xff\xff")
+
+
+def test_a_kind_from_a_newer_version_is_skipped_and_so_is_a_command_about_nobody() -> None:
+    newer = pb.Command.FromString(b"\x08\x05\xa2\x06\x02\x08\x01")
+    nobody = pb.Command(command_id=6, pause=pb.Pause())
+    good = pb.Command(command_id=7, pause=pb.Pause(program_id="p"))
+    data = pb.CommandBatch(commands=[newer, nobody, good]).SerializeToString()
+    assert decode_commands(data) == [core.Pause(command_id=7, program_id="p")]
+
+
+@pytest.mark.parametrize("command", ["no command", core.Command(), core.Retain(program_id="p", ttl_ns=2**63)])
+def test_what_cannot_be_encoded_is_our_own_error(command: Any) -> None:
+    with pytest.raises(LocalEventError):
+        encode_commands([command])
+
+
+@given(
+    st.builds(
+        Heartbeat,
+        node=st.text(st.characters(exclude_categories=["Cs"]), min_size=1),
+        boot_id=st.text(st.characters(exclude_categories=["Cs"])),
+        lease_ttl_ns=st.integers(0, 2**62),
+        limit=st.integers(0, 2**62),
+        window=st.floats(min_value=0, allow_nan=False),
+    )
+)
+def test_a_heartbeat_survives_the_wire(heartbeat: Heartbeat) -> None:
+    assert decode_heartbeat(encode_heartbeat(heartbeat)) == heartbeat
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        control_pb2.Heartbeat(),
+        control_pb2.Heartbeat(node="n", lease_ttl_ns=-1),
+        control_pb2.Heartbeat(node="n", limit=-1),
+        control_pb2.Heartbeat(node="n", window=float("nan")),
+    ],
+)
+def test_a_heartbeat_that_makes_no_sense_is_refused(message: control_pb2.Heartbeat) -> None:
+    with pytest.raises(RemoteEventError, match="makes no sense"):
+        decode_heartbeat(message.SerializeToString())

@@ -1,0 +1,38 @@
+"""Names on the bus."""
+
+import pytest
+
+from controlplane.core.errors import ConfigError
+from controlplane.wire import subjects
+
+
+def test_subjects_lie_below_their_node() -> None:
+    assert subjects.event_subject("gpu-1", "engine") == "penstock.v1.gpu-1.event.engine"
+    assert subjects.all_events_subject("gpu-1") == "penstock.v1.gpu-1.event.*"
+    assert subjects.command_subject("gpu-1") == "penstock.v1.gpu-1.command"
+    assert subjects.heartbeat_subject("gpu-1") == "penstock.v1.gpu-1.heartbeat"
+    assert subjects.status_subject("gpu-1") == "penstock.v1.gpu-1.status"
+    assert subjects.stream_name("gpu-1") == "PENSTOCK-gpu-1"
+
+
+@pytest.mark.parametrize("name", ["", "a.b", "a b", "*", ">", "a/b", "é", "x" * 65, "a\n"])
+def test_a_name_that_would_break_a_subject_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="expected node to be 1 to 64 letters") as caught:
+        subjects.event_subject(name, "engine")
+    assert caught.value.field == "node"
+
+
+def test_the_refusal_suggests_a_name() -> None:
+    with pytest.raises(ConfigError, match="'gpu-1-example-com' would do"):
+        subjects.command_subject("gpu-1.example.com")
+
+
+def test_a_publisher_splits_into_what_it_was_made_of() -> None:
+    name = subjects.publisher_name("gpu-1", "engine", "b00t")
+    assert subjects.split_publisher(name) == ("gpu-1", "engine", "b00t")
+
+
+@pytest.mark.parametrize("publisher", ["", "a/b", "a/b/c/d", "a//c", "a b/c/d"])
+def test_what_is_no_publisher_is_refused(publisher: str) -> None:
+    with pytest.raises(ConfigError, match="node/role/boot"):
+        subjects.split_publisher(publisher)

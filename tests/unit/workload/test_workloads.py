@@ -1,0 +1,107 @@
+"""Scaling, synthetic workloads and arrivals."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controlplane.core.errors import ConfigError
+from controlplane.workload.arrivals import Closed, Poisson, arrival_times_ns, parse_arrival
+from controlplane.workload.scale import Scale
+from controlplane.workload.synthetic import WORKLOADS, synthesize
+from controlplane.workload.trace import ProgramTrace, Trace, Turn, reusable_tokens
+
+FACTORS = st.floats(0.001, 10)
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 5000)), min_size=1, max_size=8),
+    tokens=FACTORS,
+    outputs=FACTORS,
+)
+def test_scaling_keeps_growth_and_at_least_one_token(
+    sizes: list[tuple[int, int]], tokens: float, outputs: float
+) -> None:
+    turns = tuple(Turn(input_tokens=i, output_tokens=o, tool="t", tool_ms=8.0) for i, o in sizes)
+    program = ProgramTrace(program_id="p", source="s", turns=turns)
+    scaled = Scale(tokens=tokens, outputs=outputs, tools=0.5).apply_program(program).turns
+    assert len(scaled) == len(turns)
+    assert all(t.input_tokens >= 1 and t.output_tokens >= 1 and t.tool_ms == 4.0 for t in scaled)
+    for k in range(1, len(turns)):
+        if reusable_tokens(turns[k - 1], turns[k]):
+            assert reusable_tokens(scaled[k - 1], scaled[k]) > 0
+
+
+def test_a_scale_of_one_changes_nothing_and_a_bad_one_is_refused() -> None:
+    trace = synthesize("bfcl-v4", programs=3)
+    assert Scale().apply(trace) is trace
+    assert str(Scale(tokens=0.05, outputs=0.1)) == "tokens x0.05, outputs x0.1, tools x1"
+    with pytest.raises(ConfigError, match=r"0 < scale\.tokens, got 0"):
+        Scale(tokens=0)
+    with pytest.raises(ConfigError, match=r"scale\.tools"):
+        Scale(tools=float("nan"))
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_synthetic_workloads_match_the_published_statistics(name: str) -> None:
+    statistics = WORKLOADS[name]
+    trace = synthesize(name, programs=800, seed=5)
+    turns = np.array([len(p.turns) for p in trace.programs])
+    tokens = np.array([p.tokens for p in trace.programs])
+    tool_ms = np.array([t.tool_ms for p in trace.programs for t in p.turns if t.tool_ms is not None])
+    for sample, (mean, deviation) in ((turns, statistics.turns), (tokens, statistics.tokens)):
+        assert sample.mean() == pytest.approx(mean, rel=0.06)
+        assert sample.std() == pytest.approx(deviation, rel=0.12)
+    assert tool_ms.mean() == pytest.approx(statistics.tool_ms[0], rel=0.12)
+    # The deviation of a heavy-tailed sample converges slowly and from below.
+    assert tool_ms.std() == pytest.approx(statistics.tool_ms[1], rel=0.35)
+    assert all(reusable_tokens(a, b) for p in trace.programs for a, b in zip(p.turns, p.turns[1:], strict=False))
+    assert all(p.turns[-1].tool_ms is None for p in trace.programs)
+
+
+def test_synthetic_workloads_are_reproducible() -> None:
+    assert synthesize("swe-bench", programs=5, seed=3) == synthesize("swe-bench", programs=5, seed=3)
+    assert synthesize("swe-bench", programs=5, seed=3) != synthesize("swe-bench", programs=5, seed=4)
+    assert (
+        synthesize("swe-bench", programs=9, seed=3).programs[:5]
+        == synthesize("swe-bench", programs=5, seed=3).programs
+    )
+    with pytest.raises(ConfigError, match="there is no 'swe'; built in: swe-bench, "):
+        synthesize("swe", programs=1)
+    with pytest.raises(ConfigError, match="programs"):
+        synthesize("swe-bench", programs=0)
+
+
+def test_arrivals_are_parsed() -> None:
+    assert parse_arrival("poisson:0.2") == Poisson(0.2)
+    assert parse_arrival("closed:8") == Closed(8)
+    assert (str(Poisson(0.2)), str(Closed(8))) == ("poisson:0.2", "closed:8")
+
+
+@pytest.mark.parametrize("text", ["", "poisson", "poisson:", "poisson:x", "closed:1.5", "uniform:3"])
+def test_unreadable_arrivals_are_explained(text: str) -> None:
+    with pytest.raises(ConfigError, match=r'expected "poisson:RATE" \(programs a second\) or "closed:N"'):
+        parse_arrival(text)
+
+
+@pytest.mark.parametrize("text", ["poisson:0", "poisson:-1", "poisson:inf", "poisson:nan", "closed:0"])
+def test_impossible_arrivals_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=f"got '{text}'"):
+        parse_arrival(text)
+
+
+def test_poisson_arrivals_have_their_rate_and_one_pattern_per_seed() -> None:
+    times = arrival_times_ns(4000, 0.5, seed=1)
+    assert times[0] == 0
+    assert times == sorted(times)
+    assert times[-1] / 1e9 == pytest.approx(4000 / 0.5, rel=0.05)
+    assert times == arrival_times_ns(4000, 0.5, seed=1)
+    faster = arrival_times_ns(4000, 1.0, seed=1)
+    assert all(abs(slow - 2 * fast) <= 2 for slow, fast in zip(times, faster, strict=True))
+    assert arrival_times_ns(0, 1.0, seed=1) == []
+
+
+def test_a_trace_counts_its_turns() -> None:
+    trace = synthesize("swe-bench", programs=2)
+    assert trace.turns == sum(len(p.turns) for p in trace.programs)
+    assert Trace(programs=(), rejected=[]).turns == 0
