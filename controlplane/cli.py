@@ -1,10 +1,14 @@
-"""The ``penstock`` command. Heavy imports wait inside the commands: ``penstock up`` must be back in a blink."""
+"""The ``penstock`` command: the daemon, presets and configuration; ``cli_runs`` has what runs workloads.
+
+Heavy imports wait inside the commands: ``penstock up`` must be back in a blink.
+"""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from controlplane.cli_runs import register
 from controlplane.core.errors import ControlPlaneError
 
 app = typer.Typer(
@@ -16,6 +20,7 @@ app = typer.Typer(
 )
 config_app = typer.Typer(no_args_is_help=True, help="Check and show configuration.")
 app.add_typer(config_app, name="config")
+register(app)
 
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", "-c", help="TOML file; `penstock config show` prints one with every key.")

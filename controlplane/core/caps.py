@@ -21,14 +21,17 @@ def cpu_cap(pressure: Pressure) -> int:
 
 
 def kv_cap(pressure: Pressure, *, kv_high: float) -> int:
-    """Active programs, plus as many queued ones as the free part of the pool holds.
+    """Active programs, plus as many queued ones as the free part of the pool holds once they have grown.
 
-    The free part is scaled by s, which falls from 1 to 0 as use rises to ``kv_high``: admission relaxes as
-    headroom disappears, where a hard threshold would toggle.
+    An agent's context grows severalfold after admission, and a grant is not taken back. So a program counts with
+    what programs usually come to hold, if that is more than what it holds or asks for now. The free part is scaled
+    by s, which falls from 1 to 0 as use rises to ``kv_high``: admission relaxes as headroom disappears, where a
+    hard threshold would toggle.
     """
     if pressure.kv_total_blocks <= 0 or pressure.queued_blocks_mean <= 0:
         return NO_CAP
-    scale = min(1.0, max(0.0, (kv_high - pressure.kv_use_ratio) / _SOFT_CAP_WIDTH))
-    headroom_blocks = max(0, pressure.kv_total_blocks - pressure.kv_demand_blocks)
-    fitting = floor(scale * headroom_blocks / pressure.queued_blocks_mean)
+    total, footprint = pressure.kv_total_blocks, pressure.kv_footprint_blocks
+    demand_blocks = max(pressure.kv_demand_blocks, pressure.programs_active * footprint)
+    scale = min(1.0, max(0.0, (kv_high - demand_blocks / total) / _SOFT_CAP_WIDTH))
+    fitting = floor(scale * max(0, total - demand_blocks) / max(pressure.queued_blocks_mean, footprint))
     return max(1, pressure.programs_active + fitting)

@@ -183,6 +183,7 @@ class Controller:
             kv_retained_blocks=pool.retained_blocks if pool else 0,
             kv_demand_blocks=ledger.demand_blocks,
             kv_use_ratio=use_ratio,
+            kv_footprint_blocks=estimates.blocks(estimates.footprint_tokens),
             host_total_blocks=pool.host_total_blocks if pool else 0,
             host_used_blocks=pool.host_used_blocks if pool else 0,
             tools_active=totals.tools_active,

@@ -12,6 +12,8 @@ from controlplane.core.types import NANOSECONDS_PER_SECOND
 
 _MOST_TOOLS = 512  # names beyond that are counted under the empty name alone
 _FEWEST_FOR_MEDIAN = 5
+_GROWTH_PRIOR = 4.0  # mean context over first prompt; 4 to 8 in published agent traces
+_ENDED_TO_TRUST = 10
 
 
 @dataclass(slots=True, kw_only=True)
@@ -19,6 +21,7 @@ class MovingAverage:
     """Exponential moving average; the first observation sets it."""
 
     weight: float = 0.1
+    settle: bool = False  # the plain mean until there are 1/weight observations
     value: float = 0.0
     count: int = 0
 
@@ -26,8 +29,9 @@ class MovingAverage:
         self.count += 1
         if self.count == 1:
             self.value = observed
-        else:
-            self.value += self.weight * (observed - self.value)
+            return
+        weight = max(self.weight, 1 / self.count) if self.settle else self.weight
+        self.value += weight * (observed - self.value)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -127,7 +131,27 @@ class Estimates:
     prefill_ns_per_token: MovingAverage = field(default_factory=MovingAverage)
     eviction_delay: MovingAverage = field(default_factory=MovingAverage)
     shared_tokens: MovingAverage = field(default_factory=MovingAverage)
+    first_prompt: MovingAverage = field(default_factory=MovingAverage)
+    contexts: MovingAverage = field(default_factory=lambda: MovingAverage(weight=0.005, settle=True))
     turns: Memoryfulness = field(default_factory=Memoryfulness)
+
+    @property
+    def footprint_tokens(self) -> float:
+        """What an active program's context usually comes to, over its turns; 0 while nothing is known.
+
+        Programs that were all admitted a moment ago are all short, so until some have run to their end the mean
+        of what was seen says little, and a multiple of the first prompt stands in for it.
+        """
+        if self.turns.programs >= _ENDED_TO_TRUST:
+            return self.contexts.value
+        return max(self.contexts.value, _GROWTH_PRIOR * self.first_prompt.value)
+
+    def turn_ended(self, prompt_tokens: int, output_tokens: int, *, first: bool) -> None:
+        """Learn one turn's sizes."""
+        self.output.add(output_tokens)
+        self.contexts.add(prompt_tokens + output_tokens)
+        if first:
+            self.first_prompt.add(prompt_tokens)
 
     def tool_ended(self, tool: str, duration_ns: int, *, crowded: bool) -> None:
         """Learn one tool call."""

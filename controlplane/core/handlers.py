@@ -46,8 +46,6 @@ def turn_queued(ledger: "Ledger", event: ev.TurnQueued, now_ns: int) -> None:
     blocks = _estimate_blocks(ledger, program, event)
     held = Held(program_id=event.program_id, publisher=event.publisher, blocks=blocks)
     ledger.hold(event.turn_id, held, root, now_ns)
-    if root.status is Status.ACTIVE:
-        ledger.askers[root.program_id] = None
 
 
 def _estimate_blocks(ledger: "Ledger", program: Program, event: ev.TurnQueued) -> int:
@@ -62,10 +60,7 @@ def _estimate_blocks(ledger: "Ledger", program: Program, event: ev.TurnQueued) -
 
 
 def turn_abandoned(ledger: "Ledger", event: ev.TurnAbandoned, now_ns: int) -> None:
-    held = ledger.state.held.get(event.turn_id)
-    if held is not None:
-        ledger.let_go(event.turn_id)
-        ledger.note_idle(ledger.programs[held.program_id], now_ns)
+    ledger.let_go(event.turn_id, now_ns)
 
 
 # Turns in the engine
@@ -75,7 +70,7 @@ def turn_submitted(ledger: "Ledger", event: ev.TurnSubmitted, now_ns: int) -> No
     turn_id, state = event.turn_id, ledger.state
     if turn_id in state.running:
         return  # requeued after a retraction
-    ledger.let_go(turn_id)
+    ledger.let_go(turn_id, now_ns)
     if state.early_ends.pop(turn_id, None) is not None:
         return
     program = ledger.program(event.program_id, now_ns)
@@ -131,7 +126,7 @@ def turn_ended(ledger: "Ledger", event: ev.TurnEnded, now_ns: int) -> None:
     program = ledger.program(event.program_id, now_ns)
     turn = ledger.state.running.get(event.turn_id)
     if turn is None:
-        ledger.let_go(event.turn_id)  # it ran, or it never will
+        ledger.let_go(event.turn_id, now_ns)  # it ran, or it never will
         ledger.ended_early(event.turn_id, event.publisher, now_ns, "turn")
     elif turn.program_id != event.program_id:
         raise RemoteEventError(
@@ -150,7 +145,7 @@ def turn_ended(ledger: "Ledger", event: ev.TurnEnded, now_ns: int) -> None:
     program.may_end = event.tool_calls == 0 and not program.open_tools
     ledger.charge(program, ledger.estimates.blocks(program.context_tokens))
     if not program.quarantined:
-        ledger.estimates.output.add(event.output_tokens)
+        ledger.estimates.turn_ended(event.prompt_tokens, event.output_tokens, first=program.turn_index == 1)
     if event.tool:
         program.tool = event.tool
         ledger.changed[program.program_id] = None
@@ -223,7 +218,8 @@ def pool_sampled(ledger: "Ledger", event: ev.PoolSampled, now_ns: int) -> None:
     before = ledger.state.retractions.get(event.publisher, event.retractions)
     ledger.state.signals.retractions += max(0, event.retractions - before)
     ledger.state.retractions[event.publisher] = event.retractions
-    ledger.estimates.block_tokens = max(1, event.block_tokens)
+    if event.block_tokens != ledger.estimates.block_tokens:
+        ledger.resize_blocks(max(1, event.block_tokens))
     ledger.state.pool = event
 
 
@@ -252,7 +248,9 @@ def publisher_state(ledger: "Ledger", event: ev.PublisherState, now_ns: int) -> 
         keep={t.turn_id for t in (*event.held_turns, *event.open_turns)} | {c.call_id for c in event.open_tools},
     )
     for name in event.granted:
-        ledger.move(ledger.program(name, now_ns), Trigger.SUBMIT, now_ns)
+        program = ledger.program(name, now_ns)
+        ledger.move(ledger.root_of(program, now_ns), Trigger.SUBMIT, now_ns)
+        ledger.move(program, Trigger.SUBMIT, now_ns)
     for turn in event.open_turns:
         submitted = ev.TurnSubmitted(
             publisher=publisher,
@@ -287,9 +285,7 @@ def drop_publisher(ledger: "Ledger", publisher: str, now_ns: int, *, keep: Conta
     state = ledger.state
     for key in [key for key, held in state.held.items() if held.publisher == publisher]:
         if key not in keep:
-            program = ledger.programs[state.held[key].program_id]
-            ledger.let_go(key)
-            ledger.note_idle(program, now_ns)
+            ledger.let_go(key, now_ns)
     for key in [key for key, turn in state.running.items() if turn.publisher == publisher]:
         if key not in keep:
             turn_left(ledger, ledger.programs[state.running.pop(key).program_id], now_ns)

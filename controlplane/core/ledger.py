@@ -9,6 +9,7 @@ This file holds the primitives; what each kind of event does with them is in ``h
 
 from collections import deque
 from collections.abc import Iterable
+from math import ceil
 
 from controlplane.core import events as ev
 from controlplane.core.errors import RemoteEventError
@@ -155,6 +156,7 @@ class Ledger:
         name, is_root = program.program_id, not program.parent_id
         program.status = after
         program.warm = False
+        program.queued_at_ns = now_ns if after is Status.WAITING and program.queued_turns else 0
         if after is Status.ACTIVE:
             self.totals.demand_blocks += program.kv_blocks
             self.totals.charged += 1
@@ -188,7 +190,7 @@ class Ledger:
         for turn_id in list(self._held_of.get(program.root_id, ())):
             if held[turn_id].program_id == program.program_id:
                 blocks = max(blocks, held[turn_id].blocks)
-                self.let_go(turn_id)
+                self.let_go(turn_id, now_ns)
         # Until the engine reports the turn, the estimate stands for it: the next tick may come before.
         self.charge(program, blocks)
         self.move(program, Trigger.ADMIT, now_ns)
@@ -258,20 +260,34 @@ class Ledger:
             self.totals.demand_blocks += blocks - program.kv_blocks
         program.kv_blocks = blocks
 
+    def resize_blocks(self, block_tokens: int) -> None:
+        """Blocks hold ``block_tokens`` from now on: turns may have been queued before the engine said so."""
+        ratio = self.estimates.block_tokens / block_tokens
+        self.estimates.block_tokens = block_tokens
+        for program in self.programs.values():
+            program.kv_blocks = ceil(program.kv_blocks * ratio)
+            program.queued_blocks = 0
+        for held in self.state.held.values():
+            held.blocks = max(1, ceil(held.blocks * ratio))
+            self.programs[self.programs[held.program_id].root_id].queued_blocks += held.blocks
+        self.totals = Totals.of(self.state)
+
     def hold(self, turn_id: str, held: Held, root: Program, now_ns: int) -> None:
         """A turn begins to wait at the gate."""
         self.state.held[turn_id] = held
         self._held_of.setdefault(root.program_id, {})[turn_id] = None
-        if not root.queued_turns:
+        if not root.queued_at_ns and root.status is not Status.ACTIVE:  # who left and asks again keeps its place
             root.queued_at_ns = now_ns
         self._queue_more(root, 1, held.blocks)
 
-    def let_go(self, turn_id: str) -> None:
+    def let_go(self, turn_id: str, now_ns: int) -> None:
         """A turn waits no longer, whether it was granted, ran unasked, or left."""
         held = self.state.held.pop(turn_id, None)
         if held is None:
             return
-        root = self.programs[self.programs[held.program_id].root_id]
+        program = self.programs[held.program_id]
+        self.note_idle(program, now_ns)
+        root = self.programs[program.root_id]
         turns = self._held_of[root.program_id]
         del turns[turn_id]
         if not turns:
@@ -316,8 +332,6 @@ class Ledger:
         root.queued_blocks += blocks
         if root.program_id in self.queue:
             self.totals.queued_blocks += blocks
-        if not root.queued_turns:
-            root.queued_at_ns = 0
         self._requeue(root)
 
     def _requeue(self, program: Program) -> None:
@@ -330,6 +344,8 @@ class Ledger:
         elif not belongs and name in self.queue:
             del self.queue[name]
             self.totals.queued_blocks -= program.queued_blocks
+        if program.status is Status.ACTIVE and program.queued_turns:
+            self.askers[name] = None
         if not belongs and program.status in (Status.WAITING, Status.PAUSED):
             self.dormant[name] = None
         else:
@@ -341,7 +357,7 @@ class Ledger:
         held = self.state.held
         for turn_id in list(self._held_of.get(program.root_id, ())):
             if held[turn_id].program_id == name:
-                self.let_go(turn_id)
+                self.let_go(turn_id, now_ns)
         if program.open_tools:
             for call_id in [key for key, call in self.state.tools.items() if call.program_id == name]:
                 self.drop_tool(call_id, now_ns)

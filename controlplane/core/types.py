@@ -50,7 +50,7 @@ class Program:
     status: Status = Status.WAITING
     arrived_at_ns: int = 0
     admitted_at_ns: int = 0
-    queued_at_ns: int = 0  # when its oldest held turn began to wait; 0: none is held
+    queued_at_ns: int = 0  # since when it wants a slot; 0: it does not
     queued_turns: int = 0
     queued_blocks: int = 0  # the estimate for the turns it waits with
     turn_index: int = 0  # turns ended
@@ -138,6 +138,7 @@ class Pressure:
     kv_retained_blocks: int = 0
     kv_demand_blocks: int = 0  # D: what the active programs need resident
     kv_use_ratio: float = 0.0  # u = D / total; may pass 1
+    kv_footprint_blocks: int = 0  # what an active program usually comes to hold; 0: not known
     host_total_blocks: int = 0
     host_used_blocks: int = 0
     tools_active: int = 0

@@ -27,7 +27,9 @@ ROWS = """
     ended   submit  active
     ended   end     ended
 """
-EXPECTED = {(Status(a), Trigger(t)): Status(b) for a, t, b in (row.split() for row in ROWS.split("\n") if row.split())}
+EXPECTED = {
+    (Status(a), Trigger(t)): Status(b) for a, t, b in (row.split() for row in ROWS.split("\n") if row.split())
+}
 
 
 @pytest.mark.parametrize(("status", "trigger"), list(EXPECTED))

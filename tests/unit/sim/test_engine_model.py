@@ -213,23 +213,17 @@ def test_nothing_runs_but_pins_fill_the_pool() -> None:
 
 
 def test_the_newest_call_is_retracted_and_ends_later_with_all_its_output() -> None:
-    model = engine(pool_blocks=40, max_running=2)
-    model.submit(call("old", 160, 200), 0)
-    model.submit(call("new", 160, 30), 0)
-    model.advance(10 * US)
-    events = finish(model)
-    assert model.pool_sample(10**9).retractions == 0
-    model = engine(pool_blocks=40)
-    for name in ("old", "mid", "new"):
-        model.submit(call(name, 100, 300), 0)
-        events += model.advance(0)
-    events = finish(model)
-    assert model.pool_sample(10**9).retractions >= 1
+    model = engine(pool_blocks=200)
+    model.submit(call("old", 100, 2500), 0)
+    events = model.advance(900 * US)  # the reserve for old's output has decayed by now
+    model.submit(call("new", 100, 1500), 900 * US)
+    events += finish(model)
+    assert model.pool_sample(10**9).retractions == 1
     ends = ended(events)
-    assert {name: end.output_tokens for name, end in ends.items()} == {"old": 300, "mid": 300, "new": 300}
-    assert ends["old"].at_ns <= ends["mid"].at_ns <= ends["new"].at_ns
-    assert len(first(events)) == 3
-    assert sum(isinstance(event, FirstToken) for event in events) == 3
+    assert {name: end.output_tokens for name, end in ends.items()} == {"old": 2500, "new": 1500}
+    assert ends["old"].at_ns < ends["new"].at_ns
+    assert ends["new"].service_ns < ends["new"].at_ns - 900 * US  # it waited between
+    assert sum(isinstance(event, FirstToken) for event in events) == 2
 
 
 def test_aborts() -> None:

@@ -1,0 +1,110 @@
+"""What ``simulate``, ``replay`` and ``engine-double`` put together from their options."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from controlplane.config import Config, parse, show
+from controlplane.core.errors import ConfigError
+from controlplane.core.presets import preset
+from controlplane.sim.profile import load_profile
+from controlplane.sim.simulate import EngineSpec, SimSpec, simulate
+from controlplane.sim.solo import IdealTimes
+from controlplane.wire.log import Header, LogWriter
+from controlplane.workload.arrivals import Arrival
+from controlplane.workload.run import RunResult
+from controlplane.workload.scale import Scale
+from controlplane.workload.synthetic import WORKLOADS, synthesize
+from controlplane.workload.trace import Trace, read_trace
+
+SYNTHETIC = "synthetic:"
+
+
+def load_workload(
+    name: str, *, programs: int = 0, max_context_tokens: int = 0, seed: int = 0, scale: Scale | None = None
+) -> Trace:
+    """A trace file, or ``synthetic:NAME`` for a workload drawn to published statistics.
+
+    ``programs`` 0 means all of a file, 100 of a synthetic one. Raises ``ConfigError``.
+    """
+    if name.startswith(SYNTHETIC):
+        trace = synthesize(name.removeprefix(SYNTHETIC), programs=programs or 100, seed=seed)
+    else:
+        trace = read_trace(
+            name, max_programs=programs or None, max_context_tokens=max_context_tokens or None, on_bad="reject"
+        )
+    return (scale or Scale()).apply(trace)
+
+
+def default_workload() -> str:
+    """Real traces where they lie beside this checkout, else a built-in workload."""
+    folders = (Path.cwd(), Path(__file__).parents[1])
+    for folder in folders:
+        found = sorted((folder.parent / "shared" / "traces").glob("isobench*.jsonl.gz"))
+        if found:
+            return str(found[0])
+    return f"{SYNTHETIC}{next(iter(WORKLOADS))}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulateOptions:
+    """``penstock simulate``: every preset at every arrival with every seed."""
+
+    trace: Trace
+    presets: Sequence[str]
+    arrivals: Sequence[Arrival]
+    seeds: Sequence[int] = (1,)
+    profile: str = "h200-llama31-8b"
+    pool_tokens: int = 0
+    chunk_tokens: int = 8192
+    programs: int = 0
+    shared_prefix_tokens: int = 2000
+    cpus: float = 8.0
+    tool_slots: int = 0
+    config: Config | None = None  # its control rules and policies hold for its own preset
+    record: Path | None = None
+
+
+def simulate_all(
+    options: SimulateOptions, progress: Callable[[str, int, int], None] | None = None
+) -> list[RunResult]:
+    """Run the grid in order. ``progress`` is told the run's label, programs ended and programs in all."""
+    engine = EngineSpec(
+        profile=load_profile(options.profile), pool_tokens=options.pool_tokens, chunk_tokens=options.chunk_tokens
+    )
+    ideal = IdealTimes(lambda: engine.build(preset("fcfs")))
+    runs = []
+    grid = [(a, s, p) for a in options.arrivals for s in options.seeds for p in options.presets]
+    if options.record is not None and len(grid) > 1:
+        raise ConfigError("--record writes one run: give one preset, one arrival and one seed")
+    for arrival, seed, name in grid:
+        label = f"{name} {arrival} seed {seed}"
+        spec = SimSpec(
+            trace=options.trace,
+            arrival=arrival,
+            engine=engine,
+            preset=preset(name),
+            seed=seed,
+            programs=options.programs,
+            shared_prefix_tokens=options.shared_prefix_tokens,
+            cpus=options.cpus,
+            tool_slots=options.tool_slots,
+            label=label,
+        )
+        if options.config is not None:
+            spec = replace(spec, rules=options.config.control)
+            if options.config.policies.name == name:
+                spec = replace(spec, preset=options.config.policies)
+        report = None if progress is None else _labelled(progress, label)
+        if options.record is None:
+            runs.append(simulate(spec, ideal=ideal, progress=report))
+            continue
+        header = Header(node="sim", preset=name, config=show(options.config or parse({"preset": name})))
+        with LogWriter(options.record, header) as log:
+            runs.append(simulate(spec, ideal=ideal, recorder=log, progress=report))
+    return runs
+
+
+def _labelled(progress: Callable[[str, int, int], None], label: str) -> Callable[[int, int, int, int], None]:
+    return lambda ended, total, turns, now_ns: progress(label, ended, total)
+

@@ -1,0 +1,357 @@
+"""Ledger and controller under arbitrary interleavings.
+
+Several programs, children among them, with publishers whose events are duplicated, lost, late and out of order,
+that contradict themselves, restart and tell their whole state; ticks, and daemons that die between any two steps.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hypothesis import note
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from controlplane.core import commands as cmd
+from controlplane.core import events as ev
+from controlplane.core.admission.fixed import Fixed
+from controlplane.core.controller import Controller, ControllerState
+from controlplane.core.ledger import Ledger
+from controlplane.core.presets import PRESETS, Preset
+from controlplane.core.records import LedgerState, Totals, waiting_roots
+from controlplane.core.types import Status, seconds
+from controlplane.shell import snapshot
+
+PARENTS = {"a": "", "b": "", "c": "", "a1": "a", "a2": "a1", "b1": "b"}
+PRESET_CHOICES: dict[str, Preset] = {
+    **PRESETS,
+    **{f"fixed-{k}": replace(PRESETS["fcfs"], admission=Fixed(window=k)) for k in (1, 2)},
+}
+programs = st.sampled_from(sorted(PARENTS))
+turns = st.integers(0, 7).map("turn-{}".format)
+calls = st.integers(0, 4).map("call-{}".format)
+tool_names = st.sampled_from(["bash", "pytest", ""])
+figures = st.sampled_from([0, 1, 50, 400, 5000])
+roles = st.sampled_from(["gate", "engine", "tool"])
+
+
+class Wire:
+    """One publisher's way to the daemon: it numbers, and then things happen to the events."""
+
+    def __init__(self, role: str, boot: int = 1) -> None:
+        self.role, self.boot, self.sent = role, boot, 0
+
+    def number(self, event: ev.Event) -> ev.Event:
+        self.sent += 1
+        return replace(event, publisher=f"node/{self.role}/{self.boot}", sequence=self.sent)
+
+
+class ControllerMachine(RuleBasedStateMachine):
+    @initialize(preset=st.sampled_from(sorted(PRESET_CHOICES)))
+    def start(self, preset: str) -> None:
+        self.preset = PRESET_CHOICES[preset]
+        self.controller = Controller(self.preset)
+        self.now_ns = seconds(100)
+        self.wires = {role: Wire(role) for role in ("gate", "engine", "tool", "host")}
+        self.late: list[ev.Event] = []
+        self.seen: list[ev.Event] = []
+
+    @property
+    def state(self) -> LedgerState:
+        return self.controller.state.ledger
+
+    def receive(self, event: ev.Event) -> None:
+        self.seen.append(event)
+        self.controller.receive(event, self.now_ns)
+
+    def publish(self, role: str, event: ev.Event) -> None:
+        self.receive(self.wires[role].number(event))
+
+    # Events
+
+    @rule(program=programs, turn=turns, tokens=figures, named=st.booleans())
+    def ask(self, program: str, turn: str, tokens: int, named: bool) -> None:
+        parent = PARENTS[program] if named else ""
+        self.publish(
+            "gate", ev.TurnQueued(program_id=program, turn_id=turn, prompt_tokens=tokens, parent_id=parent)
+        )
+
+    @rule(program=programs, named=st.booleans())
+    def arrive(self, program: str, named: bool) -> None:
+        self.publish("gate", ev.ProgramArrived(program_id=program, parent_id=PARENTS[program] if named else ""))
+
+    @rule(program=programs, turn=turns)
+    def abandon(self, program: str, turn: str) -> None:
+        self.publish("gate", ev.TurnAbandoned(program_id=program, turn_id=turn))
+
+    @rule(program=programs, turn=turns, blocks=figures)
+    def submit(self, program: str, turn: str, blocks: int) -> None:
+        self.publish("engine", ev.TurnSubmitted(program_id=program, turn_id=turn, projected_blocks=blocks))
+
+    @precondition(lambda self: self.state.running)
+    @rule(data=st.data(), prompt=figures, cached=figures)
+    def prefill(self, data: st.DataObject, prompt: int, cached: int) -> None:
+        turn = data.draw(st.sampled_from(sorted(self.state.running)))
+        name = self.state.running[turn].program_id
+        self.publish(
+            "engine",
+            ev.FirstToken(program_id=name, turn_id=turn, prompt_tokens=prompt, cached_tokens=cached, prefill_ns=9),
+        )
+
+    @precondition(lambda self: self.state.running)
+    @rule(data=st.data(), tokens=figures, calls=st.integers(-1, 2), tool=tool_names, ok=st.booleans())
+    def finish(self, data: st.DataObject, tokens: int, calls: int, tool: str, ok: bool) -> None:
+        turn = data.draw(st.sampled_from(sorted(self.state.running)))
+        name = self.state.running[turn].program_id
+        self.publish(
+            "engine",
+            ev.TurnEnded(program_id=name, turn_id=turn, prompt_tokens=tokens, tool_calls=calls, tool=tool, ok=ok),
+        )
+
+    @rule(program=programs, turn=turns)
+    def finish_anything(self, program: str, turn: str) -> None:
+        self.publish("engine", ev.TurnEnded(program_id=program, turn_id=turn, prompt_tokens=10))
+
+    @rule(program=programs, call=calls, tool=tool_names, started=st.booleans())
+    def begin_tool(self, program: str, call: str, tool: str, started: bool) -> None:
+        kind = ev.ToolStarted if started else ev.ToolEnqueued
+        self.publish("tool", kind(program_id=program, call_id=call, tool=tool))
+
+    @rule(program=programs, call=calls, tool=tool_names)
+    def end_tool(self, program: str, call: str, tool: str) -> None:
+        self.publish("tool", ev.ToolEnded(program_id=program, call_id=call, tool=tool, duration_ns=seconds(1)))
+
+    @rule(program=programs)
+    def end(self, program: str) -> None:
+        self.publish("tool", ev.ProgramEnded(program_id=program))
+
+    @rule(
+        total=st.sampled_from([0, 500, 10_000]),
+        retractions=st.integers(0, 3),
+        block_tokens=st.sampled_from([1, 16]),
+    )
+    def sample_pool(self, total: int, retractions: int, block_tokens: int) -> None:
+        self.publish(
+            "engine",
+            ev.PoolSampled(total_blocks=total, free_blocks=0, retractions=retractions, block_tokens=block_tokens),
+        )
+
+    @rule(cpus=st.sampled_from([0.0, 0.5, 2.0]))
+    def sample_host(self, cpus: float) -> None:
+        self.publish("host", ev.HostSampled(cpus=cpus))
+
+    @rule(command_id=st.integers(0, 50), program=programs, applied=st.booleans())
+    def answer(self, command_id: int, program: str, applied: bool) -> None:
+        kind = ev.CommandApplied if applied else ev.CommandRejected
+        self.publish("engine", kind(command_id=command_id, program_id=program))
+
+    @rule(role=roles, data=st.data())
+    def tell_state(self, role: str, data: st.DataObject) -> None:
+        some = st.lists(st.tuples(programs, turns), max_size=3, unique_by=lambda pair: pair[1])
+
+        def draw_turns(parent: bool) -> Sequence[ev.OpenTurn]:
+            return [
+                ev.OpenTurn(program_id=p, turn_id=t, blocks=9, parent_id=PARENTS[p] if parent else "")
+                for p, t in data.draw(some)
+            ]
+
+        state = ev.PublisherState(role=role)
+        if role == "gate":
+            granted = data.draw(st.lists(programs, max_size=2))
+            state = replace(state, held_turns=draw_turns(parent=True), granted=granted)
+        elif role == "engine":
+            pins = [ev.Pin(program_id=p, ttl_ns=seconds(3)) for p in data.draw(st.lists(programs, max_size=2))]
+            state = replace(state, open_turns=draw_turns(parent=False), pins=pins)
+        else:
+            tools = data.draw(st.lists(st.tuples(programs, calls, st.booleans()), max_size=3))
+            state = replace(
+                state,
+                open_tools=[ev.OpenTool(program_id=p, call_id=c, tool="bash", started=s) for p, c, s in tools],
+            )
+        self.publish(role, state)
+
+    # What happens to events on the way
+
+    @rule(role=roles, count=st.integers(1, 3))
+    def lose(self, role: str, count: int) -> None:
+        self.wires[role].sent += count
+
+    @rule(role=roles, program=programs, turn=turns)
+    def delay(self, role: str, program: str, turn: str) -> None:
+        events: dict[str, ev.Event] = {
+            "gate": ev.TurnQueued(program_id=program, turn_id=turn, prompt_tokens=40),
+            "engine": ev.TurnSubmitted(program_id=program, turn_id=turn, projected_blocks=40),
+            "tool": ev.ToolStarted(program_id=program, call_id=turn, tool="bash"),
+        }
+        self.late.append(self.wires[role].number(events[role]))
+
+    @precondition(lambda self: self.late)
+    @rule(data=st.data())
+    def deliver_late(self, data: st.DataObject) -> None:
+        self.receive(self.late.pop(data.draw(st.integers(0, len(self.late) - 1))))
+
+    @precondition(lambda self: self.seen)
+    @rule(data=st.data())
+    def deliver_again(self, data: st.DataObject) -> None:
+        event = data.draw(st.sampled_from(self.seen[-10:]))
+        duplicates = self.state.counts.duplicates
+        before = snapshot_of(self.controller.state)
+        known = event.publisher in self.state.sequences and not _may_be_missing(self.state, event)
+        self.receive(event)
+        if known:
+            assert self.state.counts.duplicates == duplicates + 1
+            assert without_counts(before) == without_counts(snapshot_of(self.controller.state))
+
+    @rule(role=roles)
+    def restart_publisher(self, role: str) -> None:
+        self.wires[role] = Wire(role, self.wires[role].boot + 1)
+
+    # Time
+
+    @rule(after_s=st.sampled_from([0, 0.01, 1, 5, 11, 35, 61, 121, 901]))
+    def tick(self, after_s: float) -> None:
+        self.now_ns += seconds(after_s)
+        commands = self.controller.tick(self.now_ns)
+        self.check_commands(commands)
+
+    def check_commands(self, commands: Sequence[cmd.Command]) -> None:
+        sent = self.controller.state.commands_sent
+        assert [c.command_id for c in commands] == list(range(sent - len(commands) + 1, sent + 1))
+        assert all(c.reason for c in commands)
+        assert all(c.ttl_ns > 0 for c in commands if isinstance(c, cmd.Retain | cmd.Admit))
+        # Whoever held a slot and still had held turns was told so, and every ask of that kind is answered.
+        assert not self.controller.ledger.askers
+        admits = [c for c in commands if isinstance(c, cmd.Admit)]
+        assert len({c.program_id for c in admits}) == len(admits)
+        limit = self.controller.window.limit
+        if limit and any(c.reason.startswith("slot ") for c in admits):
+            rescued = sum(c.reason.startswith("the engine was idle") for c in admits)
+            assert self.controller.ledger.totals.active_roots - rescued <= limit
+
+    @rule(after_s=st.sampled_from([0, 1, 11, 61]))
+    def die_and_decide_the_same(self, after_s: float) -> None:
+        """A daemon restored from a snapshot issues the commands that the first would have."""
+        restored = Controller(self.preset, state=round_trip(self.controller.state, self.preset))
+        assert restored.state == self.controller.state
+        self.now_ns += seconds(after_s)
+        expected = self.controller.tick(self.now_ns)
+        decided = restored.tick(self.now_ns)
+        note(f"decided {decided}")
+        assert decided == expected
+        self.controller = restored
+
+    @rule(after_s=st.sampled_from([0, 1, 11, 61]))
+    def die_after_sending(self, after_s: float) -> None:
+        """The snapshot is older than the last commands: the new daemon reads them back."""
+        restored = Controller(self.preset, state=round_trip(self.controller.state, self.preset))
+        self.now_ns += seconds(after_s)
+        sent = self.controller.tick(self.now_ns)
+        for command in [*sent, *sent]:
+            restored.recall(command, self.now_ns)
+        assert restored.state.commands_sent == self.controller.state.commands_sent
+        granted = {c.program_id for c in sent if isinstance(c, cmd.Admit)} & restored.ledger.active.keys()
+        assert granted == {c.program_id for c in sent if isinstance(c, cmd.Admit)}
+        self.controller = restored
+
+    # What always holds
+
+    @invariant()
+    def sums_are_the_records(self) -> None:
+        ledger = self.controller.ledger
+        assert ledger.totals == Totals.of(self.state)
+        assert ledger.demand_blocks >= 0
+
+    @invariant()
+    def indexes_are_the_records(self) -> None:
+        ledger, state = self.controller.ledger, self.state
+        everyone = state.programs.values()
+        assert set(ledger.queue) == {p.program_id for p in waiting_roots(everyone)}
+        assert set(ledger.active) == {p.program_id for p in everyone if p.status is Status.ACTIVE}
+        idle = {p.program_id for p in everyone if p.status in (Status.WAITING, Status.PAUSED)}
+        assert set(ledger.dormant) == idle - set(ledger.queue)
+        rebuilt = Ledger(round_trip(self.controller.state, self.preset).ledger)
+        assert ledger._children == rebuilt._children
+        assert ledger._held_of == rebuilt._held_of
+
+    @invariant()
+    def counts_are_the_records(self) -> None:
+        state = self.state
+        for program in state.programs.values():
+            name = program.program_id
+            running = [key for key, turn in state.running.items() if turn.program_id == name]
+            tools = [key for key, call in state.tools.items() if call.program_id == name]
+            assert (program.open_turns, program.open_tools) == (len(running), len(tools))
+            held = [turn for turn in state.held.values() if state.programs[turn.program_id].root_id == name]
+            assert (program.queued_turns, program.queued_blocks) == (len(held), sum(turn.blocks for turn in held))
+            assert program.status is not Status.ACTIVE or program.queued_at_ns == 0
+            assert not held or program.status is Status.ACTIVE or program.queued_at_ns > 0
+        for table in (state.running, state.tools, state.held):
+            assert {work.program_id for work in table.values()} <= state.programs.keys()
+
+    @invariant()
+    def families_hold_together(self) -> None:
+        programs_now = self.state.programs
+        for program in programs_now.values():
+            if not program.parent_id:
+                assert program.root_id == program.program_id
+                continue
+            root = programs_now.get(program.root_id)
+            assert root is None or not root.parent_id
+            if program.status is Status.ACTIVE:
+                assert root is not None
+                assert root.status is Status.ACTIVE
+
+    @invariant()
+    def nobody_who_asks_is_overlooked(self) -> None:
+        """A root with held turns is in the queue, or is answered at the next tick."""
+        for program in self.state.programs.values():
+            if program.queued_turns:
+                assert program.status in (Status.WAITING, Status.ACTIVE)
+                if program.status is Status.ACTIVE:
+                    assert program.program_id in self.state.askers
+
+    @invariant()
+    def an_open_program_is_not_idle(self) -> None:
+        for program in self.state.programs.values():
+            if program.open_turns or program.open_tools:
+                assert program.idle_since_ns == 0
+            elif (
+                program.status is Status.ACTIVE
+                and not program.queued_turns
+                and not _family_asks(self.state, program)
+            ):
+                assert program.idle_since_ns > 0
+
+
+def _family_asks(state: LedgerState, program: object) -> bool:
+    root_id = program.root_id  # type: ignore[attr-defined]
+    return any(state.programs[turn.program_id].root_id == root_id for turn in state.held.values())
+
+
+def _may_be_missing(state: LedgerState, event: ev.Event) -> bool:
+    sequence = state.sequences[event.publisher]
+    within = any(first <= event.sequence <= last for first, last in sequence.missing)
+    return within or event.sequence >= sequence.expected
+
+
+def snapshot_of(state: ControllerState) -> bytes:
+    return snapshot.take(state, preset="test", stream_sequence=1, stream_created="then", now_ns=1, time_scale=1.0)
+
+
+def without_counts(data: bytes) -> LedgerState:
+    """The ledger but for what a duplicate may change: that its publisher was heard."""
+    ledger = snapshot.read(data).ledger
+    ledger.counts.duplicates = 0
+    for sequence in ledger.sequences.values():
+        sequence.heard_at_ns = sequence.unanswered = 0
+    return ledger
+
+
+def round_trip(state: ControllerState, preset: Preset) -> ControllerState:
+    """Through the snapshot's bytes and back."""
+    data = snapshot.take(
+        state, preset=preset.name, stream_sequence=1, stream_created="then", now_ns=1, time_scale=1.0
+    )
+    return snapshot.restore(snapshot.read(data), preset)
+
+
+TestController = ControllerMachine.TestCase

@@ -1,0 +1,463 @@
+"""What turns do to the ledger: charges, gaps, estimates; late, lost, duplicate and contradictory events."""
+
+import pytest
+from core_driver import Driver, Publisher, of
+
+from controlplane.core import commands as cmd
+from controlplane.core import events as ev
+from controlplane.core.errors import RemoteEventError
+from controlplane.core.ledger import Ledger
+from controlplane.core.types import Status, Tier, seconds
+
+
+def test_a_turn_from_the_gate_to_the_end() -> None:
+    d = Driver()
+    d.pool(block_tokens=16)
+    d.ask("a", tokens=160)
+    assert (d.program("a").status, d.program("a").queued_turns, d.program("a").queued_blocks) == ("waiting", 1, 10)
+    assert list(d.ledger.queue) == ["a"]
+    assert d.admitted() == ["a"]
+    assert (d.program("a").status, d.program("a").queued_turns) == (Status.ACTIVE, 0)
+    d.submit("a", blocks=12)
+    assert (d.program("a").open_turns, d.program("a").kv_blocks, d.program("a").idle_since_ns) == (1, 12, 0)
+    d.wait(3)
+    d.finish("a", prompt=200, output=50)
+    program = d.program("a")
+    assert (program.open_turns, program.turn_index, program.context_tokens) == (0, 1, 250)
+    assert (program.kv_blocks, program.kv_tier, program.idle_since_ns) == (16, Tier.HBM, d.now_ns)
+    assert d.ledger.estimates.output_tokens == 50
+
+
+def test_a_grant_is_charged_with_its_estimate_until_the_engine_reports() -> None:
+    d = Driver()
+    d.pool()
+    d.ask("a", tokens=300)
+    d.tick()
+    assert d.ledger.demand_blocks == 300
+    d.submit("a", blocks=280)
+    assert d.ledger.demand_blocks == 280
+
+
+def test_a_known_context_is_not_charged_less_for_a_small_estimate() -> None:
+    d = Driver()
+    d.pool()
+    d.run_turn("a", prompt=500)
+    d.wait(20)
+    assert of(cmd.Pause, d.tick())
+    assert d.ledger.demand_blocks == 0
+    d.ask("a", "a.2", tokens=5)
+    d.tick()
+    assert d.ledger.demand_blocks == 500
+
+
+def test_a_failed_turn_teaches_nothing() -> None:
+    d = Driver()
+    d.submit("a")
+    d.send(d.engine(ev.TurnEnded, program_id="a", turn_id="a.1", prompt_tokens=9, output_tokens=9, ok=False))
+    program = d.program("a")
+    assert (program.turn_index, program.context_tokens, program.open_turns) == (0, 0, 0)
+    assert d.ledger.estimates.output.count == 0
+
+
+def test_shared_prefixes_are_counted_once() -> None:
+    d = Driver()
+    d.pool()
+    for name in "abc":
+        d.submit(name, blocks=100)
+        d.send(d.engine(ev.FirstToken, program_id=name, turn_id=f"{name}.1", prompt_tokens=100, cached_tokens=40))
+    assert d.ledger.totals.demand_blocks == 300
+    assert d.ledger.demand_blocks == 300 - 2 * 40
+
+
+def test_demand_is_never_negative() -> None:
+    d = Driver()
+    for name in "abc":
+        d.submit(name, blocks=1)
+        d.send(d.engine(ev.FirstToken, program_id=name, turn_id=f"{name}.1", prompt_tokens=100, cached_tokens=40))
+    assert d.ledger.demand_blocks == 0
+
+
+def test_the_estimate_of_a_held_turn_from_bytes_uses_what_was_learned() -> None:
+    d = Driver()
+    d.pool(block_tokens=10)
+    d.send(
+        d.engine(
+            ev.TurnSubmitted, program_id="a", turn_id="a.1", projected_blocks=1, prompt_tokens=100, prompt_bytes=200
+        )
+    )
+    d.finish("a", prompt=100, output=20)
+    d.send(d.gate(ev.TurnQueued, program_id="a", turn_id="a.2", prompt_bytes=260))
+    assert d.program("a").queued_blocks == (100 + 20 + 60 // 2 + 20) // 10
+
+
+def test_a_turn_without_any_figure_is_estimated_at_one_block() -> None:
+    d = Driver()
+    d.ask("a", tokens=0)
+    assert d.program("a").queued_blocks == 1
+
+
+def test_a_retry_of_a_held_turn_keeps_its_place() -> None:
+    d = Driver()
+    d.ask("a")
+    queued_at_ns = d.program("a").queued_at_ns
+    d.wait(3)
+    d.ask("a", tokens=99)
+    assert (d.program("a").queued_at_ns, d.program("a").queued_turns) == (queued_at_ns, 1)
+
+
+def test_an_abandoned_turn_leaves_the_queue() -> None:
+    d = Driver()
+    d.ask("a")
+    d.send(d.gate(ev.TurnAbandoned, program_id="a", turn_id="a.1", reason="client gone"))
+    assert (list(d.ledger.queue), d.ledger.totals.queued_blocks) == ([], 0)
+    assert d.admitted() == []
+
+
+def test_an_unknown_abandoned_turn_is_harmless() -> None:
+    d = Driver()
+    d.send(d.gate(ev.TurnAbandoned, program_id="a", turn_id="nothing"))
+    assert d.counts.contradictions == 0
+
+
+def test_a_turn_that_enters_unasked_takes_a_slot_and_is_counted() -> None:
+    d = Driver()
+    d.submit("a")
+    assert (d.program("a").status, d.ledger.totals.active_roots, d.counts.admitted_unasked) == ("active", 1, 1)
+
+
+def test_a_requeued_turn_is_not_counted_twice() -> None:
+    d = Driver()
+    d.submit("a")
+    d.submit("a")
+    assert d.program("a").open_turns == 1
+
+
+def test_a_continuation_does_not_count_as_unasked() -> None:
+    d = Driver()
+    d.run_turn("a")
+    d.submit("a", "a.2")
+    assert d.counts.admitted_unasked == 1
+
+
+def test_turns_may_overlap() -> None:
+    d = Driver()
+    d.submit("a", "main")
+    d.submit("a", "title")
+    d.finish("a", "title")
+    assert (d.program("a").open_turns, d.program("a").idle_since_ns) == (1, 0)
+    d.finish("a", "main")
+    assert d.program("a").idle_since_ns == d.now_ns
+
+
+# Figures
+
+
+def first_token(d: Driver, name: str, turn: str, **figures: int) -> None:
+    d.send(d.engine(ev.FirstToken, program_id=name, turn_id=turn, **figures))
+
+
+def test_prefill_speed_is_learned_from_what_was_computed() -> None:
+    d = Driver()
+    d.submit("a")
+    first_token(d, "a", "a.1", prompt_tokens=1000, cached_tokens=900, prefill_ns=200_000)
+    assert d.ledger.estimates.prefill_ns(10) == 20_000
+    first_token(d, "a", "a.1", prompt_tokens=1000, cached_tokens=990, prefill_ns=900_000)
+    assert d.ledger.estimates.prefill_ns_per_token.count == 1
+
+
+def test_a_return_to_a_lost_context_teaches_its_delay() -> None:
+    d = Driver()
+    d.run_turn("a", prompt=1000)
+    d.submit("a", "a.2")
+    first_token(d, "a", "a.2", prompt_tokens=1100, cached_tokens=499, launch_delay_ns=7)
+    assert d.ledger.estimates.eviction_delay_ns == 7
+    assert d.ledger.state.signals.cold_returns == 1
+
+
+def test_a_warm_return_teaches_no_delay() -> None:
+    d = Driver()
+    d.run_turn("a", prompt=1000)
+    d.submit("a", "a.2")
+    first_token(d, "a", "a.2", prompt_tokens=1100, cached_tokens=500, launch_delay_ns=7)
+    first_token(d, "a", "a.2", launch_delay_ns=9)
+    assert (d.ledger.estimates.eviction_delay.count, d.ledger.state.signals.cold_returns) == (0, 0)
+
+
+def test_a_compacted_prompt_is_not_a_lost_context() -> None:
+    d = Driver()
+    d.run_turn("a", prompt=10_000)
+    d.submit("a", "a.2")
+    first_token(d, "a", "a.2", prompt_tokens=800, cached_tokens=600)
+    assert d.ledger.estimates.eviction_delay.count == 0
+
+
+def test_a_cold_return_after_a_pause_is_no_sign_of_thrashing() -> None:
+    d = Driver()
+    d.run_turn("a", prompt=1000)
+    d.tick(20)
+    assert d.program("a").status is Status.PAUSED
+    d.submit("a", "a.2")
+    first_token(d, "a", "a.2", prompt_tokens=1100, launch_delay_ns=7)
+    assert (d.ledger.estimates.eviction_delay_ns, d.ledger.state.signals.cold_returns) == (7, 0)
+
+
+# Late, lost, duplicate, contradictory
+
+
+def test_duplicates_change_nothing() -> None:
+    d = Driver()
+    event = d.engine(ev.TurnSubmitted, program_id="a", turn_id="a.1", projected_blocks=5)
+    ended = d.engine(ev.TurnEnded, program_id="a", turn_id="a.1", prompt_tokens=5)
+    d.send(event, event, ended, ended, event)
+    assert (d.program("a").open_turns, d.program("a").turn_index) == (0, 1)
+    assert (d.counts.duplicates, d.counts.applied, d.counts.contradictions) == (3, 2, 0)
+
+
+def test_an_end_before_its_beginning_is_late_where_there_is_a_gap() -> None:
+    d = Driver()
+    begin = d.engine(ev.TurnSubmitted, program_id="a", turn_id="a.1", projected_blocks=5)
+    end = d.engine(ev.TurnEnded, program_id="a", turn_id="a.1", prompt_tokens=5)
+    d.send(end, begin)
+    assert (d.program("a").open_turns, d.counts.late, d.counts.contradictions) == (0, 1, 0)
+    assert d.ledger.state.running == {}
+
+
+def test_a_lost_beginning_does_not_leave_the_turn_in_the_queue() -> None:
+    d = Driver()
+    d.ask("a")
+    d.engine.skip()
+    d.finish("a")
+    assert list(d.ledger.queue) == []
+    assert d.ledger.state.held == {}
+
+
+def test_an_end_that_never_began_is_a_contradiction() -> None:
+    d = Driver()
+    d.finish("a")
+    assert d.counts.contradictions == 1
+    assert (d.program("a").quarantined, d.program("a").accused) == (True, "node/engine/1")
+    assert d.program("a").turn_index == 0
+    assert [c.publisher for c in of(cmd.StateRequest, d.tick())] == ["node/engine/1"]
+
+
+def test_an_end_under_another_name_is_a_contradiction() -> None:
+    d = Driver()
+    d.submit("a", "t")
+    d.finish("b", "t")
+    assert d.counts.contradictions == 1
+    assert (d.program("a").open_turns, d.program("b").open_turns) == (1, 0)
+
+
+def test_an_unnumbered_end_without_a_beginning_is_late() -> None:
+    ledger = Ledger()
+    ledger.apply(ev.TurnEnded(program_id="a", turn_id="t"), 5)
+    assert ledger.state.counts.late == 1
+
+
+def test_the_ledger_raises_what_the_controller_counts() -> None:
+    ledger = Ledger()
+    with pytest.raises(RemoteEventError, match="ended and never began"):
+        ledger.apply(ev.TurnEnded(publisher="p", sequence=1, program_id="a", turn_id="t"), 5)
+
+
+def test_early_ends_are_bounded_and_forgotten() -> None:
+    d = Driver()
+    d.engine.skip()
+    for number in range(5000):
+        d.finish("a", f"t{number}")
+    assert len(d.ledger.state.early_ends) == 4096
+    d.tick(61)
+    assert d.ledger.state.early_ends == {}
+
+
+def test_a_quarantined_programs_output_is_not_learned() -> None:
+    d = Driver()
+    d.finish("a", "never")
+    d.run_turn("a", output=500)
+    assert d.ledger.estimates.output.count == 0
+
+
+# Programs that end
+
+
+def test_an_ended_program_gives_its_slot_and_its_place_back() -> None:
+    d = Driver()
+    d.run_turn("a", prompt=100)
+    d.ask("b")
+    d.end("a")
+    d.end("b")
+    d.end("never seen")
+    assert (d.ledger.totals.active_roots, d.ledger.demand_blocks, list(d.ledger.queue)) == (0, 0, [])
+    assert (d.program("a").status, d.program("a").kv_tier) == (Status.ENDED, Tier.NONE)
+    assert "never seen" not in d.ledger.programs
+    assert d.ledger.estimates.turns.n == 1  # one turn of a; b never ran
+
+
+def test_an_ended_program_may_come_back() -> None:
+    d = Driver()
+    d.run_turn("a", prompt=100)
+    arrived_at_ns = d.program("a").arrived_at_ns
+    d.end("a")
+    d.wait(5)
+    d.ask("a", "a.2")
+    assert d.program("a").arrived_at_ns == arrived_at_ns
+    assert d.admitted() == ["a"]
+    d.end("a")
+    d.submit("a", "a.3")
+    assert d.program("a").status is Status.ACTIVE
+
+
+def test_ended_programs_are_forgotten() -> None:
+    d = Driver()
+    for name in "abc":
+        d.run_turn(name)
+        d.end(name)
+    d.tick(59)
+    assert set(d.ledger.programs) == {"a", "b", "c"}
+    d.ask("b", "b.2")
+    d.tick(2)
+    assert set(d.ledger.programs) == {"b"}
+
+
+def test_an_ended_program_with_an_open_turn_is_remembered_until_that_ends() -> None:
+    d = Driver()
+    d.submit("a")
+    d.end("a")
+    d.tick(61)
+    assert "a" in d.ledger.programs
+    d.send(d.engine(ev.TurnEnded, program_id="a", turn_id="a.1", ok=False))
+    d.tick(61)
+    assert "a" not in d.ledger.programs
+    assert d.counts.contradictions == 0
+
+
+def test_a_tool_of_an_ended_program_outlives_no_record() -> None:
+    """A tool that starts late keeps its program's record, else the publisher's end would find none."""
+    d = Driver()
+    d.run_turn("a")
+    d.end("a")
+    d.start_tool("a")
+    d.tick(61)
+    d.tick(61)
+    assert d.program("a").open_tools == 1
+    d.ledger.forget_publisher("node/tool/1", d.now_ns)
+    assert d.ledger.totals.tools_active == 0
+    d.tick(61)
+    d.tick(61)
+    assert d.ledger.programs == {}
+
+
+def test_memory_returns_to_nothing() -> None:
+    d = Driver()
+    d.pool()
+    for number in range(300):
+        name = f"p{number}"
+        d.ask(name)
+        d.ask(f"{name}.child", parent=name)
+        d.tick()
+        d.run_turn(name)
+        d.run_turn(f"{name}.child")
+        d.start_tool(name)
+        d.end_tool(name)
+        d.end(name)
+    d.tick(61)
+    state = d.ledger.state
+    assert d.ledger.programs == state.held == state.running == state.tools == state.early_ends == {}
+    assert d.ledger.queue == d.ledger.active == d.ledger.dormant == d.ledger.askers == {}
+    assert d.ledger._children == d.ledger._held_of == {}
+    assert not d.ledger._ended
+
+
+# Publishers
+
+
+def test_a_publisher_that_skips_is_asked() -> None:
+    d = Driver()
+    d.submit("a")
+    d.engine.skip(3)
+    d.finish("a")
+    assert d.counts.gaps == 1
+    assert [c.publisher for c in of(cmd.StateRequest, d.tick())] == ["node/engine/1"]
+
+
+def test_numbers_of_two_publishers_do_not_mix() -> None:
+    d = Driver()
+    other = Publisher("node/tool/2")
+    d.start_tool("a")
+    d.send(other(ev.ToolStarted, program_id="b", call_id="b.call", tool="bash"))
+    assert d.counts.duplicates == d.counts.gaps == 0
+
+
+def test_a_restarted_engine_has_dropped_its_turns() -> None:
+    d = Driver()
+    d.submit("a")
+    d.pool(retractions=9)
+    d.start_tool("a")
+    d.engine = Publisher("node/engine/2")
+    d.pool(retractions=2)
+    assert (d.program("a").open_turns, d.program("a").open_tools, d.ledger.state.running) == (0, 1, {})
+    assert "node/engine/1" not in d.ledger.state.sequences
+    assert d.ledger.state.signals.retractions == 0
+
+
+def test_a_restarted_gate_has_dropped_its_held_turns() -> None:
+    d = Driver()
+    d.ask("a")
+    d.gate = Publisher("node/gate/2")
+    d.ask("b")
+    assert list(d.ledger.queue) == ["b"]
+
+
+@pytest.mark.parametrize("second", ["node/tool/2", "other/engine/2", "node2/engine/1", "engine"])
+def test_other_publishers_replace_nobody(second: str) -> None:
+    d = Driver()
+    d.submit("a")
+    d.start_tool("a")
+    d.send(Publisher(second)(ev.ProgramArrived, program_id="b"))
+    assert (d.program("a").open_turns, d.program("a").open_tools) == (1, 1)
+
+
+def test_retractions_count_up_from_the_first_sample() -> None:
+    d = Driver()
+    d.pool(retractions=5)
+    assert d.ledger.state.signals.retractions == 0
+    d.pool(retractions=7)
+    d.pool(retractions=7)
+    d.pool(retractions=8)
+    assert d.ledger.state.signals.retractions == 3
+
+
+def test_answers_to_commands_are_counted_and_a_rejected_pin_is_not_believed() -> None:
+    d = Driver()
+    d.submit("a")
+    d.program("a").retained_until_ns = d.now_ns + 5
+    d.send(d.engine(ev.CommandApplied, command_id=1, program_id="a"))
+    assert d.program("a").retained_until_ns
+    d.send(d.engine(ev.CommandRejected, command_id=2, program_id="a"))
+    d.send(d.engine(ev.CommandRejected, command_id=3, program_id="nobody"))
+    assert d.program("a").retained_until_ns == 0
+    assert (d.counts.commands_applied, d.counts.commands_rejected) == (1, 2)
+
+
+def test_the_longest_gap_is_of_gaps_without_a_tool() -> None:
+    d = Driver()
+    d.run_turn("a")
+    d.wait(4)
+    d.run_turn("a", "a.2")
+    d.start_tool("a")
+    d.wait(9)
+    d.end_tool("a")
+    d.run_turn("a", "a.3")
+    d.wait(2)
+    d.run_turn("a", "a.4")
+    assert d.program("a").longest_gap_ns == seconds(4)
+
+
+def test_waiting_for_us_is_not_part_of_a_gap() -> None:
+    d = Driver()
+    d.run_turn("a")
+    d.wait(4)
+    d.ask("a", "a.2")
+    d.wait(3)
+    d.submit("a", "a.2")
+    assert d.program("a").longest_gap_ns == seconds(4)

@@ -1,0 +1,162 @@
+"""The parts under the engine model: decode batch, profiles, kernel, publisher."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_operations import PROFILE, TOY
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controlplane.core.errors import ConfigError, LocalEventError
+from controlplane.sim.decode_batch import DecodeBatch
+from controlplane.sim.kernel import Kernel
+from controlplane.sim.profile import list_profiles, load_profile
+from controlplane.sim.publisher import Publisher
+
+TURNS = st.lists(st.tuples(st.integers(1, 5000), st.integers(2, 400)), min_size=1, max_size=12)
+
+
+def batch_of(turns: list[tuple[int, int]], block_tokens: int = 16) -> DecodeBatch[str]:
+    batch: DecodeBatch[str] = DecodeBatch(PROFILE, block_tokens)
+    for i, (kv_tokens, output_tokens) in enumerate(turns):
+        batch.join(kv_tokens, 1, output_tokens, f"turn {i}")
+    return batch
+
+
+@given(turns=TURNS, steps=st.integers(1, 300), block_tokens=st.sampled_from([1, 3, 16]))
+def test_sums_over_steps_equal_the_steps(turns: list[tuple[int, int]], steps: int, block_tokens: int) -> None:
+    batch = batch_of(turns, block_tokens)
+    steps = min(steps, batch.steps_to_finish())
+    duration_ps = batch.duration_ps(steps)
+    growth = batch.growth_blocks(0, steps)
+    single = batch_of(turns, block_tokens)
+    single_ps = single_growth = 0
+    for _ in range(steps):
+        single_ps += single.duration_ps(1)
+        single_growth += single.growth_blocks(0, 1)
+        single.advance(1)
+    assert (duration_ps, growth) == (single_ps, single_growth)
+    assert batch.growth_blocks(0, steps // 2) + batch.growth_blocks(steps // 2, steps) == growth
+    assert batch.steps_within(duration_ps) == steps
+    assert batch.steps_within(duration_ps - 1) == steps - 1
+    assert batch.growth_blocks(0, batch.steps_with(growth)) <= growth
+    assert batch.growth_blocks(0, batch.steps_with(growth) + 1) > growth
+
+
+def test_turns_finish_in_order_and_may_leave() -> None:
+    batch = batch_of([(10, 3), (10, 5), (10, 3)])
+    leaver = batch.join(7, 1, 4, "leaver")
+    batch.leave(leaver)
+    assert (batch.steps_to_finish(), batch.remaining_tokens, batch.context_tokens) == (2, 8, 30)
+    assert batch.advance(2) == ["turn 0", "turn 2"]
+    assert (batch.size, batch.remaining_tokens, batch.context_tokens) == (1, 2, 12)
+    assert batch.advance(2) == ["turn 1"]
+
+
+def test_every_built_in_profile_is_sound() -> None:
+    profiles = list_profiles()
+    assert set(profiles) == {"b200", "h100", "h200-llama31-8b", "rtx3090"}
+    for name, source in profiles.items():
+        profile = load_profile(name)
+        assert profile.name == name
+        assert profile.source == source
+        costs = [profile.prefill_ns(start, 1024) for start in range(0, 200_000, 10_000)]
+        assert costs == sorted(costs), "a chunk costs more after more context"
+        assert profile.prefill_ns(0, 3000) + profile.prefill_ns(3000, 5000) == profile.prefill_ns(0, 8000)
+        assert 0 < profile.decode_ps(1, 1000) < profile.decode_ps(32, 32_000)
+    speeds = [load_profile(name).decode_ps(8, 80_000) for name in ("b200", "h100", "rtx3090")]
+    assert speeds == sorted(speeds)
+
+
+def test_the_measured_profile_gives_back_the_calibration() -> None:
+    path = Path(load_profile.__code__.co_filename).parent / "profiles" / "h200-llama31-8b.json"
+    data = json.loads(path.read_text())
+    profile = load_profile("h200-llama31-8b")
+    for tokens, measured_s in data["prefill_s"].items():
+        step_ns = profile.prefill_ns(0, int(tokens)) + profile.step_overhead_ns
+        assert step_ns / 1e9 == pytest.approx(measured_s, rel=1e-6)
+    for shape, measured_s in data["decode_s"].items():
+        batch, context = map(int, shape.split("x"))
+        middle = context + 64  # the calibration decodes 128 tokens
+        assert profile.decode_ps(batch, batch * middle) / 1e12 == pytest.approx(measured_s, rel=0.03)
+
+
+def profile_file(tmp_path: Path, **changes: Any) -> Path:
+    data = json.loads((Path(load_profile.__code__.co_filename).parent / "profiles" / "h100.json").read_text())
+    data |= changes
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({key: value for key, value in data.items() if value is not None}))
+    return path
+
+
+def test_a_profile_file_is_read_by_path(tmp_path: Path) -> None:
+    assert load_profile(profile_file(tmp_path, name="mine")).name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"flops_per_s": None}, "missing required field `flops_per_s`"),
+        ({"flops_per_s": -1.0}, r"`float` > 0\.0 - at `\$\.flops_per_s`"),
+        ({"memory_use_ratio": 1.5}, r"`float` <= 1\.0 - at `\$\.memory_use_ratio`"),
+        ({"memory_bytes": 1e9}, r"\$\.memory_bytes: expected room for .* of weights"),
+        ({"speed": 1}, "unknown field `speed`"),
+        ({"kind": "guessed"}, "Invalid value 'guessed' - at `\\$.kind`"),
+    ],
+)
+def test_a_wrong_profile_file_is_explained(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    path = profile_file(tmp_path, **changes)
+    with pytest.raises(ConfigError, match=message) as error:
+        load_profile(path)
+    assert str(error.value).startswith(str(path))
+
+
+@pytest.mark.parametrize(
+    ("prefill", "message"),
+    [
+        ({"1000": 0.1}, "at least two lengths"),
+        ({"1000": 0.1, "2000": 0.1}, r"\$\.prefill_s\.2000: expected more than"),
+        ({"x": 0.1, "2000": 0.1}, "prompt lengths in tokens as keys"),
+        ({"1000": -0.1, "2000": 0.1}, r"> 0\.0 - at `\$\.prefill_s"),
+    ],
+)
+def test_a_wrong_calibration_is_explained(tmp_path: Path, prefill: dict[str, float], message: str) -> None:
+    source = Path(load_profile.__code__.co_filename).parent / "profiles" / "h200-llama31-8b.json"
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(json.loads(source.read_text()) | {"prefill_s": prefill}))
+    with pytest.raises(ConfigError, match=message):
+        load_profile(path)
+
+
+def test_an_unknown_profile_names_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="no file 'h300'; built in: b200, h100, h200-llama31-8b, rtx3090"):
+        load_profile("h300")
+
+
+def test_the_kernel_runs_by_time_rank_and_order() -> None:
+    kernel = Kernel()
+    seen: list[str] = []
+    kernel.schedule(20, 0, seen.append, "late")
+    kernel.schedule(10, 1, seen.append, "rank 1")
+    kernel.schedule(10, 0, seen.append, "first")
+    kernel.schedule(10, 0, seen.append, "second")
+    kernel.cancel(kernel.schedule(10, 0, seen.append, "cancelled"))
+    kernel.schedule(15, 0, lambda: kernel.schedule(15, 0, seen.append, "same instant"))
+    kernel.run_until(10)
+    assert (seen, kernel.now_ns, kernel.next_ns()) == (["first", "second", "rank 1"], 10, 15)
+    kernel.run_until(18)
+    assert kernel.now_ns == 18
+    with pytest.raises(LocalEventError, match="before 18 ns"):
+        kernel.schedule(17, 0, seen.append, "past")
+    kernel.run_until()
+    assert seen[3:] == ["same instant", "late"]
+    assert kernel.next_ns() is None
+
+
+def test_only_a_named_publisher_counts() -> None:
+    assert [Publisher("").next() for _ in range(2)] == [0, 0]
+    named = Publisher("n")
+    assert [named.next(), named.next()] == [1, 2]
+    assert TOY.source
