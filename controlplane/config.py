@@ -87,7 +87,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text())
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # a wrong syntax or encoding; a number or nesting without end
         raise ConfigError(f"{path}: not TOML: {error}") from error
 
 
@@ -114,7 +114,7 @@ def _policy(kind: str, base: Any, section: Any, path: str) -> Any:
     values = dict(section)
     registry = POLICIES[kind]
     name = values.pop("policy", policy_name(kind, base))
-    if name not in registry:
+    if not isinstance(name, str) or name not in registry:
         raise UnknownPolicy(
             f"{path}.policy: no {kind} policy {name!r}; there are: {', '.join(registry)}", field="policy"
         )
@@ -124,11 +124,14 @@ def _policy(kind: str, base: Any, section: Any, path: str) -> Any:
     return _build(policy, values, path)
 
 
-def _build(cls: type[T], data: Mapping[str, Any], path: str, *, choices: list[str] | None = None, **given: Any) -> T:
-    known = {item.name: item for item in fields(cls)}  # type: ignore[arg-type]
+def _build(
+    cls: type[T], data: Mapping[str, Any], path: str, *, choices: list[str] | None = None, **given: Any
+) -> T:
+    known = [item.name for item in fields(cls) if item.name not in given]  # type: ignore[arg-type]
+    known += choices or []
     for key in data:
         if key not in known:
-            near = difflib.get_close_matches(key, [*known, *(choices or [])], n=1)
+            near = difflib.get_close_matches(key, known, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(known) or 'none'}"
             raise ConfigError(f"{path}.{key}: unknown key{hint}", field=key)
     kinds = get_type_hints(cls)
@@ -175,5 +178,3 @@ def _section(path: str, value: Any, skip: set[str] | None = None) -> list[str]:
 def _values(value: Any) -> list[str]:
     pairs = ((item.name, getattr(value, item.name)) for item in fields(value))
     return [f"{name} = {msgspec.json.encode(inner).decode()}" for name, inner in pairs if not is_dataclass(inner)]
-
-

@@ -47,7 +47,7 @@ MAX_CONTEXT_TOKENS = 48_000
 SHARED_PREFIX_TOKENS = 2000
 TOKENS_PER_WORD = 64
 SIMULATED_RATES = (0.04, 0.06, 0.08, 0.1, 0.14)
-TOOLS = ToolOptions(cpu_ratio=0.3, storm=CpuStorm(start_s=150, end_s=300, factor=12))
+TOOLS = ToolOptions(cpu_ratio=0.3, storm=CpuStorm(start_s=150, end_s=220, factor=6))
 _NODE = "demo"
 _START_TIMEOUT_S = 20.0
 

@@ -29,6 +29,9 @@ class EngineUnavailable(ControlPlaneError):
     """The engine or the bus that leads to it cannot be reached."""
 
 
+_MOST_SHOWN = 10**300
+
+
 def require(field: str, value: float, *, low: float, high: float, ends: str = "[]") -> None:
     """Raise ``ConfigError`` unless ``value`` lies between ``low`` and ``high``.
 
@@ -43,4 +46,6 @@ def require(field: str, value: float, *, low: float, high: float, ends: str = "[
     range_text = f"{low:g} {left} {field}"
     if high != float("inf"):
         range_text += f" {right} {high:g}"
+    if isinstance(value, int):
+        value = max(-_MOST_SHOWN, min(value, _MOST_SHOWN))  # a longer one has no short form
     raise ConfigError(f"expected {range_text}, got {value:g}", field=field)

@@ -223,9 +223,9 @@ class Ledger:
 
     def _forget(self, program: Program) -> None:
         del self.programs[program.program_id]
-        siblings = self._children.get(program.root_id)
-        if program.parent_id and siblings is not None:
-            siblings.pop(program.program_id, None)
+        if program.parent_id:
+            siblings = self._children[program.root_id]
+            del siblings[program.program_id]
             if not siblings:
                 del self._children[program.root_id]
 

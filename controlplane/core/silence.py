@@ -50,9 +50,11 @@ def sweep(ledger: Ledger, rules: SilenceRules, now_ns: int) -> Iterator[Command]
             continue  # a child holds no slot
         elif silent_ns >= _patience_ns(program, rules):
             yield Pause(program_id=name, reason=f"silent for {as_seconds(silent_ns):.0f}s with no tool open")
+    holding = {held.program_id for held in ledger.state.held.values()}  # a child waits with its root
     for name in list(ledger.dormant):
         program = ledger.programs[name]
-        if now_ns - program.last_seen_ns >= seconds(rules.end_after_s) and not program.open_tools:
+        silent = now_ns - program.last_seen_ns >= seconds(rules.end_after_s)
+        if silent and not program.open_tools and name not in holding:
             ledger.end(program, now_ns)
     yield from _ask_silent_publishers(ledger, rules, now_ns)
 
@@ -69,8 +71,7 @@ def _family_is_busy(ledger: Ledger, root: Program) -> bool:
 
 def _let_slot_go(ledger: Ledger, program: Program, now_ns: int, reason: str) -> Iterator[Command]:
     yield Pause(program_id=program.program_id, reason=reason)
-    if program.status is not Status.ENDED:
-        ledger.end(program, now_ns)
+    ledger.end(program, now_ns)
     yield Release(program_id=program.program_id, reason="it ended")
 
 

@@ -8,6 +8,7 @@ obeys the commands that come back, ``control_delay_ns`` later.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Protocol
 
 from controlplane.core import commands as cmd
@@ -92,7 +93,7 @@ class World:
         self._last_turn_ns = 0
         self._upcoming = iter(sessions)
         if arrivals_ns is None:
-            for session in [s for s, _ in zip(self._upcoming, range(at_once), strict=False)]:
+            for session in list(islice(self._upcoming, at_once)):
                 kernel.schedule(0, _WORLD, self._arrive, session)
         else:
             for session, at_ns in zip(sessions, arrivals_ns, strict=True):

@@ -17,7 +17,7 @@ from controlplane.core.errors import ConfigError
 from controlplane.core.types import seconds
 from controlplane.workload.trace_lines import BadProgram, Turn, parse_program, read_lines
 
-__all__ = ["ProgramTrace", "Trace", "Turn", "read_trace", "reusable_tokens"]
+__all__ = ["ProgramTrace", "Trace", "Turn", "gap_ns", "read_trace", "reusable_tokens"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

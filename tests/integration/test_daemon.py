@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from daemon_process import BusClient, DaemonProcess, eventually
+from support.daemon_process import BusClient, DaemonProcess, eventually
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev

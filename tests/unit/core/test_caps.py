@@ -1,5 +1,8 @@
 """W_cpu and the progressive W_kv, by hand."""
 
+from dataclasses import replace
+from itertools import pairwise
+
 import pytest
 
 from controlplane.core.caps import NO_CAP, cpu_cap, kv_cap
@@ -52,5 +55,22 @@ def test_kv_cap(seen: Pressure, cap: int) -> None:
 
 def test_admission_relaxes_without_a_step() -> None:
     fits = [kv_cap(pressure(total=100_000, demand=d, mean=10.0), kv_high=0.95) for d in range(0, 100_000, 500)]
-    assert all(a >= b for a, b in zip(fits, fits[1:], strict=False))
-    assert max(a - b for a, b in zip(fits, fits[1:], strict=False)) <= 120
+    assert all(a >= b for a, b in pairwise(fits))
+    assert max(a - b for a, b in pairwise(fits)) <= 120
+
+
+@pytest.mark.parametrize(
+    ("active", "demand", "footprint", "mean", "cap"),
+    [
+        (2, 100, 100, 10.0, 2 + 8),  # they will come to hold 200: 800 is left for programs of 100
+        (2, 400, 100, 10.0, 2 + 6),  # they hold more than usual already
+        (2, 100, 100, 200.0, 2 + 4),  # those that wait ask for more than usual
+        (9, 100, 100, 10.0, 9),  # 900 of 1000: s = 1/3, and 33 blocks are no program
+        (30, 0, 100, 10.0, 30),
+    ],
+)
+def test_programs_count_with_what_they_usually_come_to_hold(
+    active: int, demand: int, footprint: int, mean: float, cap: int
+) -> None:
+    seen = replace(pressure(demand=demand, mean=mean, active=active), kv_footprint_blocks=footprint)
+    assert kv_cap(seen, kv_high=0.95) == cap

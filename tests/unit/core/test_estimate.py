@@ -131,3 +131,26 @@ def test_the_face_that_policies_see() -> None:
     assert estimates.output_tokens == 12.0
     assert estimates.memoryfulness == 1.0
     assert as_seconds(1_500_000_000) == 1.5
+
+
+def test_an_average_that_settles_is_the_mean_until_it_has_seen_enough() -> None:
+    average = MovingAverage(weight=0.25, settle=True)
+    for value in (1.0, 2.0, 6.0):
+        average.add(value)
+    assert average.value == pytest.approx(3.0)
+    average.add(7.0)
+    average.add(8.0)
+    assert average.value == pytest.approx(4.0 + 0.25 * 4.0)
+
+
+def test_a_footprint_is_a_multiple_of_the_first_prompt_until_programs_have_ended() -> None:
+    estimates = Estimates()
+    assert estimates.footprint_tokens == 0
+    estimates.turn_ended(100, 20, first=True)
+    early = estimates.footprint_tokens
+    assert early > 120
+    estimates.turn_ended(2000, 0, first=False)
+    assert estimates.footprint_tokens == pytest.approx(max(early, (120 + 2000) / 2))
+    for _ in range(200):
+        estimates.turns.add(2)
+    assert estimates.footprint_tokens == pytest.approx((120 + 2000) / 2)

@@ -1,7 +1,7 @@
 """What turns do to the ledger: charges, gaps, estimates; late, lost, duplicate and contradictory events."""
 
 import pytest
-from core_driver import Driver, Publisher, of
+from core_driver import Driver, Publisher, fixed, of
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
@@ -90,6 +90,12 @@ def test_the_estimate_of_a_held_turn_from_bytes_uses_what_was_learned() -> None:
     assert d.program("a").queued_blocks == (100 + 20 + 60 // 2 + 20) // 10
 
 
+def test_bytes_without_tokens_teach_no_ratio() -> None:
+    d = Driver()
+    d.send(d.engine(ev.TurnSubmitted, program_id="a", turn_id="a.1", projected_blocks=1, prompt_bytes=200))
+    assert (d.program("a").prompt_bytes, d.ledger.estimates.tokens_per_byte.count) == (200, 0)
+
+
 def test_a_turn_without_any_figure_is_estimated_at_one_block() -> None:
     d = Driver()
     d.ask("a", tokens=0)
@@ -111,6 +117,20 @@ def test_an_abandoned_turn_leaves_the_queue() -> None:
     d.send(d.gate(ev.TurnAbandoned, program_id="a", turn_id="a.1", reason="client gone"))
     assert (list(d.ledger.queue), d.ledger.totals.queued_blocks) == ([], 0)
     assert d.admitted() == []
+
+
+def test_who_left_the_queue_and_asks_again_keeps_its_place() -> None:
+    d = Driver(fixed(1))
+    d.submit("holder")
+    d.ask("a")
+    since_ns = d.program("a").queued_at_ns
+    d.send(d.gate(ev.TurnAbandoned, program_id="a", turn_id="a.1"))
+    d.wait(3)
+    d.ask("a", "a.again")
+    assert d.program("a").queued_at_ns == since_ns
+    d.end("holder")
+    assert d.admitted() == ["a"]
+    assert d.program("a").queued_at_ns == 0
 
 
 def test_an_unknown_abandoned_turn_is_harmless() -> None:

@@ -1,6 +1,7 @@
 """The parts under the engine model: decode batch, profiles, kernel, publisher."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,8 @@ def test_every_built_in_profile_is_sound() -> None:
         assert profile.name == name
         assert profile.source == source
         costs = [profile.prefill_ns(start, 1024) for start in range(0, 200_000, 10_000)]
-        assert costs == sorted(costs), "a chunk costs more after more context"
+        for earlier, later in pairwise(costs):
+            assert later >= earlier - 1, "a chunk costs more after more context, to a rounding"
         assert profile.prefill_ns(0, 3000) + profile.prefill_ns(3000, 5000) == profile.prefill_ns(0, 8000)
         assert 0 < profile.decode_ps(1, 1000) < profile.decode_ps(32, 32_000)
     speeds = [load_profile(name).decode_ps(8, 80_000) for name in ("b200", "h100", "rtx3090")]

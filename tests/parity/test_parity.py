@@ -1,0 +1,109 @@
+"""The daemon in virtual time and the simulator decide alike, and a recorded run replays to the same commands."""
+
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+from controlplane.core.commands import Command
+from controlplane.core.controller import Controller
+from controlplane.core.events import Event
+from controlplane.core.presets import PRESETS
+from controlplane.shell.log_replay import replay_log
+from controlplane.shell.pump import Pump
+from controlplane.sim.profile import load_profile
+from controlplane.sim.simulate import EngineSpec, SimSpec, simulate
+from controlplane.wire.codec import encode_events
+from controlplane.wire.log import Header, LogWriter
+from controlplane.workload.arrivals import Poisson
+from controlplane.workload.run import RunResult
+from controlplane.workload.synthetic import synthesize
+
+Decision = tuple[int, Command]
+
+
+class Memory:
+    """A recorder that keeps a run in lists."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[int, Event]] = []
+        self.decisions: list[Decision] = []
+        self.ticks: list[int] = []
+
+    def event(self, event: Event, now_ns: int) -> None:
+        self.events.append((now_ns, event))
+
+    def tick(self, now_ns: int) -> None:
+        self.ticks.append(now_ns)
+
+    def command(self, command: Command, now_ns: int) -> None:
+        self.decisions.append((now_ns, command))
+
+
+def simulated(preset: str, seed: int, recorder: object) -> RunResult:
+    """A run that saturates: a small pool, so that the window, the queue and the pins all move."""
+    spec = SimSpec(
+        trace=synthesize("swe-bench", programs=25, seed=seed),
+        arrival=Poisson(0.5),
+        engine=EngineSpec(profile=load_profile("h200-llama31-8b"), pool_tokens=60_000),
+        preset=PRESETS[preset],
+        seed=seed,
+        cpus=4,
+    )
+    return simulate(spec, recorder=recorder)  # type: ignore[arg-type]
+
+
+def daemon_in_virtual_time(preset: str, events: list[tuple[int, Event]], end_ns: int) -> Iterator[Decision]:
+    """Bytes in, commands out, at the times at which a daemon whose bus has no delay would see them."""
+    pump = Pump(Controller(PRESETS[preset]))
+    for now_ns, batch in groupby(events, key=lambda pair: pair[0]):
+        while pump.controller.next_deadline_ns() < now_ns:
+            due_ns = pump.controller.next_deadline_ns()
+            yield from ((due_ns, command) for command in pump.decide(due_ns))
+        for _, event in batch:
+            pump.feed(encode_events(event.publisher, event.sequence, [(event.at_ns, event)]), now_ns)
+        yield from ((now_ns, command) for command in pump.decide(now_ns))
+    while pump.controller.next_deadline_ns() <= end_ns:
+        due_ns = pump.controller.next_deadline_ns()
+        yield from ((due_ns, command) for command in pump.decide(due_ns))
+    assert pump.rejected == 0
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_daemon_in_virtual_time_decides_as_the_simulator(preset: str, seed: int) -> None:
+    memory = Memory()
+    simulated(preset, seed, memory)
+    decided = list(daemon_in_virtual_time(preset, memory.events, memory.ticks[-1]))
+    assert len(memory.decisions) > 25
+    assert decided == memory.decisions
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+@pytest.mark.parametrize("name", ["run.jsonl", "run.jsonl.gz"])
+def test_a_recorded_log_replays_to_the_same_commands(preset: str, name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    with LogWriter(path, Header(node="sim", preset=preset)) as log:
+        simulated(preset, 4, log)
+    report = replay_log(path)
+    assert report.differences == []
+    assert report.commands > 25
+
+
+def test_a_tampered_log_is_found_out(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    with LogWriter(path, Header(node="sim", preset="mars")) as log:
+        simulated("mars", 4, log)
+    lines = path.read_text().splitlines()
+    first_admit = next(i for i, line in enumerate(lines) if '"admit"' in line)
+    path.write_text("\n".join(lines[:first_admit] + lines[first_admit + 1 :]) + "\n")
+    report = replay_log(path)
+    assert report.differing > 0
+    assert "admit" in report.differences[0].lower()
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    first, second = Memory(), Memory()
+    assert simulated("mars", 5, first).summary == simulated("mars", 5, second).summary
+    assert first.decisions == second.decisions

@@ -1,0 +1,138 @@
+"""Arbitrary but valid inputs for policies: what the controller and an engine could hand them."""
+
+from hypothesis import strategies as st
+
+from controlplane.core.estimate import Estimates
+from controlplane.core.policies import QueuedCall, Replica, Resident
+from controlplane.core.types import Pressure, Program, QueuedProgram, Status, Tier, seconds
+
+ratios = st.floats(0, 2)
+blocks = st.integers(0, 200_000)
+counts = st.integers(0, 5000)
+times_ns = st.integers(0, seconds(100_000))
+tool_names = st.sampled_from(["", "bash", "pytest", "search"])
+
+pressures = st.builds(
+    Pressure,
+    observed_at_ns=times_ns,
+    kv_total_blocks=blocks,
+    kv_free_blocks=blocks,
+    kv_evictable_blocks=blocks,
+    kv_retained_blocks=blocks,
+    kv_demand_blocks=blocks,
+    kv_footprint_blocks=blocks,
+    kv_use_ratio=ratios,
+    host_total_blocks=blocks,
+    host_used_blocks=blocks,
+    tools_active=counts,
+    tools_waiting=counts,
+    tools_per_program=st.floats(0, 100),
+    tool_slowdown_ratio=st.floats(0, 1000),
+    cpus=st.floats(0, 1024),
+    cpu_use_ratio=st.floats(0, 1),
+    cpu_stall_ratio=st.floats(0, 1),
+    programs_active=counts,
+    queue_length=counts,
+    queued_blocks_mean=st.just(0.0) | st.floats(1, 1e6),
+    cpu_overloaded=st.booleans(),
+    kv_overloaded=st.booleans(),
+    kv_has_slack=st.booleans(),
+)
+
+queues = st.lists(
+    st.builds(
+        QueuedProgram,
+        program_id=st.integers(0, 99).map("p{}".format),
+        blocks=st.integers(1, 5000),
+        arrived_at_ns=st.integers(0, 50),
+        queued_at_ns=st.integers(1, 50),
+    ),
+    max_size=12,
+    unique_by=lambda waiting: waiting.program_id,
+)
+
+
+@st.composite
+def facts(draw: st.DrawFn) -> Estimates:
+    """The real estimators after some history."""
+    estimates = Estimates(block_tokens=draw(st.sampled_from([1, 16, 64])))
+    for tool, duration_ns, times in draw(
+        st.lists(st.tuples(tool_names, st.integers(1, seconds(900)), st.sampled_from([1, 5, 120])), max_size=4)
+    ):
+        for _ in range(times):
+            estimates.tool_ended(tool, duration_ns, crowded=False)
+    for turns in draw(st.lists(st.integers(1, 60), max_size=4)):
+        estimates.turns.add(turns)
+    for average, most in (
+        (estimates.eviction_delay, seconds(60)),
+        (estimates.prefill_ns_per_token, seconds(0.01)),
+        (estimates.output, 4000),
+    ):
+        if draw(st.booleans()):
+            average.add(draw(st.integers(0, most)))
+    return estimates
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> dict[str, Program]:
+    """Programs in every state, with families."""
+    made: dict[str, Program] = {}
+    for index in range(draw(st.integers(0, 6))):
+        name = f"p{index}"
+        parent = draw(st.sampled_from(["", *(p for p in made if not made[p].parent_id)]))
+        made[name] = Program(
+            program_id=name,
+            parent_id=parent,
+            root_id=parent or name,
+            status=draw(st.sampled_from(Status)),
+            arrived_at_ns=draw(times_ns),
+            turn_index=draw(st.integers(0, 50)),
+            open_turns=draw(st.integers(0, 2)),
+            open_tools=draw(st.integers(0, 2)),
+            idle_since_ns=draw(times_ns),
+            context_tokens=draw(st.integers(0, 200_000)),
+            kv_blocks=draw(blocks),
+            kv_tier=draw(st.sampled_from(Tier)),
+            service_ns=draw(times_ns),
+            tool=draw(tool_names),
+            tool_started_at_ns=draw(times_ns),
+            retained_until_ns=draw(times_ns),
+            quarantined=draw(st.booleans()),
+        )
+    return made
+
+
+calls = st.lists(
+    st.builds(
+        QueuedCall,
+        turn_id=st.integers(0, 99).map("t{}".format),
+        program_id=st.integers(0, 9).map("p{}".format),
+        queued_at_ns=st.integers(0, 50),
+        footprint_blocks=st.integers(0, 5000),
+        priority=st.integers(-3, 3),
+        program_arrived_at_ns=st.integers(0, 50),
+        service_ns=times_ns,
+        retracted=st.booleans(),
+    ),
+    max_size=12,
+    unique_by=lambda call: call.turn_id,
+)
+
+residents = st.lists(
+    st.builds(
+        Resident,
+        program_id=st.integers(0, 99).map("p{}".format),
+        blocks=st.integers(1, 500),
+        last_used_ns=times_ns,
+        priority=st.integers(-3, 3),
+    ),
+    max_size=8,
+    unique_by=lambda resident: resident.program_id,
+).map(lambda found: sorted(found, key=lambda resident: resident.last_used_ns))
+
+replicas = st.lists(
+    st.builds(Replica, name=st.integers(0, 9).map("r{}".format), free_blocks=blocks, programs=counts),
+    min_size=1,
+    max_size=4,
+    unique_by=lambda replica: replica.name,
+).map(lambda found: sorted(found, key=lambda replica: replica.name))
