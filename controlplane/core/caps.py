@@ -1,7 +1,7 @@
 """The limits that clamp the raw window: W_cpu and the progressive soft cap W_kv.
 
-**Paper**: MARS §4.2 and Algorithm 1 (CalcCpuLimit, CalcKvLimit), which name both and give no formula; these are
-DESIGN §4a's. ``NO_CAP`` stands for a limit that cannot be computed yet.
+**Paper**: MARS §4.2 and Algorithm 1 (CalcCpuLimit, CalcKvLimit), which name both and give no formula; ours are in
+docs/explanation/how-it-decides.md. ``NO_CAP`` stands for a limit that cannot be computed yet.
 """
 
 from math import floor

@@ -159,7 +159,7 @@ class Controller:
         load = Load(
             tools=tools,
             cpus=state.host.cpus if state.host else 0.0,
-            slowdown_ratio=ledger.estimates.slowdown.value,
+            slowdown_ratio=ledger.estimates.slowdown_ratio,
             kv_use_ratio=self._kv_use_ratio(),
             retractions=state.signals.retractions,
             cold_returns=state.signals.cold_returns,
@@ -189,7 +189,7 @@ class Controller:
             tools_active=totals.tools_active,
             tools_waiting=totals.tools_waiting,
             tools_per_program=estimates.tools_per_program.value,
-            tool_slowdown_ratio=estimates.slowdown.value,
+            tool_slowdown_ratio=estimates.slowdown_ratio,
             cpus=host.cpus if host else 0.0,
             cpu_use_ratio=host.cpu_use_ratio if host else 0.0,
             cpu_stall_ratio=host.cpu_stall_ratio if host else 0.0,
@@ -231,6 +231,7 @@ class Controller:
         for name in self.ledger.waiting_family(root_id):
             why = reason if name == root_id else f"child of {root_id}: {reason}"
             self._issue(cmd.Admit(program_id=name, ttl_ns=seconds(self.rules.grant_s), reason=why), now_ns)
+        self.ledger.askers.pop(root_id, None)
 
     def _rescue(self, now_ns: int) -> None:
         """Safety valve: whoever waits while nothing runs is let in, whatever the window says."""

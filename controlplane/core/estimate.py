@@ -7,6 +7,7 @@ empirical distribution of each tool's durations, prefill-reload).
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import exp, log
 
 from controlplane.core.types import NANOSECONDS_PER_SECOND
 
@@ -124,7 +125,7 @@ class Estimates:
 
     block_tokens: int = 1
     tools: dict[str, ToolTimes] = field(default_factory=lambda: {"": ToolTimes()})
-    slowdown: MovingAverage = field(default_factory=lambda: MovingAverage(value=1.0))
+    log_slowdown: MovingAverage = field(default_factory=MovingAverage)
     tools_per_program: MovingAverage = field(default_factory=MovingAverage)
     output: MovingAverage = field(default_factory=MovingAverage)
     tokens_per_byte: MovingAverage = field(default_factory=lambda: MovingAverage(value=0.25))
@@ -163,11 +164,20 @@ class Estimates:
                 times = self.tools[tool] = ToolTimes()
         baseline_ns = times.baseline_ns
         if baseline_ns > 0:
-            self.slowdown.add(duration_ns / baseline_ns)
+            self.log_slowdown.add(log(duration_ns / baseline_ns))
         for seen in (times, self.tools[""]) if tool else (times,):
             seen.all.add(duration_ns)
             if not crowded:
                 seen.uncrowded.add(duration_ns)
+
+    @property
+    def slowdown_ratio(self) -> float:
+        """r: how much longer than usual tools take now; 1 while nothing is known.
+
+        A geometric average: tool times are heavy-tailed, and the plain average of their ratio to the median is
+        far above 1 on a host that is idle.
+        """
+        return exp(self.log_slowdown.value)
 
     def blocks(self, tokens: float) -> int:
         """Tokens in whole KV blocks."""

@@ -115,8 +115,9 @@ def first_token(ledger: "Ledger", event: ev.FirstToken, now_ns: int) -> None:
     if program.turn_index == 0:
         estimates.shared_tokens.add(event.cached_tokens)
         return
-    own_tokens = min(program.context_tokens, event.prompt_tokens)
-    if event.cached_tokens < ledger.cold_return_ratio * own_tokens:
+    if event.prompt_tokens < program.prompt_tokens:
+        return  # the agent rewrote its history: what was cached is not what it asks for
+    if event.cached_tokens < ledger.cold_return_ratio * program.prompt_tokens:
         estimates.eviction_delay.add(event.launch_delay_ns)
         if program.warm:
             ledger.state.signals.cold_returns += 1
@@ -138,6 +139,7 @@ def turn_ended(ledger: "Ledger", event: ev.TurnEnded, now_ns: int) -> None:
     if not event.ok:
         return
     program.turn_index += 1
+    program.prompt_tokens = event.prompt_tokens
     program.context_tokens = event.prompt_tokens + event.output_tokens
     program.service_ns += event.service_ns
     program.kv_tier = Tier.HBM

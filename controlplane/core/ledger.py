@@ -200,10 +200,10 @@ class Ledger:
         """The run is over, and its children's with it."""
         if program.status is not Status.ENDED and program.turn_index:
             self.estimates.turns.add(program.turn_index)
-        self.move(program, Trigger.END, now_ns)
         if not program.parent_id:
             for name in self.children_of(program.program_id):
                 self.end(self.programs[name], now_ns)
+        self.move(program, Trigger.END, now_ns)
 
     def forget_ended(self, now_ns: int) -> None:
         """Drop programs that ended a while ago, and ends that waited too long for their beginning."""
@@ -213,8 +213,8 @@ class Ledger:
             program = self.programs.get(name)
             if program is None or program.status is not Status.ENDED:
                 continue
-            if program.open_turns or program.open_tools:
-                self._ended.append((now_ns, name))  # an aborted turn's or a late tool's end is still to come
+            if program.open_turns or program.open_tools or name in self._children:
+                self._ended.append((now_ns, name))  # an end is still to come: a turn's, a late tool's, a child's
             else:
                 self._forget(program)
         early = self.state.early_ends

@@ -1,7 +1,7 @@
 """The one transition table: how a program's status changes, and by what.
 
 A program's other dimension, whether it reasons (a turn is open) or acts (none is), is counted, not tabled:
-turns may overlap and a paused program's tool may still run (DESIGN: two dimensions, not one).
+turns may overlap and a paused program's tool may still run (docs/explanation/how-it-decides.md: two dimensions).
 
 Rows that a peer can cause (QUEUE, SUBMIT, END) exist for every status, so no peer can bring the table down.
 Rows that only we cause are missing where they would be a bug of ours, and then raise ``LocalEventError``.

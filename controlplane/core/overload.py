@@ -1,8 +1,8 @@
 """Is the host, or the KV cache, overloaded? Thresholds with hysteresis and persistence.
 
 **Paper**: MARS §4.1–4.2 asks for hysteresis and for decreases "only when persistent host-side contention is
-detected", and leaves the thresholds open; ours are DESIGN §4a's. No hardware counter is read: the host is judged
-by tools active and waiting and by how much longer than usual they take.
+detected", and leaves the thresholds open; ours are in docs/explanation/how-it-decides.md. No hardware counter is
+read: the host is judged by tools active and waiting and by how much longer than usual they take.
 """
 
 from dataclasses import dataclass
@@ -67,7 +67,9 @@ def detect(state: Overload, load: Load, rules: OverloadRules) -> Overload:
     if cpu_streak >= rules.persistence:
         cpu, cpu_streak = not cpu, 0
 
-    thrashing = load.kv_use_ratio >= rules.kv_high or load.retractions > 0 or load.cold_returns > 0
+    # With slack in the pool a cold return is no sign of overload: LRU drops who was away longest, even then.
+    cold = load.cold_returns > 0 and load.kv_use_ratio >= rules.kv_slack
+    thrashing = load.kv_use_ratio >= rules.kv_high or load.retractions > 0 or cold
     kv, kv_streak = state.kv, 0
     if thrashing:
         kv = True

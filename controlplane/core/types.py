@@ -62,6 +62,7 @@ class Program:
     may_end: bool = False  # the last reply called no tool
     warm: bool = False  # it kept its slot since its last turn ended
     context_tokens: int = 0  # the last prompt and its output
+    prompt_tokens: int = 0  # the last prompt
     prompt_bytes: int = 0
     kv_blocks: int = 0  # what it is charged with while it holds a slot
     kv_tier: Tier = Tier.NONE

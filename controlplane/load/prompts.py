@@ -39,21 +39,28 @@ class Conversation:
         self._tool_role = tool_role
         self._messages: list[msgspec.Raw] = []
         self._last: Turn | None = None
-        self._context_tokens = 0  # the messages as they were sent, and the last reply
+        self._prompt_tokens = 0  # the messages as they were last sent
+        self._context_tokens = 0  # those and the last reply
 
     def prompt(self, turn: Turn) -> Sequence[msgspec.Raw]:
         """The messages of the program's next turn, ``input_tokens`` long to the nearest word (at least two).
 
-        A turn that does not repeat the last one's prompt and output is a compaction: a fresh history after the
-        system message.
+        A turn shorter than the last one is a compaction: a fresh history after the system message. One with no room
+        for the whole reply leaves the reply out.
         """
         last, self._last = self._last, turn
-        if not reusable_tokens(last, turn):
+        reusable = reusable_tokens(last, turn)
+        if last is None or not reusable:
             self._begin(turn.input_tokens)
+            self._prompt_tokens = self._context_tokens
             return self._messages
+        if reusable == last.input_tokens:
+            self._messages.pop()
+            self._context_tokens = self._prompt_tokens
         growth_words = max(1, self._words_of(turn.input_tokens - self._context_tokens))
         self._messages.append(_message(self._tool_role, self._text(growth_words)))
         self._context_tokens += growth_words * self._tokens_per_word
+        self._prompt_tokens = self._context_tokens
         return self._messages
 
     def reply(self, text: str, *, prompt_tokens: int = 0, output_tokens: int = 0) -> None:
@@ -64,6 +71,7 @@ class Conversation:
         """
         self._messages.append(_message("assistant", text))
         if self._tokens_per_word == 1 and prompt_tokens:
+            self._prompt_tokens = prompt_tokens
             self._context_tokens = prompt_tokens + output_tokens
         else:
             self._context_tokens += len(text.split()) * self._tokens_per_word

@@ -53,14 +53,15 @@ class Trace:
 
 
 def reusable_tokens(previous: Turn | None, turn: Turn) -> int:
-    """How many leading tokens of ``turn``'s prompt repeat ``previous``'s prompt and output.
+    """Leading tokens of ``turn``'s prompt that the program's last turn already held.
 
-    A prompt shorter than that is a compacted history: nothing of it is counted as repeated.
+    A prompt that is no shorter than the last prompt repeats it, and the reply too if there is room; agents leave
+    reasoning out of the history. A shorter one is a compaction: the history was written anew.
     """
-    if previous is None:
+    if previous is None or turn.input_tokens < previous.input_tokens:
         return 0
     context_tokens = previous.input_tokens + previous.output_tokens
-    return context_tokens if turn.input_tokens >= context_tokens else 0
+    return context_tokens if turn.input_tokens >= context_tokens else previous.input_tokens
 
 
 def gap_ns(turn: Turn) -> int:

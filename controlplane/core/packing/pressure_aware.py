@@ -2,7 +2,8 @@
 
 **Paper**: MARS Algorithm 1, PackQueue, and §4.2 "Global Load Balancer": long sessions first while the host is
 overloaded (they bring fewer tool calls soon), a feasible set by first fit while only long sessions wait, short
-sessions first otherwise. AllLongSessions is DESIGN §4a's: the smallest estimate is at least 1/8 of the pool.
+sessions first otherwise. The paper leaves AllLongSessions open; ours (docs/explanation/how-it-decides.md): the
+smallest estimate is at least 1/8 of the pool.
 """
 
 from collections.abc import Sequence

@@ -8,7 +8,8 @@ from core_driver import Driver, Publisher, fixed, of
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
 from controlplane.core.controller import Controller, ControlRules
-from controlplane.core.errors import ConfigError
+from controlplane.core.errors import ConfigError, RemoteEventError
+from controlplane.core.handlers import HANDLERS
 from controlplane.core.presets import PRESETS
 from controlplane.core.types import Status, seconds
 
@@ -428,11 +429,15 @@ def test_a_quarantine_ends_with_the_publisher_that_caused_it() -> None:
     assert not d.program("a").quarantined
 
 
-def test_a_contradiction_about_nobody_is_counted() -> None:
+def test_a_contradiction_about_no_program_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RemoteEventError("fewer CPUs than none")
+
     d = Driver()
-    d.tools.sent = 0
-    d.send(d.tools(ev.ToolEnded, program_id="", call_id="x", tool="t", duration_ns=1))
+    monkeypatch.setitem(HANDLERS, ev.HostSampled, refuse)
+    d.cpus(-1)
     assert d.counts.contradictions == 1
+    assert requests(d) == ["node/host/1"]
 
 
 def requests(d: Driver, after_s: float = 0.0) -> list[str]:
@@ -617,3 +622,30 @@ def test_a_controller_made_of_a_state_goes_on_from_it() -> None:
     again = Controller(fixed(1), state=d.controller.state)
     again.receive(d.tools(ev.ProgramEnded, program_id="holder"), d.now_ns)
     assert [c.program_id for c in of(cmd.Admit, again.tick(d.now_ns))] == ["a"]
+
+
+def test_a_root_is_remembered_as_long_as_its_children() -> None:
+    d = Driver()
+    d.ask("child", parent="root")
+    d.tick()
+    d.run_turn("child")
+    d.end("root")
+    d.start_tool("child")
+    d.tick(61)
+    d.send(d.gate(ev.ProgramArrived, program_id="root", parent_id="someone"))
+    assert (d.program("root").parent_id, d.program("child").root_id) == ("", "root")
+    d.end_tool("child")
+    d.tick(1000)
+    d.tick(1000)
+    assert d.ledger.programs.keys() <= {"someone"}
+
+
+def test_a_child_that_ends_leaves_its_siblings_turns() -> None:
+    d = Driver(fixed(1))
+    d.submit("holder")
+    for name in ("one", "two"):
+        d.ask(name, parent="root")
+    d.end("one")
+    assert d.program("root").queued_turns == 1
+    d.end("holder")
+    assert d.admitted() == ["root", "two"]

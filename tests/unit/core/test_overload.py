@@ -54,11 +54,19 @@ def test_between_the_thresholds_an_overload_stays(between: Load) -> None:
 
 @pytest.mark.parametrize(
     "thrashing",
-    [replace(CALM, kv_use_ratio=0.95), replace(CALM, retractions=1), replace(CALM, cold_returns=1)],
+    [
+        replace(CALM, kv_use_ratio=0.95),
+        replace(CALM, retractions=1),
+        replace(CALM, cold_returns=1, kv_use_ratio=0.8),
+    ],
 )
 def test_the_cache_is_overloaded_at_once(thrashing: Load) -> None:
     assert run(thrashing)[-1].kv
     assert not run(thrashing)[-1].cpu
+
+
+def test_a_cold_return_to_a_pool_with_slack_is_no_overload() -> None:
+    assert not run(replace(CALM, cold_returns=3, kv_use_ratio=0.79))[-1].kv
 
 
 def test_the_cache_is_clear_after_three_intervals_below_the_low_mark() -> None:

@@ -22,13 +22,13 @@ def turn(input_tokens: int, output_tokens: int) -> Turn:
 )
 def test_prompt_length_is_the_traces_for_any_history(turns: list[tuple[int, int]], shared: int) -> None:
     conversation = Conversation(seed="s", shared_prefix_tokens=shared)
-    last = 0
+    last: tuple[int, ...] = ()
     for input_tokens, output_tokens in turns:
         sent = words(conversation.prompt(turn(input_tokens, output_tokens)))
-        # A turn that adds nothing to the history still has to say something.
-        assert sent == input_tokens or (input_tokens == last and sent == input_tokens + 1)
+        # A turn that adds nothing to the history, with the last reply or without it, still has to say something.
+        assert sent == input_tokens or (input_tokens in last and sent == input_tokens + 1)
         conversation.reply(" ".join(["w"] * output_tokens))
-        last = input_tokens + output_tokens
+        last = (input_tokens, input_tokens + output_tokens)
         if sent != input_tokens:
             return
 
@@ -43,6 +43,16 @@ def test_a_word_may_stand_for_many_tokens(growths: list[int], tokens_per_word: i
         assert abs(sent - tokens) <= 2 * tokens_per_word
         conversation.reply(" ".join(["w"] * (40 // tokens_per_word)), prompt_tokens=7, output_tokens=7)
         tokens += 40
+
+
+def test_a_reply_that_the_next_prompt_has_no_room_for_is_left_out() -> None:
+    conversation = Conversation(seed="s", shared_prefix_tokens=20)
+    first = list(conversation.prompt(turn(100, 50)))
+    conversation.reply(" ".join(["thought"] * 50))
+    second = list(conversation.prompt(turn(110, 5)))
+    assert second[: len(first)] == first
+    assert len(second) == len(first) + 1
+    assert words(second) == 110
 
 
 def test_compaction_starts_a_fresh_history_after_the_system_message() -> None:

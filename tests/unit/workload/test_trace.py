@@ -142,8 +142,9 @@ def test_think_time_is_a_gap_without_a_tool() -> None:
     assert not Turn(input_tokens=1, output_tokens=1, tool="bash").calls_tool
 
 
-def test_a_prompt_that_shrinks_reuses_nothing() -> None:
+def test_how_much_of_a_prompt_the_last_turn_held() -> None:
     first = Turn(input_tokens=100, output_tokens=20)
     assert reusable_tokens(None, first) == 0
     assert reusable_tokens(first, Turn(input_tokens=120, output_tokens=1)) == 120
-    assert reusable_tokens(first, Turn(input_tokens=119, output_tokens=1)) == 0
+    assert reusable_tokens(first, Turn(input_tokens=119, output_tokens=1)) == 100, "the reply was not kept whole"
+    assert reusable_tokens(first, Turn(input_tokens=99, output_tokens=1)) == 0, "a compaction"

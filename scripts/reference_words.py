@@ -1,0 +1,152 @@
+"""What ``generate_reference.py`` cannot read from the code: meanings, units, who publishes and who obeys."""
+
+# What a key means, where the comment beside it in the code is too short for somebody who does not read the code.
+MEANINGS = {
+    "node": "name of the serving node: part of every subject, of the stream's name and of file names",
+    "preset": "the named set of policies to start from",
+    "nats_url": "NATS server to use; empty: start an embedded one",
+    "state_dir": "where snapshots, the embedded server's store and the endpoint file live; empty: "
+    "`$XDG_STATE_HOME/penstock`, else `~/.local/state/penstock`",
+    "time_scale": "for demos: engine seconds that pass in one second of the wall clock",
+    "heartbeat_s": "between two heartbeats to the gates",
+    "lease_s": "silence after which a gate considers the daemon lost; at least two heartbeats",
+    "snapshot_s": "between two snapshots; a change of the window writes one at once",
+    "host.cpus": "CPUs that tools may use; 0: what the affinity mask and the cgroup leave this process",
+    "host.probe_interval_s": "between two samples of the tool host",
+    "control.interval_s": "the control interval: load is sensed, silence swept and the window announced once in it",
+    "control.overdue_s": "who has waited this long for a slot goes first, whatever the packing policy says",
+    "control.stall_s": "with a queue and no turn in the engine for so long, the head is let in",
+    "control.resync_s": "least time between two requests for one publisher's state",
+    "control.grant_s": "lease of a grant at the gate; each turn renews it",
+    "control.overload.persistence": "control intervals in a row before the CPU verdict changes, and before the KV "
+    "verdict clears",
+    "control.overload.cpu_slowdown_high": "r from which crowded CPUs count as overloaded",
+    "control.overload.cpu_slowdown_low": "r below which they count as clear",
+    "control.overload.cpu_tools_low": "tools over CPUs, below which they count as clear",
+    "control.overload.kv_high": "KV use u from which the cache counts as overloaded, at once",
+    "control.overload.kv_low": "u below which it counts as clear",
+    "control.overload.kv_slack": "u below which the window may grow",
+    "control.overload.kv_cold_return": "a return that finds less than this share of its last prompt cached is "
+    "cold: a sign of thrashing where the pool has no slack",
+    "control.silence.end_after_reply_s": "silence after a reply without a tool call, which ends the program",
+    "control.silence.pause_after_s": "silence with no tool open, after which a program's slot is taken back",
+    "control.silence.pause_after_longest_gaps": "the same, as a multiple of the program's longest gap so far; the "
+    "longer of the two holds",
+    "control.silence.end_after_s": "silence after which a program without a slot has ended",
+    "control.silence.ask_publisher_after_s": "silence of a publisher that holds work, after which it is asked for "
+    "its state",
+    "control.silence.ask_publisher_every_s": "between two such requests",
+    "control.silence.ask_publisher_times": "unanswered requests after which the publisher is forgotten",
+    "admission.fixed.window": "programs at once; 0: no limit",
+    "admission.aimd.alpha": "programs added to the window in an interval with slack",
+    "admission.aimd.beta": "factor on the window in an interval with overload",
+    "admission.aimd.interval_s": "least time between two steps of the window",
+    "admission.aimd.window_initial": "the window at the start",
+    "admission.aimd.window_min": "its lower bound",
+    "admission.aimd.window_max": "its upper bound",
+    "packing.pressure_aware.long_share": "share of the pool from which a session counts as long",
+    "retention.opportunistic.cold_start": "Continuum's K: tool calls to see before their times are believed",
+    "retention.opportunistic.ttl_max_s": "the longest pin",
+    "gate.retry_after_ns": "what a refused client is told to wait, in seconds of the wall clock",
+    "gate.time_scale": "how much faster than the wall clock the gate's clock runs",
+    "retention.opportunistic.kv_high": "KV use u from which holding memory costs its whole time",
+}
+
+UNITS = {"_s": "s", "_ms": "ms", "_tokens": "tokens", "_blocks": "blocks", "_ratio": "ratio"}
+UNIT_OF = {
+    "time_scale": "factor",
+    "cpus": "CPUs",
+    "persistence": "intervals",
+    "alpha": "programs",
+    "beta": "factor",
+    "window": "programs",
+    "window_initial": "programs",
+    "window_min": "programs",
+    "window_max": "programs",
+    "cold_start": "tool calls",
+    "pause_after_longest_gaps": "gaps",
+    "ask_publisher_times": "requests",
+    "cpu_slowdown_high": "ratio",
+    "cpu_slowdown_low": "ratio",
+    "cpu_tools_low": "ratio",
+    "kv_high": "ratio",
+    "kv_low": "ratio",
+    "kv_slack": "ratio",
+    "kv_cold_return": "ratio",
+    "long_share": "ratio",
+}
+
+PUBLISHERS = {
+    "ProgramArrived": "tool runtime; gate (for a child)",
+    "TurnQueued": "gate",
+    "TurnAbandoned": "gate",
+    "TurnSubmitted": "engine",
+    "FirstToken": "engine",
+    "TurnEnded": "engine",
+    "ToolEnqueued": "tool runtime",
+    "ToolStarted": "tool runtime",
+    "ToolEnded": "tool runtime",
+    "ProgramEnded": "tool runtime; gate (for a request without identity)",
+    "PoolSampled": "engine",
+    "HostSampled": "daemon (its host probe)",
+    "CommandApplied": "engine, gate",
+    "CommandRejected": "engine, gate",
+    "PublisherState": "any publisher, when asked",
+}
+OBEYED_BY = {
+    "SetWindow": "gate",
+    "Admit": "gate",
+    "Pause": "gate",
+    "Restore": "gate",
+    "Retain": "engine",
+    "Release": "engine",
+    "Demote": "no publisher yet: rejected",
+    "Prefetch": "no publisher yet: rejected",
+    "Discard": "engine",
+    "Label": "no publisher yet: rejected",
+    "SetPriority": "engine",
+    "StateRequest": "the publisher named",
+}
+
+STATES_PAGE = (
+    "Where a program stands with the admission window. Drawn from the one transition table,",
+    "[`controlplane/core/lifecycle.py`](../../controlplane/core/lifecycle.py).",
+    "",
+    "This is one of two dimensions. The other, whether the program reasons (a turn is open) or acts (none is), is",
+    "counted and not tabled: turns may overlap, and a paused program's tool may still run. Only root programs hold",
+    "slots; a child follows its root.",
+)
+
+PROFILES_PAGE = """# Hardware profiles
+
+{edit}
+A profile says how long the simulator's and the engine double's steps take, and how large the KV pool is. Choose one
+with `--profile NAME`, or give the path of a file of your own. All built-in profiles are of Llama-3.1-8B in bf16 on
+one device.
+
+{table}
+
+Where the figures come from:
+
+{sources}
+
+`measured` profiles repeat a calibration of a running engine. `analytic` ones are a roofline: no one has measured
+them here, and their efficiencies are assumptions that the file states. Compare policies on them; do not plan
+capacity with them.
+
+## File format
+
+JSON with `kind` `measured` or `analytic`, `name`, `source`, and:
+
+- `measured`: `prefill_s` (prompt tokens to seconds to the first token, at least two lengths), `decode_s`
+  (`"batch x context"` to seconds a step: what the coefficients were fitted to), `step_overhead_us`,
+  `decode_base_us`, `decode_sequence_us`, `decode_context_ns`, `kv_pool_tokens`, `max_context_tokens`.
+- `analytic`: `flops_per_s`, `memory_bytes_per_s`, `memory_bytes`, `linear_efficiency_ratio`,
+  `attention_efficiency_ratio`, `bandwidth_efficiency_ratio`, `memory_use_ratio`, `step_overhead_us`, `sequence_us`;
+  and the model: `parameters`, `layers`, `hidden`, `kv_heads`, `head_dim`, `bytes_per_value`, `max_context_tokens`
+  (default: Llama-3.1-8B).
+
+A missing, unknown or non-positive field is refused with the file's path and the field's. A prefill chunk costs the
+difference of two points of the cumulative prefill curve, plus the overhead of a step; a decode step costs
+`base + sequence * batch + context * tokens`. See [the engine model](../explanation/the-engine-model.md).
+"""
