@@ -124,8 +124,8 @@ def _gate_limits() -> list[str]:
     return [
         "## Gate limits",
         "",
-        "These belong to the gate, in the engine's HTTP process, and are no keys of this file: whoever builds a gate",
-        "passes them as `GateLimits`. Times count on the gate's clock.",
+        "These belong to the gate, in the engine's HTTP process, and are no keys of this file: whoever builds a",
+        "gate passes them as `GateLimits`. Times count on the gate's clock.",
         "",
         *table(("limit", "default", "meaning"), rows),
     ]
