@@ -25,7 +25,9 @@ register(app)
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", "-c", help="TOML file; `penstock config show` prints one with every key.")
 ]
-PresetName = Annotated[str | None, typer.Option("--preset", "-p", help="Named set of policies: `penstock presets`.")]
+PresetName = Annotated[
+    str | None, typer.Option("--preset", "-p", help="Named set of policies: `penstock presets`.")
+]
 Node = Annotated[str | None, typer.Option("--node", help="Name of this serving node, part of every subject.")]
 NatsUrl = Annotated[str | None, typer.Option("--nats", help="NATS URL. Default: an embedded nats-server.")]
 StateDir = Annotated[
@@ -60,7 +62,9 @@ def up(
     from controlplane.shell.logs import LEVELS, configure
 
     if log_level not in LEVELS:
-        raise typer.BadParameter(f"expected one of {', '.join(LEVELS)}, got {log_level!r}", param_hint="--log-level")
+        raise typer.BadParameter(
+            f"expected one of {', '.join(LEVELS)}, got {log_level!r}", param_hint="--log-level"
+        )
     configure(log_level)
     overrides = {
         "preset": preset,

@@ -13,7 +13,8 @@ Trace = Annotated[
     ),
 ]
 Arrivals = Annotated[
-    list[str], typer.Option("--arrival", "-a", help="`poisson:RATE` in programs/s (open) or `closed:N`. Repeatable.")
+    list[str],
+    typer.Option("--arrival", "-a", help="`poisson:RATE` in programs/s (open) or `closed:N`. Repeatable."),
 ]
 Programs = Annotated[int, typer.Option("--programs", "-n", min=0, help="Programs to run; 0: all of the trace.")]
 MaxContext = Annotated[
@@ -99,7 +100,9 @@ def replay(
     scale_outputs: ScaleOutputs = 1.0,
     scale_tools: ScaleTools = 1.0,
     shared_prefix: SharedPrefix = 2000,
-    tokens_per_word: Annotated[int, typer.Option(min=1, help="For the engine double: tokens a word stands for.")] = 1,
+    tokens_per_word: Annotated[
+        int, typer.Option(min=1, help="For the engine double: tokens a word stands for.")
+    ] = 1,
     time_scale: TimeScale = 1.0,
     model: Annotated[str, typer.Option(help="Default: the first that the endpoint lists.")] = "",
     identity: Annotated[str, typer.Option(help="How a program names itself: header, body or none.")] = "header",
@@ -199,9 +202,10 @@ def engine_double(
 
 def demo(
     trace: Annotated[str | None, typer.Option("--trace", help="As for `penstock simulate`.")] = None,
-    rate: Annotated[
-        list[float], typer.Option("--rate", help="Live arrival rates, programs/s. Repeatable.")
-    ] = [0.06, 0.1],  # noqa: B006
+    rate: Annotated[list[float], typer.Option("--rate", help="Live arrival rates, programs/s. Repeatable.")] = [
+        0.06,
+        0.1,
+    ],  # noqa: B006
     programs: Annotated[int, typer.Option("--programs", "-n", min=1)] = 40,
     seed: Annotated[int, typer.Option("--seed", "-s")] = 1,
     time_scale: TimeScale = 50.0,
@@ -215,9 +219,7 @@ def demo(
     from controlplane.demo import DemoOptions, run_demo
 
     run_demo(
-        DemoOptions(
-            trace=trace, rates=tuple(rate), programs=programs, seed=seed, time_scale=time_scale, out=out
-        )
+        DemoOptions(trace=trace, rates=tuple(rate), programs=programs, seed=seed, time_scale=time_scale, out=out)
     )
 
 

@@ -79,7 +79,9 @@ def run_demo(options: DemoOptions) -> list[RunResult]:
     console.print(
         f"[bold]Engine[/bold] the engine double, profile {PROFILE}, {POOL_TOKENS} tokens of KV, "
         f"{options.time_scale:g} times faster than real time; tools burn real CPU, most of it in a storm from "
-        f"{TOOLS.storm.start_s:g} to {TOOLS.storm.end_s:g} s" if TOOLS.storm else "",
+        f"{TOOLS.storm.start_s:g} to {TOOLS.storm.end_s:g} s"
+        if TOOLS.storm
+        else "",
         highlight=False,
     )
     live = _live_runs(options, trace, console)
@@ -158,7 +160,9 @@ def _loop(name: str, options: DemoOptions, folder: Path) -> Iterator[str]:
     """A daemon and an engine double; yields the double's URL."""
     common = ["--node", _NODE, "--state-dir", str(folder), "--time-scale", f"{options.time_scale:g}"]
     with (
-        _process(["up", "--preset", name, *common], ready=r'"event": "up"|\bup\b.*preset', log=folder / "daemon.log"),
+        _process(
+            ["up", "--preset", name, *common], ready=r'"event": "up"|\bup\b.*preset', log=folder / "daemon.log"
+        ),
         _process(
             [
                 *("engine-double", "--port", "0", *common),
@@ -176,7 +180,10 @@ def _loop(name: str, options: DemoOptions, folder: Path) -> Iterator[str]:
 def _process(arguments: list[str], *, ready: str, log: Path) -> Iterator["re.Match[str]"]:
     """A ``penstock`` command that runs in the background; yields once a line of its output matches ``ready``."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "controlplane", *arguments], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+        [sys.executable, "-m", "controlplane", *arguments],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
     )
     seen = threading.Event()
     found: list[re.Match[str]] = []

@@ -12,8 +12,7 @@ from controlplane.core.presets import POLICIES, PRESETS, policy_name
 def as_json() -> str:
     """Presets and the registered policies, with parameters."""
     presets = {
-        name: {"summary": preset.summary}
-        | {kind: _described(kind, getattr(preset, kind)) for kind in POLICIES}
+        name: {"summary": preset.summary} | {kind: _described(kind, getattr(preset, kind)) for kind in POLICIES}
         for name, preset in PRESETS.items()
     }
     listing = {"presets": presets, "policies": {kind: list(registry) for kind, registry in POLICIES.items()}}

@@ -107,4 +107,3 @@ def simulate_all(
 
 def _labelled(progress: Callable[[str, int, int], None], label: str) -> Callable[[int, int, int, int], None]:
     return lambda ended, total, turns, now_ns: progress(label, ended, total)
-

@@ -136,6 +136,9 @@ class Controller:
             self.state.interval_ends_ns = now_ns + seconds(self.rules.interval_s)
             self._sense()
             self._sweep(now_ns)
+        self._say_farewell(now_ns)
+        if interval_ended:
+            self.ledger.forget_ended(now_ns)
         self.pressure = self._observe(now_ns)
         self._balance_and_admit(now_ns)
         self._let_in_active(now_ns)
@@ -264,6 +267,17 @@ class Controller:
         for command in commands:
             self._issue(command, now_ns)
 
+    def _say_farewell(self, now_ns: int) -> None:
+        """Gate and engine let go of what they hold for programs that ended, and did not come back at once."""
+        farewells = self.state.ledger.farewells
+        for name, farewell in farewells.items():
+            if self.ledger.programs[name].status is Status.ACTIVE:
+                continue
+            self._issue(cmd.Pause(program_id=name, reason=f"ended: {farewell.reason}"), now_ns)
+            if farewell.pinned:
+                self._issue(cmd.Release(program_id=name, reason="ended"), now_ns)
+        farewells.clear()
+
     def _announce(self) -> None:
         window = self.state.window
         if (window.limit, window.window) != self.state.announced:
@@ -273,7 +287,6 @@ class Controller:
     def _sweep(self, now_ns: int) -> None:
         for command in sweep(self.ledger, self.rules.silence, now_ns):
             self._issue(command, now_ns)
-        self.ledger.forget_ended(now_ns)
 
     def _resync(self, now_ns: int) -> None:
         """Ask publishers for their state until it comes, each at most once in ``resync_s``."""

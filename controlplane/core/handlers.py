@@ -1,7 +1,7 @@
 """What each kind of event does to the ledger: one function a kind, one table.
 
-A turn is known by its ``turn_id`` from the gate to the engine's end; a tool call by its ``call_id``. Events may be
-late or lost: a beginning that is known already, or whose end came first, changes nothing.
+A turn is known by its ``turn_id`` from the gate to the engine's end, a tool call by its program and ``call_id``.
+Events may be late or lost: a beginning that is known already, or whose end came first, changes nothing.
 """
 
 from collections.abc import Callable, Container
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from controlplane.core import events as ev
 from controlplane.core.errors import RemoteEventError
 from controlplane.core.lifecycle import Trigger
-from controlplane.core.records import Held, Running, ToolCall
+from controlplane.core.records import Held, Running, ToolCall, tool_key
 from controlplane.core.types import Program, Status, Tier
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def program_arrived(ledger: "Ledger", event: ev.ProgramArrived, now_ns: int) -> 
 def program_ended(ledger: "Ledger", event: ev.ProgramEnded, now_ns: int) -> None:
     program = ledger.programs.get(event.program_id)
     if program is not None:
-        ledger.end(program, now_ns)
+        ledger.end(program, now_ns, event.reason or "its run ended")
 
 
 def turn_queued(ledger: "Ledger", event: ev.TurnQueued, now_ns: int) -> None:
@@ -144,7 +144,10 @@ def turn_ended(ledger: "Ledger", event: ev.TurnEnded, now_ns: int) -> None:
     program.service_ns += event.service_ns
     program.kv_tier = Tier.HBM
     program.warm = program.status is Status.ACTIVE
-    program.may_end = event.tool_calls == 0 and not program.open_tools
+    # A title request may end beside the turn that matters, or after it.
+    program.may_end = event.tool_calls == 0 and not (
+        program.open_turns or program.open_tools or program.gap_has_tool
+    )
     ledger.charge(program, ledger.estimates.blocks(program.context_tokens))
     if not program.quarantined:
         ledger.estimates.turn_ended(event.prompt_tokens, event.output_tokens, first=program.turn_index == 1)
@@ -169,7 +172,7 @@ def tool_enqueued(ledger: "Ledger", event: ev.ToolEnqueued, now_ns: int) -> None
 
 
 def tool_started(ledger: "Ledger", event: ev.ToolStarted, now_ns: int) -> None:
-    call = ledger.state.tools.get(event.call_id)
+    call = ledger.state.tools.get(tool_key(event.program_id, event.call_id))
     if call is None:
         _open_tool(ledger, event, now_ns, started=True)
     elif not call.started:
@@ -180,13 +183,14 @@ def tool_started(ledger: "Ledger", event: ev.ToolStarted, now_ns: int) -> None:
 
 
 def _open_tool(ledger: "Ledger", event: ev.ToolEnqueued | ev.ToolStarted, now_ns: int, *, started: bool) -> None:
-    if event.call_id in ledger.state.tools:
+    key = tool_key(event.program_id, event.call_id)
+    if key in ledger.state.tools:
         return
-    if ledger.state.early_ends.pop(event.call_id, None) is not None:
+    if ledger.state.early_ends.pop(key, None) is not None:
         return
     program = ledger.program(event.program_id, now_ns)
     call = ToolCall(program_id=event.program_id, publisher=event.publisher, tool=event.tool, started=started)
-    ledger.state.tools[event.call_id] = call
+    ledger.state.tools[key] = call
     ledger.count_tool(call, 1)
     program.open_tools += 1
     program.idle_since_ns = 0
@@ -201,13 +205,14 @@ def _open_tool(ledger: "Ledger", event: ev.ToolEnqueued | ev.ToolStarted, now_ns
 
 def tool_ended(ledger: "Ledger", event: ev.ToolEnded, now_ns: int) -> None:
     program = ledger.program(event.program_id, now_ns)
-    if event.call_id not in ledger.state.tools and program.status is Status.ENDED:
+    key = tool_key(event.program_id, event.call_id)
+    if key not in ledger.state.tools and program.status is Status.ENDED:
         ledger.state.counts.late += 1  # the program's end has closed it
-    elif event.call_id not in ledger.state.tools:
-        ledger.ended_early(event.call_id, event.publisher, now_ns, "tool call")
+    elif key not in ledger.state.tools:
+        ledger.ended_early(key, event.publisher, now_ns, "tool call")
     host, totals = ledger.state.host, ledger.totals
     crowded = host is not None and totals.tools_active + totals.tools_waiting >= host.cpus
-    ledger.drop_tool(event.call_id, now_ns)
+    ledger.drop_tool(key, now_ns)
     if event.duration_ns > 0 and not program.quarantined:
         ledger.estimates.tool_ended(event.tool, event.duration_ns, crowded=crowded)
 
@@ -247,7 +252,8 @@ def publisher_state(ledger: "Ledger", event: ev.PublisherState, now_ns: int) -> 
         ledger,
         publisher,
         now_ns,
-        keep={t.turn_id for t in (*event.held_turns, *event.open_turns)} | {c.call_id for c in event.open_tools},
+        keep={t.turn_id for t in (*event.held_turns, *event.open_turns)}
+        | {tool_key(c.program_id, c.call_id) for c in event.open_tools},
     )
     for name in event.granted:
         program = ledger.program(name, now_ns)

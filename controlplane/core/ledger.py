@@ -15,12 +15,13 @@ from controlplane.core import events as ev
 from controlplane.core.errors import RemoteEventError
 from controlplane.core.handlers import HANDLERS, drop_publisher
 from controlplane.core.lifecycle import Trigger, next_status
-from controlplane.core.records import Held, LedgerState, ToolCall, Totals
+from controlplane.core.records import Farewell, Held, LedgerState, ToolCall, Totals
 from controlplane.core.sequence import Arrival, Sequence
 from controlplane.core.types import Program, QueuedProgram, Status, Tier, seconds
 
 _FORGET_ENDED_AFTER_NS = seconds(60)
 _MOST_EARLY_ENDS = 4096
+_MOST_RETIRED = 64
 _SINGLE_ROLES = frozenset({"engine", "gate"})
 
 
@@ -112,6 +113,9 @@ class Ledger:
     def _is_new(self, event: ev.Event, now_ns: int) -> bool:
         sequence = self.state.sequences.get(event.publisher)
         if sequence is None:
+            if event.publisher in self.state.retired:
+                self.state.counts.late += 1
+                return False
             sequence = self.state.sequences[event.publisher] = Sequence()
             self._replace_boot(event.publisher, now_ns)
         sequence.heard_at_ns = now_ns
@@ -131,8 +135,15 @@ class Ledger:
         place, _, _ = publisher.rpartition("/")
         if place.rpartition("/")[2] not in _SINGLE_ROLES:
             return
+        retired = self.state.retired
         for old in [name for name in self.state.sequences if name != publisher and name.startswith(f"{place}/")]:
             self.forget_publisher(old, now_ns)
+            retired[old] = None  # what it sent last may still arrive
+            for program in self.programs.values():
+                program.retained_until_ns = 0
+                program.kv_tier = Tier.NONE
+        while len(retired) > _MOST_RETIRED:
+            del retired[next(iter(retired))]
 
     def forget_publisher(self, publisher: str, now_ns: int) -> None:
         """The publisher is gone, and with it what only it held."""
@@ -196,13 +207,16 @@ class Ledger:
         self.move(program, Trigger.ADMIT, now_ns)
         self.note_idle(program, now_ns)
 
-    def end(self, program: Program, now_ns: int) -> None:
-        """The run is over, and its children's with it."""
+    def end(self, program: Program, now_ns: int, reason: str) -> None:
+        """The run is over, and its children's with it; the gate and the engine will be told."""
         if program.status is not Status.ENDED and program.turn_index:
             self.estimates.turns.add(program.turn_index)
+        if program.status is Status.ACTIVE:
+            pinned = program.retained_until_ns > now_ns
+            self.state.farewells[program.program_id] = Farewell(reason=reason, pinned=pinned)
         if not program.parent_id:
             for name in self.children_of(program.program_id):
-                self.end(self.programs[name], now_ns)
+                self.end(self.programs[name], now_ns, f"its root ended: {reason}")
         self.move(program, Trigger.END, now_ns)
 
     def forget_ended(self, now_ns: int) -> None:
@@ -294,9 +308,9 @@ class Ledger:
             del self._held_of[root.program_id]
         self._queue_more(root, -1, -held.blocks)
 
-    def drop_tool(self, call_id: str, now_ns: int) -> None:
+    def drop_tool(self, key: str, now_ns: int) -> None:
         """A tool call is over."""
-        call = self.state.tools.pop(call_id, None)
+        call = self.state.tools.pop(key, None)
         if call is None:
             return
         self.count_tool(call, -1)
@@ -359,7 +373,7 @@ class Ledger:
             if held[turn_id].program_id == name:
                 self.let_go(turn_id, now_ns)
         if program.open_tools:
-            for call_id in [key for key, call in self.state.tools.items() if call.program_id == name]:
-                self.drop_tool(call_id, now_ns)
+            for key in [key for key, call in self.state.tools.items() if call.program_id == name]:
+                self.drop_tool(key, now_ns)
         program.kv_tier = Tier.NONE
         self._ended.append((now_ns, name))

@@ -37,6 +37,14 @@ class ToolCall:
 
 
 @dataclass(slots=True, kw_only=True)
+class Farewell:
+    """A program that ended while gate and engine hold something for it."""
+
+    reason: str
+    pinned: bool
+
+
+@dataclass(slots=True, kw_only=True)
 class Signals:
     """What one control interval saw of thrashing."""
 
@@ -65,7 +73,9 @@ class LedgerState:
     programs: dict[str, Program] = field(default_factory=dict)
     held: dict[str, Held] = field(default_factory=dict)  # by turn_id
     running: dict[str, Running] = field(default_factory=dict)  # by turn_id
-    tools: dict[str, ToolCall] = field(default_factory=dict)  # by call_id
+    tools: dict[str, ToolCall] = field(default_factory=dict)  # by ``tool_key``: call ids are a program's own
+    retired: dict[str, None] = field(default_factory=dict)  # boots that another replaced, the latest last
+    farewells: dict[str, Farewell] = field(default_factory=dict)  # ended holding a slot; nobody was told yet
     sequences: dict[str, Sequence] = field(default_factory=dict)  # by publisher
     retractions: dict[str, int] = field(default_factory=dict)  # by publisher: the last total it reported
     early_ends: dict[str, int] = field(default_factory=dict)  # ids whose end came first, and when
@@ -111,3 +121,8 @@ class Totals:
 def waiting_roots(programs: Iterable[Program]) -> list[Program]:
     """Root programs that wait for a slot with at least one held turn."""
     return [p for p in programs if p.status is Status.WAITING and p.queued_turns and not p.parent_id]
+
+
+def tool_key(program_id: str, call_id: str) -> str:
+    """What a tool call is known by: agents count their calls, so "call_1" is many a program's."""
+    return f"{program_id}\n{call_id}"

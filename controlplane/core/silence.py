@@ -8,7 +8,7 @@ after long silence. A publisher that holds work and stops talking is asked, and 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from controlplane.core.commands import Command, Pause, Release, StateRequest
+from controlplane.core.commands import Command, Pause, StateRequest
 from controlplane.core.errors import require
 from controlplane.core.estimate import as_seconds
 from controlplane.core.ledger import Ledger
@@ -45,7 +45,7 @@ def sweep(ledger: Ledger, rules: SilenceRules, now_ns: int) -> Iterator[Command]
         if _family_is_busy(ledger, program):
             continue
         if program.may_end and silent_ns >= seconds(rules.end_after_reply_s):
-            yield from _let_slot_go(ledger, program, now_ns, "its last reply called no tool")
+            ledger.end(program, now_ns, "its last reply called no tool")
         elif program.parent_id:
             continue  # a child holds no slot
         elif silent_ns >= _patience_ns(program, rules):
@@ -55,7 +55,7 @@ def sweep(ledger: Ledger, rules: SilenceRules, now_ns: int) -> Iterator[Command]
         program = ledger.programs[name]
         silent = now_ns - program.last_seen_ns >= seconds(rules.end_after_s)
         if silent and not program.open_tools and name not in holding:
-            ledger.end(program, now_ns)
+            ledger.end(program, now_ns, "long silence")
     yield from _ask_silent_publishers(ledger, rules, now_ns)
 
 
@@ -67,12 +67,6 @@ def _patience_ns(program: Program, rules: SilenceRules) -> int:
 def _family_is_busy(ledger: Ledger, root: Program) -> bool:
     family = (ledger.programs.get(name) for name in ledger.children_of(root.program_id))
     return any(child is not None and (child.open_turns or child.open_tools) for child in family)
-
-
-def _let_slot_go(ledger: Ledger, program: Program, now_ns: int, reason: str) -> Iterator[Command]:
-    yield Pause(program_id=program.program_id, reason=reason)
-    ledger.end(program, now_ns)
-    yield Release(program_id=program.program_id, reason="it ended")
 
 
 def _ask_silent_publishers(ledger: Ledger, rules: SilenceRules, now_ns: int) -> Iterator[Command]:

@@ -57,7 +57,9 @@ class Daemon:
         """Serve until ``stop``. The bus is connected. Raises ``ConfigError`` if the node has a daemon already."""
         other = await self.bus.another_daemon()
         if other:
-            raise ConfigError(f"node {self.config.node!r} has a daemon already: {other[:200]}; choose another --node")
+            raise ConfigError(
+                f"node {self.config.node!r} has a daemon already: {other[:200]}; choose another --node"
+            )
         await self._recover()
         self._begin_record()
         await self.bus.answer_status(self._answer)

@@ -73,7 +73,9 @@ class EmbeddedNats:
 
     async def _spawn(self) -> None:
         if await _answers(self._port):
-            raise EngineUnavailable(f"port {self._port} is in use: choose another with --nats-port, or leave it out")
+            raise EngineUnavailable(
+                f"port {self._port} is in use: choose another with --nats-port, or leave it out"
+            )
         self.folder.mkdir(parents=True, exist_ok=True)
         log_path = self.folder / "nats-server.log"
         command = [str(binary()), "-a", _HOST, "-p", str(self._port), "-js", "-sd", str(self.folder / "jetstream")]

@@ -83,7 +83,11 @@ def read(data: bytes) -> Snapshot:
 
 def restore(snapshot: Snapshot, preset: Preset) -> ControllerState:
     """The controller's state; policies of another preset start afresh, programs stay."""
-    kinds: dict[str, Any] = {"admission": preset.admission, "packing": preset.packing, "retention": preset.retention}
+    kinds: dict[str, Any] = {
+        "admission": preset.admission,
+        "packing": preset.packing,
+        "retention": preset.retention,
+    }
     policies: dict[str, Any] = {name: policy.initial() for name, policy in kinds.items()}
     if snapshot.preset == preset.name:
         for name, initial in policies.items():

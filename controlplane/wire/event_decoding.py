@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from controlplane.core import events as core
 from controlplane.core.errors import RemoteEventError
 from controlplane.wire._generated import events_pb2 as pb
-from controlplane.wire.fault import find_fault
+from controlplane.wire.fault import COUNT_BITS, find_fault
 from controlplane.wire.quick import quick
 
 
@@ -73,7 +73,8 @@ def decode_events(data: bytes) -> DecodedBatch:
 
 
 # Each decoder below takes (message, publisher, sequence, at_ns) and returns None where a field is at fault;
-# find_fault then looks which. An "or" of integers is negative if and only if one of them is.
+# find_fault then looks which. An "or" of integers shifted right is 0 if and only if each of them is within bounds,
+# negative ones included.
 
 _ProgramArrived = quick(core.ProgramArrived)
 _TurnQueued = quick(core.TurnQueued)
@@ -103,7 +104,7 @@ def _program_arrived(m: pb.ProgramArrived, publisher: str, sequence: int, at_ns:
 def _turn_queued(m: pb.TurnQueued, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
     program_id, turn_id = m.program_id, m.turn_id
     prompt_bytes, prompt_tokens = m.prompt_bytes, m.prompt_tokens
-    if not program_id or not turn_id or (prompt_bytes | prompt_tokens) < 0:
+    if not program_id or not turn_id or (prompt_bytes | prompt_tokens) >> COUNT_BITS:
         return None
     return _TurnQueued(
         publisher=publisher,
@@ -135,7 +136,7 @@ def _turn_abandoned(m: pb.TurnAbandoned, publisher: str, sequence: int, at_ns: i
 def _turn_submitted(m: pb.TurnSubmitted, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
     program_id, turn_id = m.program_id, m.turn_id
     blocks, tokens, prompt_bytes = m.projected_blocks, m.prompt_tokens, m.prompt_bytes
-    if not program_id or not turn_id or (blocks | tokens | prompt_bytes) < 0:
+    if not program_id or not turn_id or (blocks | tokens | prompt_bytes) >> COUNT_BITS:
         return None
     return _TurnSubmitted(
         publisher=publisher,
@@ -152,7 +153,7 @@ def _turn_submitted(m: pb.TurnSubmitted, publisher: str, sequence: int, at_ns: i
 def _first_token(m: pb.FirstToken, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
     program_id, turn_id = m.program_id, m.turn_id
     delay_ns, prefill_ns, tokens, cached = m.launch_delay_ns, m.prefill_ns, m.prompt_tokens, m.cached_tokens
-    if not program_id or not turn_id or (delay_ns | prefill_ns | tokens | cached) < 0:
+    if not program_id or not turn_id or (delay_ns | prefill_ns | tokens | cached) >> COUNT_BITS:
         return None
     return _FirstToken(
         publisher=publisher,
@@ -171,7 +172,7 @@ def _turn_ended(m: pb.TurnEnded, publisher: str, sequence: int, at_ns: int) -> c
     program_id, turn_id = m.program_id, m.turn_id
     freed, prompt, output, cached = m.freed_blocks, m.prompt_tokens, m.output_tokens, m.cached_tokens
     service_ns, tool_calls = m.service_ns, m.tool_calls
-    if not program_id or not turn_id or (freed | prompt | output | cached | service_ns | tool_calls) < 0:
+    if not program_id or not turn_id or (freed | prompt | output | cached | service_ns | tool_calls) >> COUNT_BITS:
         return None
     if tool_calls == 0 and not m.HasField("tool_calls"):
         tool_calls = -1
@@ -213,7 +214,7 @@ def _tool_started(m: pb.ToolStarted, publisher: str, sequence: int, at_ns: int) 
 def _tool_ended(m: pb.ToolEnded, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
     program_id, call_id, tool = m.program_id, m.call_id, m.tool
     duration_ns = m.duration_ns
-    if not program_id or not call_id or not tool or duration_ns < 0:
+    if not program_id or not call_id or not tool or duration_ns >> COUNT_BITS:
         return None
     return _ToolEnded(
         publisher=publisher,
@@ -273,7 +274,7 @@ def _host_sampled(m: pb.HostSampled, publisher: str, sequence: int, at_ns: int) 
 
 
 def _command_applied(m: pb.CommandApplied, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
-    if m.command_id < 0:
+    if m.command_id >> COUNT_BITS:
         return None
     return core.CommandApplied(
         publisher=publisher,
@@ -285,7 +286,7 @@ def _command_applied(m: pb.CommandApplied, publisher: str, sequence: int, at_ns:
 
 
 def _command_rejected(m: pb.CommandRejected, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
-    if m.command_id < 0:
+    if m.command_id >> COUNT_BITS:
         return None
     return core.CommandRejected(
         publisher=publisher,

@@ -4,6 +4,10 @@ import math
 
 from google.protobuf.message import Message
 
+COUNT_BITS = (
+    53  # counts and durations beyond that are nonsense (104 days), and their sums would overflow a snapshot
+)
+
 _REQUIRED = frozenset({"program_id", "turn_id", "call_id", "tool"})
 _NOT_REQUIRED = frozenset({"CommandApplied.program_id", "CommandRejected.program_id", "TurnEnded.tool"})
 _AT_LEAST_ONE = frozenset({"PoolSampled.block_tokens"})
@@ -33,5 +37,8 @@ def _value_fault(kind: str, field: str, value: object, *, of_many: bool) -> str:
         return f": expected a finite number, got {value}"
     if isinstance(value, int | float):
         low = 1 if name in _AT_LEAST_ONE else 0
-        return f": expected >= {low}, got {value:g}" if value < low else ""
+        if value < low:
+            return f": expected >= {low}, got {value:g}"
+        if isinstance(value, int) and value >= 1 << COUNT_BITS:
+            return f": expected < 2**{COUNT_BITS}, got {value:g}"
     return ""

@@ -72,7 +72,9 @@ def test_kill_minus_nine_loses_nothing(daemon: DaemonProcess) -> None:
         bus = await serving(daemon)
         await bus.publish(ENGINE, 1, [POOL])
         await bus.publish(GATE, 1, queued(20))
-        before = await bus.status_where(lambda s: s["queue"] and s["status"]["window"]["limit"] > 8, "a grown window")
+        before = await bus.status_where(
+            lambda s: s["queue"] and s["status"]["window"]["limit"] > 8, "a grown window"
+        )
         daemon.kill()
         # While it is away the world goes on: one more program comes, one turn of an admitted one begins.
         await bus.publish(GATE, 21, queued(1, first=20))

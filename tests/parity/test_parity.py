@@ -58,6 +58,8 @@ def daemon_in_virtual_time(preset: str, events: list[tuple[int, Event]], end_ns:
     """Bytes in, commands out, at the times at which a daemon whose bus has no delay would see them."""
     pump = Pump(Controller(PRESETS[preset]))
     for now_ns, batch in groupby(events, key=lambda pair: pair[0]):
+        if now_ns > end_ns:
+            break  # the simulator stopped with the last program's end
         while pump.controller.next_deadline_ns() < now_ns:
             due_ns = pump.controller.next_deadline_ns()
             yield from ((due_ns, command) for command in pump.decide(due_ns))

@@ -116,3 +116,12 @@ def test_who_began_to_act_is_told_once_a_gap() -> None:
     d.run_turn("a", "a.2")
     d.start_tool("a", "four")
     assert [program.program_id for program in d.ledger.take_changed()] == ["a"]
+
+
+def test_two_programs_may_use_the_same_call_id() -> None:
+    d = Driver()
+    for name in ("a", "b"):
+        d.controller.receive(ev.ToolStarted(program_id=name, call_id="call_1", tool="bash"), d.now_ns)
+    assert d.ledger.totals.tools_active == 2
+    d.controller.receive(ev.ToolEnded(program_id="a", call_id="call_1", tool="bash", duration_ns=1), d.now_ns)
+    assert (d.program("a").open_tools, d.program("b").open_tools) == (0, 1)

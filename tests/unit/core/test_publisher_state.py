@@ -107,3 +107,24 @@ def test_an_unnumbered_state_is_applied_too() -> None:
     d = Driver()
     d.send(ev.PublisherState(publisher="x/engine/1", open_turns=[ev.OpenTurn(program_id="a", turn_id="t")]))
     assert d.program("a").open_turns == 1
+
+
+def test_a_late_event_of_a_replaced_boot_is_dropped() -> None:
+    """It must not pass for yet another boot, and take the live one's turns away."""
+    d = Driver()
+    old, new = Publisher("node/engine/old"), Publisher("node/engine/new")
+    d.send(old(ev.TurnSubmitted, program_id="a", turn_id="1", projected_blocks=1))
+    d.program("a").retained_until_ns = d.now_ns + 1
+    d.send(new(ev.TurnSubmitted, program_id="b", turn_id="2", projected_blocks=1))
+    assert d.program("a").open_turns == 0
+    assert d.program("a").retained_until_ns == 0, "the KV went with the engine"
+    d.send(old(ev.TurnSubmitted, program_id="a", turn_id="3", projected_blocks=1))
+    assert (d.program("a").open_turns, d.program("b").open_turns) == (0, 1)
+    assert d.counts.late == 1
+
+
+def test_only_the_latest_replaced_boots_are_remembered() -> None:
+    d = Driver()
+    for boot in range(100):
+        d.send(Publisher(f"node/engine/{boot}")(ev.PoolSampled, total_blocks=1, free_blocks=1))
+    assert len(d.controller.state.ledger.retired) == 64

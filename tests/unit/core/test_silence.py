@@ -7,7 +7,7 @@ from controlplane.core import commands as cmd
 from controlplane.core import events as ev
 from controlplane.core.errors import ConfigError
 from controlplane.core.silence import SilenceRules
-from controlplane.core.types import Status
+from controlplane.core.types import Status, seconds
 
 
 def paused(d: Driver, after_s: float) -> list[str]:
@@ -21,7 +21,6 @@ def test_a_reply_without_a_tool_call_ends_its_program_after_five_seconds() -> No
     commands = d.tick(1.1)
     assert [(type(c), c.program_id) for c in commands if isinstance(c, cmd.ProgramCommand)] == [
         (cmd.Pause, "a"),
-        (cmd.Release, "a"),
     ]
     assert d.program("a").status is Status.ENDED
     assert d.ledger.estimates.turns.programs == 1
@@ -224,3 +223,34 @@ def test_rules_out_of_range_are_refused(field: str, value: float) -> None:
     with pytest.raises(ConfigError) as error:
         SilenceRules(**{field: value})  # type: ignore[arg-type]
     assert error.value.field == field
+
+
+def test_the_end_of_a_run_is_told_to_gate_and_engine() -> None:
+    d = Driver()
+    d.run_turn("a", calls=1)
+    d.controller.receive(ev.ToolStarted(program_id="a", call_id="1", tool="bash"), d.now_ns)
+    d.program("a").retained_until_ns = d.now_ns + seconds(60)
+    d.controller.receive(ev.ProgramEnded(program_id="a", reason="done"), d.now_ns)
+    commands = d.controller.tick(d.now_ns)
+    assert [(type(c), c.program_id) for c in commands if isinstance(c, cmd.ProgramCommand)] == [
+        (cmd.Pause, "a"),
+        (cmd.Release, "a"),
+    ]
+    assert "done" in commands[0].reason
+
+
+def test_a_program_that_comes_back_before_it_was_told_keeps_its_slot() -> None:
+    d = Driver()
+    d.run_turn("a", calls=1)
+    d.controller.receive(ev.ProgramEnded(program_id="a"), d.now_ns)
+    d.controller.receive(ev.TurnSubmitted(program_id="a", turn_id="again", projected_blocks=1), d.now_ns)
+    assert [c for c in d.controller.tick(d.now_ns) if isinstance(c, cmd.Pause)] == []
+    assert d.program("a").status is Status.ACTIVE
+
+
+def test_a_title_reply_beside_the_turn_that_matters_ends_nothing() -> None:
+    d = Driver()
+    for turn in ("main", "title"):
+        d.controller.receive(ev.TurnSubmitted(program_id="a", turn_id=turn, projected_blocks=1), d.now_ns)
+    d.controller.receive(ev.TurnEnded(program_id="a", turn_id="title", tool_calls=0), d.now_ns)
+    assert not d.program("a").may_end

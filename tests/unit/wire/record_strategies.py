@@ -9,7 +9,7 @@ from controlplane.core.commands import COMMAND_TYPES, Command
 from controlplane.core.events import EVENT_TYPES, Event, OpenTool, OpenTurn, Pin, PublisherState
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
-counts = st.integers(min_value=0, max_value=2**63 - 1)
+counts = st.integers(min_value=0, max_value=2**53 - 1)
 ratios = st.floats(min_value=0, allow_infinity=False, allow_nan=False)
 
 _SPECIAL: dict[str, st.SearchStrategy[object]] = {

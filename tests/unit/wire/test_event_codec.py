@@ -99,6 +99,10 @@ def test_malformed_bytes_say_so() -> None:
         ({"first_token": {"program_id": "p", "turn_id": "t", "prefill_ns": -1}}, "first_token.prefill_ns"),
         ({"turn_ended": {"program_id": "p", "turn_id": "t", "tool_calls": -1}}, "turn_ended.tool_calls"),
         ({"turn_ended": {"program_id": "p", "turn_id": "t", "service_ns": -9}}, "turn_ended.service_ns"),
+        (
+            {"turn_ended": {"program_id": "p", "turn_id": "t", "prompt_tokens": 2**53}},
+            "turn_ended.prompt_tokens: expected < 2**53",
+        ),
         ({"tool_enqueued": {"program_id": "p", "call_id": "c"}}, "tool_enqueued.tool"),
         ({"tool_started": {"program_id": "p", "tool": "x"}}, "tool_started.call_id"),
         (
