@@ -13,9 +13,13 @@ _LEAST_TOOLS_PER_PROGRAM = 0.05
 _SOFT_CAP_WIDTH = 0.15
 
 
-def cpu_cap(pressure: Pressure) -> int:
-    """Programs whose tools, at the usual tools per active program, just fill the CPUs."""
-    if pressure.cpus <= 0 or pressure.tools_per_program <= 0:
+def cpu_cap(pressure: Pressure, *, slowdown_low: float) -> int:
+    """Programs whose tools, at the usual tools per active program, just fill the CPUs.
+
+    It counts a CPU a tool, and many tools only wait (for a network, a disk, a sleep): so it holds only while tools
+    take ``slowdown_low`` times longer than usual, which is when CPUs are in fact scarce.
+    """
+    if pressure.cpus <= 0 or pressure.tools_per_program <= 0 or pressure.tool_slowdown_ratio < slowdown_low:
         return NO_CAP
     return max(1, floor(pressure.cpus / max(_LEAST_TOOLS_PER_PROGRAM, pressure.tools_per_program)))
 

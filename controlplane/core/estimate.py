@@ -15,6 +15,7 @@ _MOST_TOOLS = 512  # names beyond that are counted under the empty name alone
 _FEWEST_FOR_MEDIAN = 5
 _GROWTH_PRIOR = 4.0  # mean context over first prompt; 4 to 8 in published agent traces
 _ENDED_TO_TRUST = 10
+_MOST_SLOWDOWN = 4.0  # of a single call: beyond that it is another kind of call, not a slow one
 
 
 @dataclass(slots=True, kw_only=True)
@@ -125,7 +126,7 @@ class Estimates:
 
     block_tokens: int = 1
     tools: dict[str, ToolTimes] = field(default_factory=lambda: {"": ToolTimes()})
-    log_slowdown: MovingAverage = field(default_factory=MovingAverage)
+    log_slowdown: MovingAverage = field(default_factory=lambda: MovingAverage(weight=0.05))
     tools_per_program: MovingAverage = field(default_factory=MovingAverage)
     output: MovingAverage = field(default_factory=MovingAverage)
     tokens_per_byte: MovingAverage = field(default_factory=lambda: MovingAverage(value=0.25))
@@ -164,7 +165,8 @@ class Estimates:
                 times = self.tools[tool] = ToolTimes()
         baseline_ns = times.baseline_ns
         if baseline_ns > 0:
-            self.log_slowdown.add(log(duration_ns / baseline_ns))
+            ratio = duration_ns / baseline_ns
+            self.log_slowdown.add(log(min(_MOST_SLOWDOWN, max(1 / _MOST_SLOWDOWN, ratio))))
         for seen in (times, self.tools[""]) if tool else (times,):
             seen.all.add(duration_ns)
             if not crowded:
@@ -174,8 +176,8 @@ class Estimates:
     def slowdown_ratio(self) -> float:
         """r: how much longer than usual tools take now; 1 while nothing is known.
 
-        A geometric average: tool times are heavy-tailed, and the plain average of their ratio to the median is
-        far above 1 on a host that is idle.
+        A geometric average of ratios within a factor of 4 of the median: tool times are heavy-tailed, and the plain
+        average of their ratio to the median is far above 1 on a host that is idle.
         """
         return exp(self.log_slowdown.value)
 

@@ -8,8 +8,9 @@ from controlplane.workload.summary import ROWS
 
 BASELINE = "fcfs"
 SUBJECT = "mars"
-EVEN = 0.995  # a ratio that prints as 1.00 is no improvement
+EVEN_BAND = 0.02  # ratios so close to 1 are even: a repetition of a live run differs by as much
 UNKNOWN = "–"
+BETTER, SAME, WORSE = "better", "same", "worse"
 
 _LOWER_IS_BETTER = ("jct_", "ttft_mean", "ttft_p", "longest_hold", "programs_failed", "turns_failed")
 _NEITHER = ("programs_ended", "turns_ended", "makespan")
@@ -88,18 +89,29 @@ def rows(group: Group, baseline: str = BASELINE) -> list[Row]:
     return [_ratio_row(group, baseline), *(_row(group, *metric) for metric in ROWS)]
 
 
+def standing(ratio: float) -> str:
+    """What a ratio of mean JCTs says: better, same or worse than the baseline."""
+    if abs(ratio - 1) <= EVEN_BAND:
+        return SAME
+    return BETTER if ratio < 1 else WORSE
+
+
 def verdict(groups: Sequence[Group], subject: str = SUBJECT, baseline: str = BASELINE) -> str:
     """At which loads ``subject`` does not have the lower mean JCT; empty where they never met."""
     ratios = [(group.title, jct_ratio(group, subject, baseline)) for group in groups]
     met = [(title, ratio) for title, ratio in ratios if ratio is not None]
     if not met:
         return ""
-    worse = [f"{title} ({ratio:.2f}x)" for title, ratio in met if ratio >= EVEN]
-    better = [f"{title} ({ratio:.2f}x)" for title, ratio in met if ratio < EVEN]
-    if not worse:
+    told = [(f"{title} ({ratio:.2f}x)", standing(ratio)) for title, ratio in met]
+    better, same, worse = ([text for text, how in told if how == kind] for kind in (BETTER, SAME, WORSE))
+    if len(better) == len(told):
         return f"{subject} has a lower mean JCT than {baseline} at every load measured: {', '.join(better)}."
-    lost = f"{subject} is NOT better than {baseline} in mean JCT at {', '.join(worse)}"
-    return f"{lost}; it is better at {', '.join(better)}." if better else f"{lost}."
+    parts = [
+        f"{subject} is NOT better than {baseline} in mean JCT at {', '.join(worse)}" if worse else "",
+        f"{subject} and {baseline} are even (within 2%) at {', '.join(same)}" if same else "",
+        f"{subject} is better at {', '.join(better)}" if better else "",
+    ]
+    return "; ".join(part for part in parts if part) + "."
 
 
 def caveats(groups: Sequence[Group]) -> list[str]:
@@ -137,7 +149,7 @@ def _ratio_row(group: Group, baseline: str) -> Row:
     theirs = mean_jct_s(group, baseline)
     ratios = [run.summary.jct_mean_s / theirs if theirs and run.summary.jct_mean_s else None for run in group.runs]
     present = [ratio for ratio in ratios if ratio is not None]
-    best = min(present) if len(present) > 1 and min(present) < EVEN else None
+    best = min(present) if len(present) > 1 and standing(min(present)) == BETTER else None
     return Row(
         label=f"mean JCT vs {baseline}",
         cells=tuple(

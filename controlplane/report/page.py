@@ -21,6 +21,7 @@ from controlplane.report.compare import (
     mean_jct_s,
     name_of,
     rows,
+    standing,
     verdict,
 )
 from controlplane.report.plots import jct_cdf_svg, rate_svg, ttft_cdf_svg
@@ -58,6 +59,7 @@ class Headline:
     baseline_s: float
     subject_s: float
     ratio: float
+    standing: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +116,15 @@ def _headlines(groups: Sequence[Group], options: ReportOptions) -> list[Headline
         baseline_s, subject_s = (mean_jct_s(group, name) for name in (options.baseline, options.subject))
         ratio = jct_ratio(group, options.subject, options.baseline)
         if baseline_s is not None and subject_s is not None and ratio is not None:
-            found.append(Headline(title=group.title, baseline_s=baseline_s, subject_s=subject_s, ratio=ratio))
+            found.append(
+                Headline(
+                    title=group.title,
+                    baseline_s=baseline_s,
+                    subject_s=subject_s,
+                    ratio=ratio,
+                    standing=standing(ratio),
+                )
+            )
     return found
 
 

@@ -62,7 +62,7 @@ def test_the_window_stops_at_its_maximum() -> None:
 
 
 def test_the_caps_clamp_what_is_returned_and_not_the_window() -> None:
-    pressure = Pressure(cpus=4, tools_per_program=1.0, programs_active=8)
+    pressure = Pressure(cpus=4, tools_per_program=1.0, programs_active=8, tool_slowdown_ratio=1.3)
     window = run(Aimd(), pressure)[-1]
     assert (window.limit, window.window) == (4, 8.0)
     assert "W_cpu=4" in window.reason

@@ -22,7 +22,9 @@ from controlplane.core.types import Pressure
     ],
 )
 def test_cpu_cap(cpus: float, tools_per_program: float, cap: int) -> None:
-    assert cpu_cap(Pressure(cpus=cpus, tools_per_program=tools_per_program)) == cap
+    slow = Pressure(cpus=cpus, tools_per_program=tools_per_program, tool_slowdown_ratio=1.2)
+    assert cpu_cap(slow, slowdown_low=1.2) == cap
+    assert cpu_cap(replace(slow, tool_slowdown_ratio=1.19), slowdown_low=1.2) == NO_CAP, "tools that only wait"
 
 
 def pressure(total: int = 1000, demand: int = 0, mean: float = 50.0, active: int = 0) -> Pressure:

@@ -1,0 +1,215 @@
+"""The documents say what is so: commands run, links lead somewhere, tables and pointers name what exists."""
+
+import ast
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from controlplane.cli import app
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md"), *ROOT.glob("bench/*.md")]
+)
+PROSE = [page for page in PAGES if page.name != "CHANGELOG.md"]
+
+_FENCE = re.compile(r"(<!-- run -->\n)?^```(\w*)\n(.*?)^```$", re.M | re.S)
+_LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+_CODE = re.compile(r"`([^`\n]+)`")
+_FILE = re.compile(r"(?:controlplane|engine_hooks|tests|scripts|bench|proto|docs|examples)/[\w./-]*")
+_POINTER = re.compile(r"`(controlplane/[\w/]+\.py):(\w+)`")
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page: Path) -> Iterator[tuple[bool, str, str]]:
+    """Fenced blocks of a page: whether it is to be run, its language, its text."""
+    for run, language, text in _FENCE.findall(page.read_text()):
+        yield bool(run), language, text
+
+
+def without_blocks(page: Path) -> str:
+    return _FENCE.sub("", page.read_text())
+
+
+def commands(language: str, text: str) -> list[str]:
+    """The command lines of a block: after ``$`` in a console, every line in bash."""
+    lines = text.replace("\\\n", " ").splitlines()
+    if language == "console":
+        return [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+    return [line for line in lines if line.strip() and not line.startswith("#")] if language == "bash" else []
+
+
+RUNNABLE = [page for page in PAGES if any(run for run, _, _ in blocks(page))]
+
+
+@pytest.mark.parametrize("page", RUNNABLE, ids=name)
+def test_commands_that_are_marked_run(page: Path, tmp_path: Path) -> None:
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PENSTOCK_STATE_DIR": str(tmp_path / "state"),
+        "COLUMNS": "200",
+    }
+    lines = [line for run, language, text in blocks(page) if run for line in commands(language, text)]
+    assert lines
+    done = subprocess.run(
+        ["bash", "-euc", "\n".join(lines)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "Traceback" not in done.stderr
+
+
+def command_of(words: list[str]) -> tuple[Any, list[str]]:
+    """The command that ``penstock words`` would run, and the words that are left for it."""
+    command: Any = typer.main.get_command(app)
+    while words and words[0] in getattr(command, "commands", {}):
+        command, words = command.commands[words[0]], words[1:]
+    return command, words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_penstock_command_exists_with_its_options(page: Path) -> None:
+    lines = [line for _, language, text in blocks(page) for line in commands(language, text)]
+    lines += [code for code in _CODE.findall(without_blocks(page)) if code.startswith("penstock ")]
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        if not words or Path(words[0]).name != "penstock":
+            continue
+        command, rest = command_of(words[1:])
+        assert not hasattr(command, "commands") or not rest or rest[0].startswith("-"), line
+        known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+        for word in rest:
+            if re.match(r"--?[a-z]", word):
+                assert word.partition("=")[0] in known, f"{line}: {word}"
+
+
+def slug(heading: str) -> str:
+    """As GitHub makes anchors of headings."""
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").strip().lower()
+    return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+
+
+def anchors(page: Path) -> set[str]:
+    return {slug(heading) for heading in re.findall(r"^#+ (.+)$", without_blocks(page), flags=re.M)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for link in _LINK.findall(without_blocks(page)):
+        if re.match(r"https?://", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{name(page)}: {link}"
+        assert target.is_relative_to(ROOT), f"{name(page)}: {link} leaves the repository"
+        if anchor:
+            assert anchor in anchors(target), f"{name(page)}: no heading for {link}"
+
+
+@pytest.mark.parametrize("page", PROSE, ids=name)
+def test_every_file_that_is_named_exists(page: Path) -> None:
+    for code in _CODE.findall(without_blocks(page)):
+        for path in _FILE.findall(code) if _FILE.match(code) else ():
+            assert (ROOT / path).exists(), f"{name(page)}: {path}"
+
+
+def defined(path: Path) -> set[str]:
+    """Functions, methods, classes and module-level names of a file."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)}
+
+
+@pytest.mark.parametrize("page", PROSE, ids=name)
+def test_every_function_that_is_pointed_to_exists(page: Path) -> None:
+    for path, function in _POINTER.findall(without_blocks(page)):
+        assert function in defined(ROOT / path), f"{name(page)}: {path}:{function}"
+
+
+def test_every_page_is_in_the_index() -> None:
+    docs = ROOT / "docs"
+    linked = {(docs / link).resolve() for link in _LINK.findall((docs / "README.md").read_text())}
+    pages = set(docs.glob("**/*.md")) - {docs / "README.md"} - set((docs / "adr").glob("0*.md"))
+    assert {name(page) for page in pages - linked} == set()
+
+
+def test_every_decision_is_in_its_index_under_its_title_and_number() -> None:
+    folder = ROOT / "docs" / "adr"
+    index = (folder / "README.md").read_text()
+    numbers = []
+    for page in sorted(folder.glob("0*.md")):
+        number = page.name[:4]
+        numbers.append(int(number))
+        assert page.read_text().startswith(f"# {number} "), page.name
+        assert f"[{number}]({page.name})" in index
+        assert all(f"**{part}.**" in page.read_text() for part in ("Context", "Decision", "Consequences")), (
+            page.name
+        )
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_decisions_and_pages_that_code_names_exist() -> None:
+    for path in [*ROOT.glob("controlplane/**/*.py"), *ROOT.glob("tests/**/*.py"), *ROOT.glob("bench/*.py")]:
+        for number in re.findall(r"docs/adr/(\d{4})", path.read_text()):
+            assert list((ROOT / "docs" / "adr").glob(f"{number}-*.md")), f"{name(path)}: {number}"
+        for page in re.findall(r"docs/[\w/-]+\.md", path.read_text()):
+            assert (ROOT / page).exists(), f"{name(path)}: {page}"
+
+
+def test_generated_reference_pages_are_current(tmp_path: Path) -> None:
+    script = ROOT / "scripts" / "generate_reference.py"
+    subprocess.run([sys.executable, str(script), "--output", str(tmp_path)], check=True, stdout=subprocess.DEVNULL)
+    for made in tmp_path.iterdir():
+        committed = ROOT / "docs" / "reference" / made.name
+        assert committed.read_text() == made.read_text(), f"{made.name}: run python scripts/generate_reference.py"
+
+
+def test_every_configuration_key_is_explained() -> None:
+    page = (ROOT / "docs" / "reference" / "configuration.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \|(.*)\|$", page, flags=re.M)
+    assert len(rows) > 50
+    assert [key for key, cells in rows if not cells.split(" | ")[-1].strip()] == []
+
+
+def test_every_refusal_of_the_gate_is_explained() -> None:
+    page = (ROOT / "docs" / "how-to" / "recover-from-failures.md").read_text()
+    source = "".join((ROOT / "controlplane" / "gate" / part).read_text() for part in ("gate.py", "middleware.py"))
+    codes = set(re.findall(r'_error\("(\w+)"|\b\d{3}, "(\w+)"|_refuse_held\(\w+, "(\w+)"', source))
+    named = {code for groups in codes for code in groups if code}
+    assert len(named) >= 6
+    assert [code for code in sorted(named) if f"`{code}`" not in page] == []
+
+
+def test_every_benchmark_and_make_target_is_documented() -> None:
+    page = (ROOT / "docs" / "reference" / "benchmarks.md").read_text()
+    assert [path.name for path in ROOT.glob("bench/*.py") if f"bench/{path.name}" not in page] == []
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.M))
+    for document in PAGES:
+        for target in re.findall(r"\bmake ([a-z-]+)", " ".join(_CODE.findall(document.read_text()))):
+            assert target in targets, f"{name(document)}: make {target}"
+
+
+def test_the_changelog_knows_this_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"## [{version}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_nothing_refers_to_what_a_reader_does_not_have() -> None:
+    for page in PAGES:
+        assert not re.search(r"DESIGN|/work/|/root/|/home/", page.read_text()), name(page)
