@@ -54,8 +54,8 @@ def up(
 ) -> None:
     """Run the daemon: read events, decide, send commands.
 
-    Without `--nats` it starts a nats-server of its own and writes its address to the endpoint file, where engine and
-    tool hooks on this machine find it. Stop it with Ctrl-C or SIGTERM.
+    Without `--nats` it starts a nats-server of its own and writes its address to the endpoint file, where engine
+    and tool hooks on this machine find it. Stop it with Ctrl-C or SIGTERM.
     """
     from controlplane.compose import run_daemon
     from controlplane.config import load

@@ -1,5 +1,6 @@
 """``penstock simulate | replay | engine-double | demo | report | log``: the commands that run workloads."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -34,9 +35,9 @@ StateDir = Annotated[Path | None, typer.Option(help="Where the daemon keeps its 
 
 def simulate(
     trace: Trace = None,
-    preset: Annotated[list[str], typer.Option("--preset", "-p", help="Repeatable.")] = ["fcfs", "mars"],  # noqa: B006
-    arrival: Arrivals = ["poisson:0.05"],  # noqa: B006
-    seed: Annotated[list[int], typer.Option("--seed", "-s", help="Of the arrivals. Repeatable.")] = [1],  # noqa: B006
+    preset: Annotated[list[str], typer.Option("--preset", "-p", help="Repeatable.")] = ["fcfs", "mars"],
+    arrival: Arrivals = ["poisson:0.05"],
+    seed: Annotated[list[int], typer.Option("--seed", "-s", help="Of the arrivals. Repeatable.")] = [1],
     profile: Annotated[
         str, typer.Option(help="Hardware: h200-llama31-8b (measured), h100, b200, rtx3090 (analytic), or a file.")
     ] = "h200-llama31-8b",
@@ -139,6 +140,8 @@ def replay(
         trace or default_workload(), programs=programs, max_context_tokens=max_context, scale=scale
     )
     bus = None if no_bus else resolve_url(nats, node, state_dir)
+    if bus is not None:
+        _require_bus(bus)
     with nullcontext() if bus is None else StatusWatch(bus, node) as watch:
         options = ReplayOptions(
             trace=workload,
@@ -163,6 +166,16 @@ def replay(
     show_runs([result], trace=workload, out=out, json=json)
 
 
+def _require_bus(bus: Callable[[], str]) -> None:
+    """Say at once that there is none, rather than wait for one that was never meant to be."""
+    from controlplane.core.errors import EngineUnavailable
+
+    try:
+        bus()
+    except EngineUnavailable as error:
+        raise EngineUnavailable(f"{error}; or give --no-bus to do without") from None
+
+
 def engine_double(
     port: Annotated[int, typer.Option(help="0: a free one.")] = 30000,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
@@ -184,11 +197,12 @@ def engine_double(
     from controlplane.double.server import serve
     from controlplane.wire.endpoint import resolve_url
 
+    bus = None if no_bus else resolve_url(nats, node, state_dir)
     serve(
         DoubleOptions(
             host=host,
             port=port,
-            bus=None if no_bus else resolve_url(nats, node, state_dir),
+            bus=bus,
             node=node,
             profile=profile,
             pool_tokens=pool_tokens,
@@ -205,7 +219,7 @@ def demo(
     rate: Annotated[list[float], typer.Option("--rate", help="Live arrival rates, programs/s. Repeatable.")] = [
         0.06,
         0.1,
-    ],  # noqa: B006
+    ],
     programs: Annotated[int, typer.Option("--programs", "-n", min=1)] = 40,
     seed: Annotated[int, typer.Option("--seed", "-s")] = 1,
     time_scale: TimeScale = 50.0,

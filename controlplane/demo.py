@@ -1,8 +1,8 @@
 """``penstock demo``: the closed loop on one machine, shown and measured.
 
-For each rate and preset: a daemon with its embedded nats-server and the engine double, as processes of their own, and
-the load generator in this one. Then the simulator, with the same decision code and the same engine model, at more
-rates than a demo has time for.
+For each rate and preset: a daemon with its embedded nats-server and the engine double, as processes of their own,
+and the load generator in this one. Then the simulator, with the same decision code and the same engine model, at
+more rates than a demo has time for.
 """
 
 import contextlib

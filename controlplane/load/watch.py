@@ -9,6 +9,7 @@ import msgspec
 import nats
 from nats.aio.msg import Msg
 
+from controlplane.core.errors import ControlPlaneError
 from controlplane.core.policies import Window
 from controlplane.core.types import Pressure
 from controlplane.load.options import Observation
@@ -41,7 +42,8 @@ class StatusWatch:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
+        with suppress(RuntimeError):  # the loop has ended by itself
+            self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(5)
 
     def _run(self) -> None:
@@ -49,7 +51,7 @@ class StatusWatch:
             runner.run(self._watch())
 
     async def _watch(self) -> None:
-        with suppress(nats.errors.Error, OSError, TimeoutError):
+        with suppress(nats.errors.Error, ControlPlaneError, OSError, TimeoutError):
             url = self._url() if callable(self._url) else self._url
             client = await nats.connect(url, max_reconnect_attempts=-1, reconnect_time_wait=0.2, error_cb=_ignore)
             await client.subscribe(status_subject(self._node), cb=self._hear)

@@ -124,7 +124,10 @@ def caveats(groups: Sequence[Group]) -> list[str]:
                 found.append(f"{where} was stopped before every program had ended: its times are biased.")
             elif run.summary.programs_failed:
                 failed, ended = run.summary.programs_failed, run.summary.programs_ended
-                found.append(f"{where}: {failed} of {failed + ended} programs failed and are in no time figure.")
+                why = next((f" ({turn.error})" for turn in run.turns if turn.error), "")
+                found.append(
+                    f"{where}: {failed} of {failed + ended} programs failed{why} and are in no time figure."
+                )
     if any(not group.rate for group in groups):
         found.append(
             "With closed arrivals mean JCT is concurrency over throughput (Little's law): compare steps/min."

@@ -1,8 +1,8 @@
 """The bus as the daemon sees it: a stream to read from a position, commands and heartbeats to send.
 
-The stream keeps events and commands of one node. Events are read through an ordered consumer, so that each batch has
-a position and nothing is missed while the daemon is away; commands leave over core NATS and are captured by the same
-stream, so that a restarted daemon knows what it said.
+The stream keeps events and commands of one node. Events are read through an ordered consumer, so that each batch
+has a position and nothing is missed while the daemon is away; commands leave over core NATS and are captured by the
+same stream, so that a restarted daemon knows what it said.
 """
 
 import asyncio

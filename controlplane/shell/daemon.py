@@ -158,7 +158,7 @@ class Daemon:
         self._saved_window = self.controller.state.announced
 
     def _must_save(self, now_ns: int) -> bool:
-        """At each change of the window, else every ``snapshot_s``: programs are in the stream, the window is not."""
+        """At each change of the window, else every ``snapshot_s``: the stream has the programs, not the window."""
         if self.controller.state.announced != self._saved_window:
             return True
         return now_ns - self._saved_at_ns >= seconds(self.config.snapshot_s * self.config.time_scale)

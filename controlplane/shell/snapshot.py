@@ -5,7 +5,6 @@ from the next message on. It is written often and atomically; a crash of the mac
 one before with the longer rest of the stream does as well.
 """
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -111,4 +110,4 @@ def write(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".tmp")
     draft.write_bytes(data)
-    os.replace(draft, path)
+    draft.replace(path)

@@ -1,0 +1,182 @@
+"""Resident memory of a daemon's controller: at 100,000 live programs, and over a soak (budgets: 300 MB, no growth).
+
+    .venv/bin/python bench/memory.py [--live N] [--soak N] [--json]
+
+live: a process with all that the daemon imports, and a ``mars`` controller with so many programs, two of three
+    in a turn, the others with a tool running; then a snapshot is taken. The budget holds for the peak.
+soak: in another process, programs come, are admitted, run two turns and a tool, and end, a few hundred at a time.
+    The first tenth is warm-up; growth is the memory at the end over that after the warm-up.
+"""
+
+import argparse
+import gc
+import json
+import multiprocessing
+import platform
+import resource
+import time
+from dataclasses import replace
+from typing import Any
+
+import psutil
+
+BUDGET_MB = 300.0
+BUDGET_GROWTH_RATIO = 1.05
+BUDGET_SOAK_S = 60.0
+BATCH = 500
+_SECOND_NS = 1_000_000_000
+
+
+def resident_mb() -> float:
+    return float(psutil.Process().memory_info().rss) / 1e6
+
+
+def controller() -> Any:
+    """``mars`` with an open window: it is memory that is measured, not admission."""
+    import controlplane.compose  # noqa: F401  all that ``penstock up`` loads counts
+    from controlplane.core.admission.fixed import Fixed
+    from controlplane.core.controller import Controller
+    from controlplane.core.events import PoolSampled
+    from controlplane.core.presets import preset
+
+    made = Controller(replace(preset("mars"), admission=Fixed(window=0)))
+    made.receive(PoolSampled(total_blocks=10_000_000, free_blocks=0, block_tokens=16), 0)
+    return made
+
+
+def live(programs: int, answer: Any) -> None:
+    """In its own process: fill, tick, and take a snapshot."""
+    from controlplane.core import events as ev
+    from controlplane.shell.pump import Pump
+    from controlplane.shell.snapshot import take
+    from controlplane.wire.codec import encode_events
+
+    pump = Pump(controller())
+    empty_mb = resident_mb()
+    sequence = 0
+    for first in range(0, programs, 100):
+        events: list[ev.Event] = []
+        for n in range(first, min(programs, first + 100)):
+            ids: dict[str, Any] = {"program_id": f"tenant-7/session-{n:08x}", "turn_id": f"session-{n:08x}/turn-1"}
+            events.append(ev.TurnSubmitted(projected_blocks=500, prompt_tokens=8000, **ids))
+            if n % 3 == 0:
+                events.append(ev.TurnEnded(prompt_tokens=8000, output_tokens=300, tool="bash", tool_calls=1, **ids))
+                call: dict[str, Any] = {"program_id": ids["program_id"], "call_id": f"session-{n:08x}/call-1"}
+                events.append(ev.ToolStarted(tool="bash", **call))
+        # As bytes, as the bus brings them: each event has its own strings.
+        pump.feed(encode_events("node/engine/bench", sequence + 1, [(0, event) for event in events]), 1)
+        sequence += len(events)
+    pump.decide(2 * _SECOND_NS)
+    held = len(pump.controller.ledger.programs)
+    live_mb = resident_mb()
+    began_s = time.perf_counter()
+    size = len(
+        take(pump.controller.state, preset="mars", stream_sequence=1, stream_created="", now_ns=1, time_scale=1)
+    )
+    answer.send(
+        {
+            "programs": held,
+            "empty_mb": round(empty_mb, 1),
+            "live_mb": round(live_mb, 1),
+            "bytes_a_program": round((live_mb - empty_mb) * 1e6 / max(1, held)),
+            "snapshot_mb": round(size / 1e6, 1),
+            "snapshot_ms": round((time.perf_counter() - began_s) * 1e3),
+            "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6, 1),
+        }
+    )
+
+
+def soak(programs: int, answer: Any) -> None:
+    """In its own process: programs come and go, in virtual time."""
+    from controlplane.core import events as ev
+
+    made, now_ns, before_mb, ended = controller(), _SECOND_NS, 0.0, 0
+    began_s = time.perf_counter()
+    for first in range(0, programs, BATCH):
+        names = [f"session-{n:08x}" for n in range(first, first + BATCH)]
+        for turn in (1, 2):
+            for name in names:
+                made.receive(ev.TurnQueued(program_id=name, turn_id=f"{name}/{turn}", prompt_tokens=9000), now_ns)
+            made.tick(now_ns)
+            now_ns += _SECOND_NS
+            for name in names:
+                ids: dict[str, Any] = {"program_id": name, "turn_id": f"{name}/{turn}"}
+                call: dict[str, Any] = {
+                    "program_id": name,
+                    "call_id": f"{name}/{turn}",
+                    "tool": f"tool-{first % 97}",
+                }
+                made.receive(ev.TurnSubmitted(projected_blocks=600, **ids), now_ns)
+                made.receive(ev.TurnEnded(prompt_tokens=9000, output_tokens=99, tool_calls=1, **ids), now_ns)
+                made.receive(ev.ToolStarted(**call), now_ns)
+                made.receive(ev.ToolEnded(duration_ns=_SECOND_NS, **call), now_ns)
+            made.tick(now_ns)
+        for name in names:
+            made.receive(ev.ProgramEnded(program_id=name), now_ns)
+        now_ns += 120 * _SECOND_NS
+        made.tick(now_ns)
+        ended += len(names)
+        if not before_mb and ended >= programs // 10:
+            gc.collect()
+            before_mb = resident_mb()
+        if time.perf_counter() - began_s > BUDGET_SOAK_S:
+            break
+    gc.collect()
+    after_mb = resident_mb()
+    answer.send(
+        {
+            "programs": ended,
+            "left": len(made.ledger.programs),
+            "before_mb": round(before_mb, 1),
+            "after_mb": round(after_mb, 1),
+            "growth_ratio": round(after_mb / before_mb, 3) if before_mb else 0.0,
+            "took_s": round(time.perf_counter() - began_s, 1),
+        }
+    )
+
+
+def in_a_process(work: Any, programs: int) -> dict[str, Any]:
+    """What ``work`` answers from a fresh process."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=work, args=(programs, theirs))
+    process.start()
+    theirs.close()
+    try:
+        result: dict[str, Any] = ours.recv()
+    finally:
+        process.join()
+    return result
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--live", type=int, default=100_000, help="live programs (default 100000)")
+    parser.add_argument("--soak", type=int, default=200_000, help="programs that come and go (default 200000)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args()
+    if min(options.live, options.soak) < 10 * BATCH:
+        parser.error(f"expected --live and --soak >= {10 * BATCH}")
+    rows = {"live": in_a_process(live, options.live), "soak": in_a_process(soak, options.soak)}
+    result = {
+        "about": {"python": platform.python_version(), "platform": platform.platform()},
+        **rows,
+        "within_budget": rows["live"]["peak_mb"] <= BUDGET_MB
+        and rows["soak"]["growth_ratio"] <= BUDGET_GROWTH_RATIO,
+    }
+    if options.json:
+        print(json.dumps(result, indent=2))
+        return
+    for name, row in rows.items():
+        print(f"{name}:  " + "  ".join(f"{key} {value:,}" for key, value in row.items()))
+    print(
+        f"budget: {BUDGET_MB:g} MB at {options.live:,} live programs, growth at most {BUDGET_GROWTH_RATIO:g}: "
+        f"{'met' if result['within_budget'] else 'missed'}"
+    )
+
+
+if __name__ == "__main__":
+    main()

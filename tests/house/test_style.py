@@ -1,0 +1,252 @@
+"""The house style, as far as a machine can tell; formatting, types and rooms are ``make lint``'s."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import click
+import pytest
+import typer
+
+from controlplane.cli import app
+
+ROOT = Path(__file__).parents[2]
+MOST_LINES = 400
+MOST_FUNCTION_LINES = 60
+PYTHON = [path for room in ("controlplane", "engine_hooks") for path in sorted((ROOT / room).rglob("*.py"))]
+SOURCES = [path for path in PYTHON if "_generated" not in path.parts]
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+# A signature of options, one a line, is the command's reference and no logic: it is not counted.
+COUNTED_FROM_THE_BODY = ("controlplane/cli.py", "controlplane/cli_runs.py")
+# Long in one idea: none so far. A path here needs its reason beside it.
+LONGER: dict[str, str] = {}
+
+CORE_FORBIDS = {"asyncio", "time", "random", "logging", "os", "socket", "threading"}
+NOT_FOR_THE_DAEMON = {"numpy", "matplotlib", "jinja2", "aiohttp", "uvicorn", "starlette"}
+
+# Built from parts, so that this file does not hold what it looks for.
+MACHINE_PATH = re.compile(r"(?<![\w.~$}-])/(?:" + "|".join(("work", "root", "home")) + r")/\w")
+REGISTRY_HOST = re.compile(r"\b(?:" + "|".join(("pypi", "files.pythonhosted", "registry.npmjs")) + r")\.org\b")
+UNDONE = re.compile(r"\b(?:" + "|".join(("TO" + "DO", "FIX" + "ME", "X" * 3)) + r")\b")
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def tracked() -> tuple[Path, ...]:
+    """What git tracks, or would; without git, every file that is no build output."""
+    try:
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=ROOT,
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout.split("\0")
+    except (OSError, subprocess.CalledProcessError):
+        listed = [name_of(path) for path in ROOT.rglob("*") if not any(part[0] == "." for part in path.parts[1:])]
+    return tuple(path for name in listed if name and (path := ROOT / name).is_file())
+
+
+@cache
+def lines_that_match(pattern: re.Pattern[str]) -> list[str]:
+    found = []
+    for path in tracked():
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError:
+            continue
+        found += [f"{name_of(path)}:{n}" for n, line in enumerate(text.splitlines(), 1) if pattern.search(line)]
+    return found
+
+
+def definitions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, Definition]]:
+    """Every class and function, with its dotted name."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, Definition):
+            name = f"{prefix}{child.name}"
+            yield name, child
+            yield from definitions(child, f"{name}.")
+        else:
+            yield from definitions(child, prefix)
+
+
+# Size
+
+
+def test_no_file_is_too_long() -> None:
+    long = {name_of(path): count for path in SOURCES if (count := len(path.read_text().splitlines())) > MOST_LINES}
+    assert {name: count for name, count in long.items() if name not in LONGER} == {}
+    assert set(LONGER) <= set(long), "an exception that is not needed any more"
+
+
+def test_no_function_is_too_long() -> None:
+    long = []
+    for path in SOURCES:
+        from_the_body = name_of(path) in COUNTED_FROM_THE_BODY
+        for name, node in definitions(tree_of(path)):
+            if isinstance(node, ast.ClassDef):
+                continue
+            first = node.body[0].lineno if from_the_body else node.lineno
+            lines = (node.end_lineno or first) - first + 1
+            if lines > MOST_FUNCTION_LINES:
+                long.append(f"{name_of(path)}: {name}: {lines}")
+    assert long == []
+
+
+# What is said
+
+
+def is_public(name: str) -> bool:
+    return not any(part.startswith("_") for part in name.split("."))
+
+
+def says_itself(node: Definition, parents: dict[str, Definition], name: str) -> bool:
+    """Whether the name and the annotations, or the class's own docstring, are enough."""
+    owner = parents.get(name.rpartition(".")[0])
+    if isinstance(owner, ast.FunctionDef | ast.AsyncFunctionDef):
+        return True  # a closure
+    return isinstance(owner, ast.ClassDef) and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+
+
+def test_every_module_class_and_function_is_documented() -> None:
+    bare = []
+    for path in SOURCES:
+        tree = tree_of(path)
+        if tree.body and not ast.get_docstring(tree):
+            bare.append(name_of(path))
+        known = dict(definitions(tree))
+        bare += [
+            f"{name_of(path)}: {name}"
+            for name, node in known.items()
+            if is_public(name) and not ast.get_docstring(node) and not says_itself(node, known, name)
+        ]
+    assert bare == []
+
+
+def test_no_machine_paths() -> None:
+    assert lines_that_match(MACHINE_PATH) == []
+
+
+def test_no_registry_hosts() -> None:
+    assert lines_that_match(REGISTRY_HOST) == []
+
+
+def test_nothing_is_left_to_do() -> None:
+    assert [line for line in lines_that_match(UNDONE) if not line.startswith("docs/")] == []
+
+
+def test_skipped_tests_say_why() -> None:
+    silent = []
+    for path in TESTS:
+        for node in ast.walk(tree_of(path)):
+            if not isinstance(node, ast.Call | ast.Attribute):
+                continue
+            function = node.func if isinstance(node, ast.Call) else node
+            if not (isinstance(function, ast.Attribute) and function.attr in ("skip", "skipif", "xfail")):
+                continue
+            if not ast.unparse(function).startswith("pytest."):
+                continue
+            reasons = _reasons(node) if isinstance(node, ast.Call) else []
+            is_inside_a_call = isinstance(node, ast.Attribute)
+            if not reasons and not is_inside_a_call:
+                silent.append(f"{name_of(path)}:{node.lineno}")
+        silent += [f"{name_of(path)}:{line}" for line in _bare_marks(tree_of(path))]
+    assert silent == []
+
+
+def _reasons(call: ast.Call) -> list[ast.expr]:
+    given = [keyword.value for keyword in call.keywords if keyword.arg == "reason"]
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "skip":
+        given += call.args
+    return given
+
+
+def _bare_marks(tree: ast.Module) -> list[int]:
+    """Decorators such as ``@pytest.mark.skip`` without a call."""
+    marks = [
+        mark for _, node in definitions(tree) for mark in node.decorator_list if isinstance(mark, ast.Attribute)
+    ]
+    return [mark.lineno for mark in marks if mark.attr in ("skip", "xfail")]
+
+
+# Who imports what
+
+
+def imported(path: Path) -> set[str]:
+    """The top-level names of all modules that a file imports, wherever in it."""
+    found = set()
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name_of(path)}:{node.lineno}: imports are absolute here"
+            found.add((node.module or "").partition(".")[0])
+    return found
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "controlplane/core").rglob("*.py")), ids=name_of)
+def test_core_imports_the_standard_library_only(path: Path) -> None:
+    names = imported(path) - {"controlplane"}
+    assert names <= set(sys.stdlib_module_names)
+    assert not names & CORE_FORBIDS
+
+
+def test_the_daemon_imports_nothing_heavy() -> None:
+    code = "import json, sys, controlplane.compose; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    loaded = {name.partition(".")[0] for name in json.loads(done.stdout)}
+    assert "controlplane" in loaded
+    assert not loaded & NOT_FOR_THE_DAEMON
+
+
+# The command
+
+
+def commands() -> list[tuple[str, ...]]:
+    """Every command and group of commands, as words."""
+    found: list[tuple[str, ...]] = []
+
+    def walk(command: click.Command, words: tuple[str, ...]) -> None:
+        found.append(words)
+        for name, child in getattr(command, "commands", {}).items():
+            walk(child, (*words, name))
+
+    walk(typer.main.get_command(app), ())
+    return found
+
+
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_each_command_teaches_itself(words: tuple[str, ...]) -> None:
+    from typer.testing import CliRunner
+
+    result = CliRunner().invoke(app, [*words, "--help"])
+    assert result.exit_code == 0, result.output
+    assert "Usage" in result.output
+
+
+def test_help_comes_at_once() -> None:
+    """The least of three: the machine may be busy."""
+    times = []
+    for _ in range(3):
+        began = time.perf_counter()
+        command = [sys.executable, "-m", "controlplane", "--help"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+        times.append(time.perf_counter() - began)
+        assert "simulate" in done.stdout
+    assert min(times) < 1.5
