@@ -90,6 +90,7 @@ class Bus:
         self.reconnects = 0
         self._client = Client()
         self._last_error = ""
+        self._created = ""
         self._position = 0
         self._subscription: Any = None
         self._command_subject = command_subject(node)
@@ -152,8 +153,9 @@ class Bus:
             raise EngineUnavailable(f"JetStream is off at {self.url}: start nats-server with -js") from None
         except NatsError as error:
             raise EngineUnavailable(f"no stream {config.name} at {self.url}: {error}") from None
+        self._created = str(info.created)
         return StreamInfo(
-            created=str(info.created), first_sequence=info.state.first_seq, last_sequence=info.state.last_seq
+            created=self._created, first_sequence=info.state.first_seq, last_sequence=info.state.last_seq
         )
 
     async def read_from(self, sequence: int) -> None:
@@ -191,16 +193,17 @@ class Bus:
             )
         )
 
-    async def keep_reading(self, on_new_stream: Callable[[], None]) -> None:
-        """After each reconnect go on where we were; a stream that is new or shorter is told to the caller."""
+    async def keep_reading(self, on_new_stream: Callable[[StreamInfo], None]) -> None:
+        """After each reconnect go on where we were; a stream that is not the one we read is told to the caller."""
         while True:
             await self._renew.wait()
             self._renew.clear()
             try:
+                before = self._created
                 info = await self.ensure_stream()
-                if info.last_sequence < self._position:
+                if info.created != before or info.last_sequence < self._position:
                     self._position = 0
-                    on_new_stream()
+                    on_new_stream(info)
                 await self._subscribe()
             except (NatsError, EngineUnavailable, OSError, TimeoutError) as error:
                 self._log.warning("not reading yet", error=str(error) or type(error).__name__)

@@ -22,6 +22,7 @@ from controlplane.wire.subjects import publisher_name
 
 _RECOVERY_TIMEOUT_S = 30.0
 _LONGEST_WAIT_S = 0.5
+_SAVING_AT_MOST = 20  # saves are this many times their own duration apart
 
 
 class Daemon:
@@ -41,6 +42,7 @@ class Daemon:
         self._stopping = asyncio.Event()
         self._saved_window = (-1, -1.0)
         self._saved_at_ns = 0
+        self._save_took_ns = 0
         self._resync_all = False
         self._log = logger("daemon")
 
@@ -128,8 +130,9 @@ class Daemon:
         same = snapshot.stream_created == stream.created and snapshot.stream_sequence <= stream.last_sequence
         return snapshot.stream_sequence if same else max(0, stream.first_sequence - 1)
 
-    def _on_new_stream(self) -> None:
+    def _on_new_stream(self, stream: StreamInfo) -> None:
         self._log.warning("stream is new", action="asking every publisher for its state")
+        self._stream_created = stream.created
         self.position = 0
         self._resync_all = True
 
@@ -152,16 +155,22 @@ class Daemon:
 
     def _save(self, now_ns: int) -> None:
         snapshots.write(self._state_path, self._snapshot(now_ns))
+        self._save_took_ns = self.clock.now_ns() - now_ns
         if self._recorder is not None:
             self._recorder.flush()
         self._saved_at_ns = now_ns
         self._saved_window = self.controller.state.announced
 
     def _must_save(self, now_ns: int) -> bool:
-        """At each change of the window, else every ``snapshot_s``: the stream has the programs, not the window."""
-        if self.controller.state.announced != self._saved_window:
-            return True
-        return now_ns - self._saved_at_ns >= seconds(self.config.snapshot_s * self.config.time_scale)
+        """At each change of the window, else every ``snapshot_s``: the stream has the programs, not the window.
+
+        A hundred thousand programs take a tenth of a second to write, so saving takes a bounded share of the time.
+        """
+        since_ns = now_ns - self._saved_at_ns
+        if since_ns < _SAVING_AT_MOST * self._save_took_ns:
+            return False
+        due = since_ns >= seconds(self.config.snapshot_s * self.config.time_scale)
+        return due or self.controller.state.announced != self._saved_window
 
     # Serving
 

@@ -15,6 +15,8 @@ import pytest
 import typer
 
 from controlplane.cli import app
+from controlplane.core.errors import ConfigError
+from controlplane.core.types import Pressure
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -98,6 +100,18 @@ def test_every_penstock_command_exists_with_its_options(page: Path) -> None:
         for word in rest:
             if re.match(r"--?[a-z]", word):
                 assert word.partition("=")[0] in known, f"{line}: {word}"
+
+
+def test_the_policy_of_the_how_to_is_a_policy() -> None:
+    page = ROOT / "docs" / "how-to" / "add-a-policy.md"
+    source = next(text for _, language, text in blocks(page) if language == "python")
+    scope: dict[str, Any] = {"__name__": "the_how_to"}
+    exec(compile(source, str(page), "exec"), scope)
+    policy = scope["Stall"](most=8)
+    _, window = policy.update(policy.initial(), None, Pressure(cpu_stall_ratio=0.5), 0)
+    assert window.limit == 4
+    with pytest.raises(ConfigError, match="most"):
+        scope["Stall"](most=0)
 
 
 def slug(heading: str) -> str:

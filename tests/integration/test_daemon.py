@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import time
@@ -230,4 +231,32 @@ def test_a_port_in_use(tmp_path: Path) -> None:
         daemon.start()
         assert daemon.wait() == 1
     assert f"port {port} is in use" in daemon.log
+    assert "Traceback" not in daemon.log
+
+
+def test_a_bus_that_lost_its_stream_is_asked_anew(daemon: DaemonProcess) -> None:
+    """The server comes back empty: programs stay, every publisher is asked, and what comes next is read."""
+
+    async def run() -> None:
+        daemon.start()
+        bus = await serving(daemon)
+        await bus.publish(GATE, 1, queued(5))
+        await bus.hears(lambda c: isinstance(c, cmd.Admit), "a grant")
+        endpoint = read_endpoint("test", daemon.folder)
+        assert endpoint is not None
+        os.kill(endpoint.pid, signal.SIGKILL)
+        shutil.rmtree(daemon.folder / "test" / "jetstream")
+
+        async def told() -> bool:
+            return "stream is new" in daemon.log
+
+        await eventually(told, what="word of the new stream")
+        bus.commands.clear()
+        await bus.status_where(lambda s: len(s["programs"]) == 5, "the five programs")
+        await bus.publish(GATE, 6, queued(1, first=5))
+        await bus.hears(lambda c: isinstance(c, cmd.Admit) and c.program_id == "p5", "a grant after the loss")
+        await bus.close()
+
+    asyncio.run(run())
+    assert daemon.stop() == 0
     assert "Traceback" not in daemon.log

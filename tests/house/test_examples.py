@@ -1,0 +1,119 @@
+"""The examples do what their pages say: in a copy of the repository, with no edit beyond the ones they name."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "examples" / "admission_gradient"
+PROGRAMS = 12
+
+
+class Copy:
+    """A copy of the repository with the example's policy added: one file, one line and its import."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        ignored = shutil.ignore_patterns("__pycache__", ".hypothesis")
+        shutil.copytree(ROOT / "controlplane", folder / "controlplane", ignore=ignored)
+        shutil.copytree(ROOT / "tests" / "property", folder / "tests" / "property", ignore=ignored)
+        shutil.copy(ROOT / "pyproject.toml", folder)
+        admission = folder / "controlplane" / "core" / "admission"
+        shutil.copy(EXAMPLE / "gradient.py", admission)
+        registry = admission / "__init__.py"
+        lines = registry.read_text().splitlines()
+        last_import = max(n for n, line in enumerate(lines) if line.startswith("from controlplane.core.admission."))
+        lines.insert(last_import + 1, "from controlplane.core.admission.gradient import Gradient")
+        lines.insert(lines.index("}"), '    "gradient": Gradient,')
+        registry.write_text("\n".join(lines) + "\n")
+
+    def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        environment = os.environ | {"PYTHONPATH": str(self.folder), "COLUMNS": "200"}
+        return subprocess.run(
+            [sys.executable, *arguments], cwd=self.folder, env=environment, capture_output=True, text=True
+        )
+
+    def penstock(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return self.run("-m", "controlplane", *arguments)
+
+    def config(self, *lines: str) -> str:
+        path = self.folder / "gradient.toml"
+        path.write_text("\n".join(['preset = "mars"', "[admission]", 'policy = "gradient"', *lines]) + "\n")
+        return str(path)
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
+    return Copy(tmp_path_factory.mktemp("gradient"))
+
+
+def test_the_copy_is_what_runs(copy: Copy) -> None:
+    done = copy.run("-c", "import controlplane.core.admission as a; print(a.__file__)")
+    assert done.stdout.startswith(str(copy.folder)), done.stderr
+
+
+def test_property_tests_pick_the_policy_up(copy: Copy) -> None:
+    done = copy.run(
+        "-m", "pytest", "-p", "no:cacheprovider", "-v", "tests/property/test_policies.py", "-k", "radient"
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "test_admission[Gradient(" in done.stdout
+    assert "test_a_policy_is_frozen_and_made_without_arguments[admission-gradient]" in done.stdout
+
+
+def test_presets_list_it(copy: Copy) -> None:
+    listing = json.loads(copy.penstock("presets", "--json").stdout)
+    assert listing["policies"]["admission"] == ["fixed", "aimd", "gradient"]
+    assert re.search(r"\[admission\] policy = .*\bgradient\b", copy.penstock("presets").stdout)
+
+
+def test_configuration_knows_it_and_its_parameters(copy: Copy) -> None:
+    good = copy.config("tolerance = 2.0")
+    assert copy.penstock("config", "check", good).returncode == 0
+    assert "tolerance = 2.0" in copy.penstock("config", "show", "--config", good).stdout
+    refused = copy.penstock("config", "check", copy.config("smoothing = 2"))
+    assert refused.returncode == 1
+    assert "$.admission.smoothing: expected 0 < smoothing <= 1, got 2" in refused.stderr
+    unknown = copy.penstock("config", "check", copy.config("tolerence = 2.0"))
+    assert "$.admission.tolerence: unknown key; did you mean 'tolerance'?" in unknown.stderr
+    assert "Traceback" not in refused.stderr + unknown.stderr
+
+
+def test_the_simulator_runs_it(copy: Copy) -> None:
+    log = copy.folder / "run.jsonl"
+    done = copy.penstock(
+        *("simulate", "synthetic:swe-bench", "--programs", str(PROGRAMS), "--pool-tokens", "40000"),
+        *("--arrival", "poisson:0.5", "--preset", "mars", "--config", copy.config("window_initial = 2")),
+        *("--record", str(log), "--json"),
+    )
+    assert done.returncode == 0, done.stderr
+    (run,) = json.loads(done.stdout)
+    assert (run["programs_ended"], run["programs_failed"]) == (PROGRAMS, 0)
+    reasons = set(re.findall(r"as fast as it should be|gradient 0\.\d\d|not used", log.read_text()))
+    assert any("gradient" in reason for reason in reasons), "it never shrank"
+    assert "as fast as it should be" in reasons, "it never grew"
+    replayed = copy.penstock("log", "replay", str(log))
+    assert replayed.returncode == 0, replayed.stdout
+
+
+def test_the_page_shows_what_the_test_does() -> None:
+    page = (EXAMPLE / "README.md").read_text()
+    assert "from controlplane.core.admission.gradient import Gradient" in page
+    assert '"gradient": Gradient,' in page
+
+
+def test_the_loop_by_hand_runs() -> None:
+    script = ROOT / "examples" / "loop.sh"
+    environment = os.environ | {"PENSTOCK": str(Path(sys.executable).with_name("penstock"))}
+    done = subprocess.run(
+        ["bash", str(script), "mars", "5"], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert re.search(r"programs ended\D+5\b", done.stdout)
+    assert "the replay gave the same commands" in done.stdout
