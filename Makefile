@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help install demo test test-quick lint bench proto clean
+.PHONY: help install demo test test-quick lint bench proto docs clean
 
 help: ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -41,6 +41,9 @@ bench: install ## every benchmark, with its budget
 
 proto: install ## generate wire code from proto/
 	$(BIN)/python scripts/generate_proto.py
+
+docs: install ## generate the reference pages from the code
+	$(BIN)/python scripts/generate_reference.py
 
 clean: ## remove what was built
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist *.egg-info

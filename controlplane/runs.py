@@ -28,12 +28,28 @@ def load_workload(
     ``programs`` 0 means all of a file, 100 of a synthetic one. Raises ``ConfigError``.
     """
     if name.startswith(SYNTHETIC):
-        trace = synthesize(name.removeprefix(SYNTHETIC), programs=programs or 100, seed=seed)
+        trace = _within(
+            synthesize(name.removeprefix(SYNTHETIC), programs=programs or 100, seed=seed), max_context_tokens
+        )
     else:
         trace = read_trace(
             name, max_programs=programs or None, max_context_tokens=max_context_tokens or None, on_bad="reject"
         )
     return (scale or Scale()).apply(trace)
+
+
+def _within(trace: Trace, max_context_tokens: int) -> Trace:
+    """The programs whose context stays within the limit (0: none); the others are told as rejected."""
+    if not max_context_tokens:
+        return trace
+    fits = {p.program_id: p.context_tokens <= max_context_tokens for p in trace.programs}
+    rejected = [
+        f"{name}: its context grows beyond {max_context_tokens} tokens" for name, fit in fits.items() if not fit
+    ]
+    programs = tuple(p for p in trace.programs if fits[p.program_id])
+    if not programs:
+        raise ConfigError(f"{trace.name}: no program stays within --max-context {max_context_tokens}")
+    return replace(trace, programs=programs, rejected=[*trace.rejected, *rejected])
 
 
 def default_workload() -> str:

@@ -118,7 +118,7 @@ def _gate_limits() -> list[str]:
     rows = []
     for field in dataclasses.fields(GateLimits):
         name = field.name
-        value = field.default
+        value: Any = field.default
         shown = f"{value / 1e9:g} s" if name.endswith("_ns") else f"{value:,}"
         rows.append([f"`{name}`", shown, said.get(name, "") or MEANINGS.get(f"gate.{name}", "")])
     return [

@@ -13,7 +13,7 @@ from controlplane.core.types import NANOSECONDS_PER_SECOND
 
 _MOST_TOOLS = 512  # names beyond that are counted under the empty name alone
 _FEWEST_FOR_MEDIAN = 5
-_GROWTH_PRIOR = 4.0  # mean context over first prompt; 4 to 8 in published agent traces
+_GROWTH_PRIOR = 4.0  # mean context over mean first prompt: 1.6, 4.2 and 7.9 in three published agent traces
 _ENDED_TO_TRUST = 10
 _MOST_SLOWDOWN = 4.0  # of a single call: beyond that it is another kind of call, not a slow one
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19penstock/v1/control.proto\x12\x0bpenstock.v1\"_\n\tHeartbeat\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\x12\x14\n\x0clease_ttl_ns\x18\x03 \x01(\x03\x12\r\n\x05limit\x18\x04 \x01(\x03\x12\x0e\n\x06window\x18\x05 \x01(\x01\"\x0f\n\rStatusRequest\"\xeb\x02\n\x0c\x44\x61\x65monStatus\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x0e\n\x06preset\x18\x04 \x01(\t\x12\x11\n\tuptime_ns\x18\x05 \x01(\x03\x12\r\n\x05limit\x18\x06 \x01(\x03\x12\x0e\n\x06window\x18\x07 \x01(\x01\x12\x17\n\x0fprograms_active\x18\x08 \x01(\x03\x12\x14\n\x0cqueue_length\x18\t \x01(\x03\x12\x14\n\x0ckv_use_ratio\x18\n \x01(\x01\x12\x14\n\x0ctools_active\x18\x0b \x01(\x03\x12\x15\n\rtools_waiting\x18\x0c \x01(\x03\x12\x15\n\rkv_overloaded\x18\r \x01(\x08\x12\x16\n\x0e\x63pu_overloaded\x18\x0e \x01(\x08\x12\x16\n\x0e\x65vents_applied\x18\x0f \x01(\x03\x12\x17\n\x0f\x65vents_rejected\x18\x10 \x01(\x03\x12\x17\n\x0fstream_sequence\x18\x11 \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19penstock/v1/control.proto\x12\x0bpenstock.v1\"_\n\tHeartbeat\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\x12\x14\n\x0clease_ttl_ns\x18\x03 \x01(\x03\x12\r\n\x05limit\x18\x04 \x01(\x03\x12\x0e\n\x06window\x18\x05 \x01(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,8 +33,4 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_HEARTBEAT']._serialized_start=42
   _globals['_HEARTBEAT']._serialized_end=137
-  _globals['_STATUSREQUEST']._serialized_start=139
-  _globals['_STATUSREQUEST']._serialized_end=154
-  _globals['_DAEMONSTATUS']._serialized_start=157
-  _globals['_DAEMONSTATUS']._serialized_end=520
 # @@protoc_insertion_point(module_scope)
