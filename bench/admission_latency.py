@@ -7,8 +7,9 @@ idle: a client publishes TurnQueued as the gate does, a real daemon (``penstock 
     Admit: through the stream and its consumer, the ledger, a tick, and back.
 busy: the same while the daemon has 1,000 live programs.
 
-One at a time, all over one nats-server with uvloop on every side; blocks of the three take turns, so that whatever
-else the machine does meets all of them.
+One at a time, all over one nats-server with uvloop on every side. Blocks of the three take turns, so that whatever
+else the machine does meets all of them. The budget is for the p99 of all samples. One burst of other work can
+decide that, so the median of the blocks' p99 stands beside it, with its own ratio.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import json
 import multiprocessing
 import os
 import platform
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -39,7 +41,7 @@ from controlplane.wire.subjects import command_subject, event_subject, status_su
 
 BUDGET_RATIO = 2.0
 LIVE_PROGRAMS = 1000
-BLOCK = 200
+BLOCK = 400
 WARM_UP = 200
 SUBJECT = "bare"
 TIMEOUT_S = 10.0
@@ -53,7 +55,7 @@ def daemon(folder: Path, preset: str, node: str, *arguments: str) -> Iterator[No
     config = folder / "bench.toml"
     config.write_text(CONFIG)
     command = [sys.executable, "-m", "controlplane", "up", "--node", node, "--state-dir", str(folder)]
-    command += ["--preset", preset, "--config", str(config), "--log-level", "warning", *arguments]
+    command += ["--preset", preset, "--config", str(config), "--log-level", "error", *arguments]
     process = subprocess.Popen(command)
     try:
         yield
@@ -209,7 +211,7 @@ def measure(preset: str, samples: int) -> dict[str, Any]:
             responder.terminate()
             responder.join()
     rows = {name: summary(times) for name, times in times_us.items()}
-    ratios = {name: round(rows[name]["p99_us"] / rows["bare"]["p99_us"], 2) for name in ("idle", "busy")}
+    ratios, block_ratios = over_bare(rows, "p99_us"), over_bare(rows, "block_p99_us")
     return {
         "about": {
             "python": platform.python_version(),
@@ -221,19 +223,29 @@ def measure(preset: str, samples: int) -> dict[str, Any]:
         "live_programs": {"idle": 0, "busy": LIVE_PROGRAMS},
         "rows": rows,
         "p99_over_bare_ratio": ratios,
-        "p50_over_bare_ratio": {
-            name: round(rows[name]["p50_us"] / rows["bare"]["p50_us"], 2) for name in ("idle", "busy")
-        },
+        "block_p99_over_bare_ratio": block_ratios,
+        "p50_over_bare_ratio": over_bare(rows, "p50_us"),
         "within_budget": max(ratios.values()) <= BUDGET_RATIO,
+        "within_budget_by_block": max(block_ratios.values()) <= BUDGET_RATIO,
     }
+
+
+def percentile(times_us: list[float], share: float) -> float:
+    return round(sorted(times_us)[int(len(times_us) * share)], 1)
 
 
 def summary(times_us: list[float]) -> dict[str, float]:
-    ordered = sorted(times_us)
-    at = {"p50_us": 0.5, "p90_us": 0.9, "p99_us": 0.99}
-    return {name: round(ordered[int(len(ordered) * share)], 1) for name, share in at.items()} | {
-        "samples": len(ordered)
+    blocks = [times_us[first : first + BLOCK] for first in range(0, len(times_us), BLOCK)]
+    return {
+        "p50_us": percentile(times_us, 0.5),
+        "p99_us": percentile(times_us, 0.99),
+        "block_p99_us": round(statistics.median(percentile(block, 0.99) for block in blocks), 1),
+        "samples": len(times_us),
     }
+
+
+def over_bare(rows: dict[str, dict[str, float]], figure: str) -> dict[str, float]:
+    return {name: round(rows[name][figure] / rows["bare"][figure], 2) for name in ("idle", "busy")}
 
 
 def main() -> None:
@@ -252,11 +264,17 @@ def main() -> None:
         print(json.dumps(result, indent=2))
         return
     print("  ".join(f"{name} {value}" for name, value in result["about"].items()))
-    print(f"{'':8}{'p50 us':>10}{'p90 us':>10}{'p99 us':>10}{'p99 / bare':>12}   preset {result['preset']}")
+    columns = {"p50_us": "p50 us", "p99_us": "p99 us", "block_p99_us": "block p99 us"}
+    print(f"preset {result['preset']}; in brackets: over bare")
+    print(" " * 8 + "".join(f"{text:>22}" for text in columns.values()))
     for name, row in result["rows"].items():
-        ratio = result["p99_over_bare_ratio"].get(name, 1.0)
-        print(f"{name:8}{row['p50_us']:>10}{row['p90_us']:>10}{row['p99_us']:>10}{ratio:>12}")
-    print(f"budget: p99 at most {BUDGET_RATIO:g} x bare: {'met' if result['within_budget'] else 'missed'}")
+        ratios = {key: result[f"{key.removesuffix('_us')}_over_bare_ratio"].get(name, 1.0) for key in columns}
+        print(f"{name:8}" + "".join(f"{row[key]:>14} ({ratios[key]:.2f})".rjust(22) for key in columns))
+    verdict = {True: "met", False: "missed"}
+    print(
+        f"budget: p99 at most {BUDGET_RATIO:g} x bare: {verdict[result['within_budget']]}; "
+        f"by the median block: {verdict[result['within_budget_by_block']]}"
+    )
 
 
 if __name__ == "__main__":

@@ -219,10 +219,11 @@ def demo(
     rate: Annotated[list[float], typer.Option("--rate", help="Live arrival rates, programs/s. Repeatable.")] = [
         0.06,
         0.1,
+        0.14,
     ],
     programs: Annotated[int, typer.Option("--programs", "-n", min=1)] = 40,
     seed: Annotated[int, typer.Option("--seed", "-s")] = 1,
-    time_scale: TimeScale = 50.0,
+    time_scale: TimeScale = 60.0,
     out: Annotated[Path, typer.Option("--out", "-o", help="Where the report and the runs go.")] = Path("runs/demo"),
 ) -> None:
     """The whole loop on this machine, no GPU: NATS, daemon and engine double on agent traces.

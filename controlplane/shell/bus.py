@@ -91,6 +91,7 @@ class Bus:
         self._client = Client()
         self._last_error = ""
         self._created = ""
+        self._closing = False
         self._position = 0
         self._subscription: Any = None
         self._command_subject = command_subject(node)
@@ -120,7 +121,8 @@ class Bus:
         self._log.warning("error", error=self._last_error)
 
     async def _on_disconnect(self) -> None:
-        self._log.warning("disconnected", url=self.url)
+        if not self._closing:
+            self._log.warning("disconnected", url=self.url)
 
     async def _on_reconnect(self) -> None:
         self.reconnects += 1
@@ -257,5 +259,6 @@ class Bus:
 
     async def close(self) -> None:
         """Leave."""
+        self._closing = True
         with suppress(NatsError, OSError, TimeoutError):
             await self._client.close()

@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-import click
 import pytest
 import typer
 
@@ -215,7 +215,7 @@ def commands() -> list[tuple[str, ...]]:
     """Every command and group of commands, as words."""
     found: list[tuple[str, ...]] = []
 
-    def walk(command: click.Command, words: tuple[str, ...]) -> None:
+    def walk(command: Any, words: tuple[str, ...]) -> None:
         found.append(words)
         for name, child in getattr(command, "commands", {}).items():
             walk(child, (*words, name))
