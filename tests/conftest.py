@@ -11,6 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# The same examples every time, or with HYPOTHESIS_PROFILE=search many new ones.
+_COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("repeatable", max_examples=60, stateful_step_count=40, derandomize=True, **_COMMON)
+settings.register_profile("search", max_examples=1000, stateful_step_count=60, **_COMMON)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 _START_TIMEOUT_S = 10.0
 _LISTENING = re.compile(r"Listening for client connections on \S+:(\d+)")

@@ -44,9 +44,11 @@ class Scale:
             input_tokens = max(1, round(turn.input_tokens * self.tokens))
             if index:
                 before, after = turns[index - 1], scaled[-1]
+                # Different factors for prompts and outputs must not turn growth into a compaction.
                 if turn.input_tokens >= before.input_tokens + before.output_tokens:
-                    # Different factors for prompts and outputs must not turn growth into a compaction.
                     input_tokens = max(input_tokens, after.input_tokens + after.output_tokens)
+                elif turn.input_tokens >= before.input_tokens:
+                    input_tokens = max(input_tokens, after.input_tokens)
             scaled.append(
                 Turn(
                     input_tokens=input_tokens,

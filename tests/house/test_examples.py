@@ -24,6 +24,7 @@ class Copy:
         shutil.copytree(ROOT / "controlplane", folder / "controlplane", ignore=ignored)
         shutil.copytree(ROOT / "tests" / "property", folder / "tests" / "property", ignore=ignored)
         shutil.copy(ROOT / "pyproject.toml", folder)
+        shutil.copy(ROOT / "tests" / "conftest.py", folder / "tests")
         admission = folder / "controlplane" / "core" / "admission"
         shutil.copy(EXAMPLE / "gradient.py", admission)
         registry = admission / "__init__.py"
