@@ -12,11 +12,8 @@ from controlplane.core.commands import (
     Release,
     Retain,
     SetPriority,
-    StateRequest,
 )
 from controlplane.core.events import (
-    CommandApplied,
-    CommandRejected,
     Event,
     FirstToken,
     OpenTurn,
@@ -25,7 +22,7 @@ from controlplane.core.events import (
     TurnEnded,
 )
 from controlplane.core.types import seconds
-from controlplane.gate import Gate
+from controlplane.gate import Gate, GateLink
 from controlplane.gate.alarm import Alarm
 from controlplane.gate.authority import HeartbeatLike
 from controlplane.sim.engine_model import Call, EngineModel
@@ -78,7 +75,7 @@ class Driver:
         self.gate = gate
         self._send = send
         self._now_ns = now_ns
-        self._publisher = publisher
+        self._link = GateLink(gate, send=send, publisher=publisher, state=self.state, obey=self._obey)
         wall_second_ns = gate.limits.wall_second_ns
         self._wake_alarm = Alarm(self._look, wall_second_ns=wall_second_ns)
         self._sample_alarm = Alarm(self._sample, wall_second_ns=wall_second_ns)
@@ -133,13 +130,7 @@ class Driver:
 
     def receive(self, item: Command | HeartbeatLike, received_ns: int) -> None:
         """A command or a heartbeat from the daemon."""
-        if not isinstance(item, Command):
-            self.gate.on_heartbeat(item, received_ns)
-        elif isinstance(item, StateRequest):
-            if item.publisher in ("", self._publisher()):
-                self._send(self.state(), True)
-        else:
-            self._obey(item)
+        self._link.receive(item, received_ns)
 
     def state(self) -> PublisherState:
         """All that the gate and the engine hold now."""
@@ -160,15 +151,7 @@ class Driver:
             ),
         )
 
-    def _obey(self, command: Command) -> None:
-        problem = "" if self.gate.on_command(command) else self._obey_in_engine(command)
-        program_id = getattr(command, "program_id", "")
-        if problem:
-            self._send(CommandRejected(command_id=command.command_id, program_id=program_id, reason=problem), False)
-        else:
-            self._send(CommandApplied(command_id=command.command_id, program_id=program_id), False)
-
-    def _obey_in_engine(self, command: Command) -> str:
+    def _obey(self, command: Command) -> str:
         """Obey, or say why not."""
         now_ns = self._now_ns()
         problem = ""

@@ -8,6 +8,7 @@ from controlplane.gate.gate import Gate
 from controlplane.gate.identity import BadIdentity, Identity, identify
 from controlplane.gate.inbox import Inbox
 from controlplane.gate.limits import GateLimits
+from controlplane.gate.link import GateLink
 from controlplane.gate.middleware import GatedRequest, GateMiddleware
 from controlplane.gate.tickets import Entered, GateCounters, GateState, Refused, Ticket
 
@@ -17,6 +18,7 @@ __all__ = [
     "Gate",
     "GateCounters",
     "GateLimits",
+    "GateLink",
     "GateMiddleware",
     "GateState",
     "GatedRequest",

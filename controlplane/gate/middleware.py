@@ -1,6 +1,8 @@
 """The gate as a plain ASGI middleware: for the engine's own HTTP process, or before any other server."""
 
 import asyncio
+import contextlib
+import functools
 import json
 import uuid
 from collections.abc import Callable, Iterable
@@ -28,6 +30,8 @@ from controlplane.gate.tickets import Entered, Refused, Ticket
 
 GATED_PATHS = ("/v1/chat/completions", "/v1/completions", "/generate")
 HEALTH_PATH = "/penstock/health"
+_GATED_METHODS = ("POST", "PUT")  # SGLang's /generate takes either
+_CLIENT_CLOSED_REQUEST = 499  # as nginx counts it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +45,11 @@ class GatedRequest:
 
 
 class GateMiddleware:
-    """Holds POSTs to ``paths`` at ``gate``; serves ``GET /penstock/health``; the rest passes untouched.
+    """Holds POSTs and PUTs to ``paths`` at ``gate``; serves ``GET /penstock/health``; the rest passes untouched.
 
     A body that is no JSON object passes too: refusing it is the application's business. ``on_loop`` is called
-    with the event loop at the first request or lifespan message (the place to attach an ``Inbox``).
+    with the event loop at the first request or lifespan message (the place to attach an ``Inbox``). ``health``
+    tells what the health page shows; without it, the gate's own account.
     """
 
     def __init__(
@@ -54,11 +59,13 @@ class GateMiddleware:
         *,
         paths: Iterable[str] = GATED_PATHS,
         on_loop: Callable[[asyncio.AbstractEventLoop], None] | None = None,
+        health: Callable[[], object] | None = None,
     ) -> None:
         self._app = app
         self._gate = gate
         self._paths = frozenset(paths)
         self._on_loop = on_loop
+        self._health = health if health is not None else gate.health
         self._turn_prefix = uuid.uuid4().hex[:12]
         self._turns = 0
 
@@ -66,11 +73,12 @@ class GateMiddleware:
         if self._on_loop is not None:
             on_loop, self._on_loop = self._on_loop, None
             on_loop(asyncio.get_running_loop())
-        if scope["type"] != "http":
+        path = _path(scope) if scope["type"] == "http" else None
+        if path is None:
             await self._app(scope, receive, send)
-        elif scope["path"] == HEALTH_PATH and scope["method"] in ("GET", "HEAD"):
-            await send_json(send, HTTPStatus.OK, self._gate.health())
-        elif scope["method"] == "POST" and scope["path"] in self._paths:
+        elif path == HEALTH_PATH and scope["method"] in ("GET", "HEAD"):
+            await send_json(send, HTTPStatus.OK, self._health())
+        elif path in self._paths and scope["method"] in _GATED_METHODS:
             await self._turn(scope, receive, send)
         else:
             await self._app(scope, receive, send)
@@ -80,6 +88,7 @@ class GateMiddleware:
         try:
             data = await read_body(receive, limit)
         except ClientGone:
+            await _say_gone(send)
             return
         except BodyTooLarge:
             problem = _error("body_too_large", f"the request body has more than {limit} bytes")
@@ -109,12 +118,14 @@ class GateMiddleware:
             await _send_refusal(send, refused)
             return
         if entered is None:
+            await _say_gone(send)
             return
         request = GatedRequest(identity=identity, ticket=ticket, body=body, entered=entered)
         try:
             scope["penstock"] = request
             scope.setdefault("state", {})["penstock"] = request
-            await self._app(scope, replay.receive, _with_hold(send, entered))
+            ended = functools.partial(self._gate.leave, ticket)
+            await self._app(scope, replay.receive, _watched(send, entered, ended))
         finally:
             self._gate.leave(ticket)
 
@@ -171,6 +182,19 @@ async def _send_refusal(send: SendMessage, refused: Refused) -> None:
     await send_json(send, refused.status, problem, [(b"retry-after", str(refused.retry_after_s).encode())])
 
 
+async def _say_gone(send: SendMessage) -> None:
+    """Answer a client that left: the server drops it, and a middleware around us sees a request that ended."""
+    with contextlib.suppress(OSError):  # what a server may raise instead of dropping it
+        await send_json(send, _CLIENT_CLOSED_REQUEST, _error("client_gone", "the client left"))
+
+
+def _path(scope: Scope) -> str:
+    """The path below the one that the application is mounted at."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "").rstrip("/")
+    return path[len(root) :] if root and path.startswith(f"{root}/") else path
+
+
 def _json_object(data: bytes) -> dict[str, Any] | None:
     try:
         value = json.loads(data)
@@ -184,13 +208,18 @@ def _error(code: str, message: str, *, kind: str = "invalid_request_error", **de
     return {"error": {"message": message, "type": kind, "param": None, "code": code, **details}}
 
 
-def _with_hold(send: SendMessage, entered: Entered) -> SendMessage:
-    """Tell the client how long it was held."""
+def _watched(send: SendMessage, entered: Entered, ended: Callable[[], None]) -> SendMessage:
+    """Tell the client how long it was held, and call ``ended`` with the last of the reply.
+
+    The application may go on for a while after that: SGLang waits two seconds behind every stream.
+    """
     header = (b"x-penstock-hold-ms", str(round(entered.hold_ns / 1e6)).encode())
 
-    async def send_with_hold(message: Message) -> None:
+    async def send_watched(message: Message) -> None:
         if message["type"] == "http.response.start":
             message["headers"] = [*message.get("headers", ()), header]
         await send(message)
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            ended()
 
-    return send_with_hold
+    return send_watched

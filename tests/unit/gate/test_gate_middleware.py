@@ -172,7 +172,7 @@ def test_a_client_that_leaves_while_held_is_never_served() -> None:
         await settle()
         exchange.leave()
         await exchange.task
-        assert exchange.sent == []
+        assert exchange.status == 499
         assert bench.app.requests == []
         assert [type(event) for event in bench.events] == [TurnQueued, TurnAbandoned]
 
@@ -217,7 +217,7 @@ def test_a_client_that_leaves_before_its_request_is_complete_is_forgotten() -> N
         exchange.inbound.put_nowait({"type": "http.request", "body": b"{", "more_body": True})
         exchange.leave()
         await exchange.task
-        assert (exchange.sent, bench.events, bench.app.requests) == ([], [], [])
+        assert (exchange.status, bench.events, bench.app.requests) == (499, [], [])
 
     run(story)
 
@@ -315,5 +315,61 @@ def test_a_server_that_stops_while_a_turn_is_held_takes_it_from_the_queue() -> N
         with pytest.raises(asyncio.CancelledError):
             await exchange.task
         assert bench.gate.health()["held_turns"] == 0
+
+    run(story)
+
+
+def test_a_turn_ends_with_its_reply_not_with_what_the_application_does_behind_it() -> None:
+    async def story(bench: Bench) -> None:
+        behind = asyncio.Event()
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            await bench.app(scope, receive, send)
+            await behind.wait()
+
+        exchange = Exchange(GateMiddleware(app, bench.gate), "POST", "/generate", {})
+        exchange.inbound.put_nowait({"type": "http.request", "body": b'{"text": "one"}', "more_body": False})
+        await settle()
+        assert exchange.body == b"done"
+        assert not exchange.task.done()
+        assert bench.gate.health()["running_turns"] == 0
+        behind.set()
+        await exchange.task
+
+    run(story, governed=False)
+
+
+def test_a_path_below_the_root_path_is_gated_too() -> None:
+    async def story(bench: Bench) -> None:
+        for root, path, gated in (
+            ("/api", "/api/v1/completions", True),
+            ("/api/", "/api/v1/completions", True),
+            ("/api", "/apiv1/completions", False),
+            ("", "/api/v1/completions", False),
+        ):
+            exchange = Exchange(bench.middleware, "POST", path, {})
+            exchange.scope["root_path"] = root
+            exchange.inbound.put_nowait({"type": "http.request", "body": b"{}", "more_body": False})
+            await exchange.task
+            assert (bench.app.requests[-1] is not None) == gated, (root, path)
+
+    run(story, governed=False)
+
+
+def test_a_put_is_gated_as_a_post_is() -> None:
+    async def story(bench: Bench) -> None:
+        exchange = bench.request({"text": "one"}, path="/generate", method="PUT")
+        await exchange.task
+        assert bench.app.requests[-1] is not None
+
+    run(story, governed=False)
+
+
+def test_the_health_page_shows_what_it_is_given() -> None:
+    async def story(bench: Bench) -> None:
+        middleware = GateMiddleware(bench.app, bench.gate, health=lambda: {"more": 1})
+        exchange = Exchange(middleware, "GET", "/penstock/health", {})
+        await exchange.task
+        assert json.loads(exchange.body) == {"more": 1}
 
     run(story)

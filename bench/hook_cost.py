@@ -1,0 +1,133 @@
+"""What the SGLang plugin's hooks cost the scheduler's thread (budget: 20 us an event, 1% of a step).
+
+    python bench/hook_cost.py [--batch N] [--json]
+
+The hooks run against doubles of the scheduler and its requests, with a real emitter whose bus is down, so that only
+their own time is measured. The yardstick is one decode step of the measured hardware profile at the same batch.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from controlplane.sim.profile import load_profile
+from engine_hooks.sglang.scheduler_side import SchedulerSide
+from engine_hooks.sglang.settings import Settings
+
+PROFILE = "h200-llama31-8b"
+CONTEXT_TOKENS = 8000
+ROUNDS = 2000
+BUDGET_EVENT_US = 20.0
+BUDGET_SHARE = 0.01
+
+
+class ViewDouble:
+    """A double of ``EngineView`` without an engine: counters as cheap as the engine's own."""
+
+    page_tokens = 1
+
+    def __init__(self, scheduler: Any) -> None:
+        self.scheduler = scheduler
+
+    def pool(self) -> Any:
+        return SimpleNamespace(total=1 << 20, free=1 << 19, evictable=1 << 18, protected=0)
+
+    def blocks(self, tokens: int) -> int:
+        return tokens
+
+    def key_of(self, request: Any) -> Any:
+        return request.rid
+
+    def live_request_ids(self) -> set[str]:
+        return {request.rid for request in self.scheduler.running_batch.reqs}
+
+
+def request_double(number: int) -> Any:
+    """A double of SGLang's ``Req``."""
+    return SimpleNamespace(
+        rid=f"r{number}",
+        origin_input_ids=[0] * CONTEXT_TOKENS,
+        output_ids=[],
+        prefix_indices=[0] * (CONTEXT_TOKENS - 200),
+        sampling_params=SimpleNamespace(max_new_tokens=512, custom_params={"program_id": f"p{number}"}),
+        finished_reason=None,
+        finished=lambda: True,
+        routing_key=None,
+    )
+
+
+def side_over(scheduler: Any) -> SchedulerSide:
+    """The scheduler side, as ``scheduler_made`` leaves it, over the double."""
+    import engine_hooks.sglang.scheduler_side as module
+
+    module.EngineView = ViewDouble  # type: ignore[assignment,misc]
+    side = SchedulerSide(Settings(nats_url="nats://127.0.0.1:9"))
+    side.scheduler_made(None, None, scheduler)
+    return side
+
+
+def mean_us(call: Callable[[], object], times: int) -> float:
+    """Mean time of one call."""
+    began = time.perf_counter()
+    for _ in range(times):
+        call()
+    return (time.perf_counter() - began) / times * 1e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    batch = SimpleNamespace(reqs=[request_double(i) for i in range(args.batch)])
+    scheduler = SimpleNamespace(running_batch=batch, waiting_queue=[], max_total_num_tokens=1 << 20)
+    side = side_over(scheduler)
+    around = side.guard.around
+    begins = around("step", before=side.step_begins)
+    done = around("done", after=side.step_done)
+    queued = around("queued", after=side.request_queued)
+    planned = around("planned", after=side.prefill_planned)
+    release = around("release", before=side.before_release, after=side.released)
+
+    def nothing(*args: object) -> None:
+        return None
+
+    def turn(request: Any) -> None:
+        queued(nothing, scheduler, request)
+        planned(lambda *args: SimpleNamespace(reqs=[request]), scheduler)
+        request.output_ids = [1]
+        done(nothing, scheduler, SimpleNamespace(reqs=[request]))
+        release(nothing, request, None)
+        request.output_ids = []
+
+    for request in batch.reqs:
+        queued(nothing, scheduler, request)
+        request.output_ids = [1]
+    done(nothing, scheduler, batch)
+    step_us = mean_us(lambda: (begins(nothing), done(nothing, scheduler, batch)), ROUNDS)
+    fresh = iter([request_double(10_000 + i) for i in range(ROUNDS)])
+    turn_us = mean_us(lambda: turn(next(fresh)), ROUNDS)
+
+    decode_us = load_profile(PROFILE).decode_ps(args.batch, args.batch * CONTEXT_TOKENS) / 1e6
+    result = {
+        "batch": args.batch,
+        "hooks_per_step_us": step_us,
+        "hooks_per_turn_us": turn_us,
+        "per_event_us": turn_us / 3,
+        "decode_step_us": decode_us,
+        "share_of_step": step_us / decode_us,
+        "within_budget": turn_us / 3 <= BUDGET_EVENT_US and step_us / decode_us <= BUDGET_SHARE,
+    }
+    if args.json:
+        print(json.dumps(result))
+        return
+    for name, value in result.items():
+        print(f"{name:20} {value:.4f}" if isinstance(value, float) else f"{name:20} {value}")
+    print("three events a turn: gpu_submit, gpu_first_token, gpu_end")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Between a gate and the daemon: what comes in over the bus, and the answers to it."""
+
+from collections.abc import Callable
+
+from controlplane.core.commands import Command, StateRequest
+from controlplane.core.events import CommandApplied, CommandRejected, PublisherState
+from controlplane.gate.authority import HeartbeatLike
+from controlplane.gate.gate import Gate, Send
+
+
+class GateLink:
+    """Hands heartbeats and commands to ``gate``, and answers the daemon. Use it in the gate's thread.
+
+    ``publisher`` tells the emitter's name. ``state`` tells all that this publisher holds; without it, what the
+    gate does. ``obey`` takes the commands that are not the gate's and returns a problem, empty if it obeyed;
+    without it they are another publisher's to answer.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        *,
+        send: Send,
+        publisher: Callable[[], str],
+        state: Callable[[], PublisherState] | None = None,
+        obey: Callable[[Command], str] | None = None,
+    ) -> None:
+        self._gate = gate
+        self._send = send
+        self._publisher = publisher
+        self._state = state if state is not None else self._gate_state
+        self._obey = obey
+
+    def receive(self, item: Command | HeartbeatLike, received_ns: int) -> None:
+        """A command or a heartbeat from the daemon, in the order of their receipt."""
+        if not isinstance(item, Command):
+            self._gate.on_heartbeat(item, received_ns)
+        elif isinstance(item, StateRequest):
+            if item.publisher in ("", self._publisher()):
+                self._send(self._state(), True)
+        elif self._gate.on_command(item):
+            self._answer(item, "")
+        elif self._obey is not None:
+            self._answer(item, self._obey(item))
+
+    def _answer(self, command: Command, problem: str) -> None:
+        number, program_id = command.command_id, getattr(command, "program_id", "")
+        if problem:
+            self._send(CommandRejected(command_id=number, program_id=program_id, reason=problem), False)
+        else:
+            self._send(CommandApplied(command_id=number, program_id=program_id), False)
+
+    def _gate_state(self) -> PublisherState:
+        held = self._gate.state()
+        return PublisherState(role="gate", held_turns=held.held_turns, granted=held.granted)

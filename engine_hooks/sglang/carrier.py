@@ -1,0 +1,87 @@
+"""Carries a turn's identity from the HTTP request to the scheduler: in ``sampling_params["custom_params"]``.
+
+SGLang copies that dictionary to the scheduler's ``Req`` and reads nothing of it that is not its own.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from controlplane.gate import BadIdentity, GatedRequest, identify
+from engine_hooks.sglang.guard import Guard
+
+PROGRAM = "program_id"
+TURN = "penstock_turn"
+PARENT = "penstock_parent"
+
+
+def carrier(request_type: type, guard: Guard) -> Callable[..., Any]:
+    """An AROUND hook for ``TokenizerManager.generate_request``, which labels objects of ``request_type``.
+
+    What the engine's function returns (an async generator) is returned untouched; a failure leaves the request as
+    it was.
+    """
+
+    def carry(original: Callable[..., Any], manager: Any, obj: Any, request: Any = None, **more: Any) -> Any:
+        if request is not None and isinstance(obj, request_type):
+            guard.run("generate_request", label, obj, request.scope)
+        return original(manager, obj, request, **more)
+
+    return carry
+
+
+def label(obj: Any, scope: Mapping[str, Any]) -> None:
+    """Write the identity of the request with this ASGI ``scope`` into ``obj.sampling_params``.
+
+    Every request of a batch gets the same labels: it is one turn. The client's own dictionaries stay as they are.
+    """
+    gated = scope.get("penstock")
+    labels_for = _of_gated(gated) if isinstance(gated, GatedRequest) else _of_ungated(scope, obj)
+    params = obj.sampling_params
+    if isinstance(params, list):
+        obj.sampling_params = [_labelled(one, labels_for) for one in params]
+    else:
+        obj.sampling_params = _labelled(params, labels_for)
+
+
+_Labels = Callable[[Mapping[str, Any]], Mapping[str, str]]
+
+
+def _labelled(params: Any, labels_for: _Labels) -> Any:
+    if params is not None and not isinstance(params, dict):
+        return params
+    carried = (params or {}).get("custom_params")
+    if carried is not None and not isinstance(carried, dict):
+        return params
+    own = {name: value for name, value in (carried or {}).items() if name not in (TURN, PARENT)}
+    labels = labels_for(own)
+    if not labels and own == (carried or {}):
+        return params
+    return {**(params or {}), "custom_params": {**own, **labels}}
+
+
+def _of_gated(gated: GatedRequest) -> _Labels:
+    identity = gated.identity
+    labels = {PROGRAM: identity.program_id, TURN: gated.ticket.turn_id}
+    if identity.parent_id:
+        labels[PARENT] = identity.parent_id
+    return lambda _carried: labels
+
+
+def _of_ungated(scope: Mapping[str, Any], obj: Any) -> _Labels:
+    """A path without a gate: what headers and the parsed request tell. One that names nobody is not labelled."""
+    headers = list(scope["headers"])
+    session_id = getattr(obj, "session_id", None)
+
+    def labels_for(carried: Mapping[str, Any]) -> Mapping[str, str]:
+        try:
+            identity = identify(headers, {"custom_params": carried, "session_id": session_id})
+        except BadIdentity:
+            return {}
+        if identity.anonymous:
+            return {}
+        labels = {PROGRAM: identity.program_id}
+        if identity.parent_id:
+            labels[PARENT] = identity.parent_id
+        return labels
+
+    return labels_for

@@ -1,0 +1,171 @@
+"""What the plugin reads and does inside SGLang's scheduler, with the differences of its versions in one place.
+
+0.5.17 has a Python ``RadixCache`` with node objects; 0.5.21 a ``UnifiedRadixCache`` over a core with integer
+handles. Everything here runs in the scheduler's thread.
+"""
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class PoolTokens:
+    """The KV pool in tokens: four reads of counters, O(1)."""
+
+    total: int
+    free: int
+    evictable: int
+    protected: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """A locked path of the radix tree, and what undoes it."""
+
+    node: Any
+    receipt: Any
+    tokens: int
+
+
+class EngineView:
+    """One scheduler of SGLang."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self.scheduler = scheduler
+        self.page_tokens = int(getattr(scheduler, "page_size", 1) or 1)
+
+    @property
+    def tree(self) -> Any:
+        """The radix tree; the engine may replace it."""
+        return self.scheduler.tree_cache
+
+    def pool(self) -> PoolTokens:
+        """Free, evictable and protected tokens now."""
+        tree = self.tree
+        return PoolTokens(
+            total=int(self.scheduler.max_total_num_tokens),
+            free=int(self.scheduler.token_to_kv_pool_allocator.available_size()),
+            evictable=int(tree.evictable_size()),
+            protected=int(tree.protected_size()),
+        )
+
+    def blocks(self, tokens: int) -> int:
+        """Tokens in whole pages."""
+        return ceil(tokens / self.page_tokens)
+
+    def key_of(self, request: Any) -> Any:
+        """The radix key of a request's prompt and output, cut to whole pages.
+
+        The full key: matching a shorter one would split the leaf.
+        """
+        from sglang.srt.mem_cache.radix_cache import RadixKey
+
+        tokens = request.origin_input_ids + request.output_ids
+        extra = {"cache_salt": request.cache_salt} if hasattr(request, "cache_salt") else {}
+        return RadixKey(tokens, request.extra_key, **extra).page_aligned(self.tree.page_size)
+
+    def match(self, key: Any) -> tuple[Any, int]:
+        """The deepest node on the device that ``key`` leads to, and how many tokens lie on the way."""
+        from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams
+
+        found = self.tree.match_prefix(MatchPrefixParams(key=key))
+        if hasattr(found, "device_indices"):
+            return found.last_device_node, len(found.device_indices)
+        return found.last_device_node, int(found.device_prefix_len)
+
+    def lock(self, key: Any) -> Lock | None:
+        """Take the path of ``key`` out of the evictable set; None if nothing of it is cached."""
+        node, tokens = self.match(key)
+        if tokens == 0:
+            return None
+        return Lock(node, self.tree.inc_lock_ref(node), tokens)
+
+    def unlock(self, lock: Lock) -> None:
+        """Give the path back."""
+        receipt = lock.receipt
+        if hasattr(receipt, "to_dec_params"):
+            self.tree.dec_lock_ref(lock.node, receipt.to_dec_params())
+        else:
+            self.tree.dec_lock_ref(lock.node)
+
+    def discard(self, key: Any) -> int:
+        """Free the leaves of ``key``'s path that nobody else shares or locks; the tokens freed.
+
+        Evicting a node that is no evictable leaf panics the core and ends the scheduler: so only nodes that the
+        engine itself lists as candidates are evicted.
+        """
+        return self._discard_unified(key) if hasattr(self.tree, "tree_core") else self._discard_radix(key)
+
+    def _discard_radix(self, key: Any) -> int:
+        tree, freed = self.tree, 0
+        while True:
+            node, tokens = self.match(key)
+            if tokens == 0 or node not in tree.evictable_leaves:
+                return freed
+            freed += len(node.value)
+            tree.token_to_kv_pool_allocator.free(node.value)
+            tree._delete_leaf(node)
+
+    def _discard_unified(self, key: Any) -> int:
+        from sglang.srt.mem_cache.unified_cache.components import ComponentType
+
+        tree, full = self.tree, ComponentType.FULL
+        tracker = dict.fromkeys(tree.tree_components, 0)
+        while True:
+            target, tokens = self.match(key)
+            if tokens == 0 or tree.is_root(target) or not self._evict_leaf(target, tracker, full):
+                return int(tracker[full])
+
+    def _evict_leaf(self, target: Any, tracker: dict[Any, int], component: Any) -> bool:
+        tree = self.tree
+        tree.tree_core.evict_device_start(component, 1 << 40)
+        try:
+            while True:
+                node, progress = tree._evict_device_next_node(component, tracker)
+                if node is None and not progress:
+                    return False
+                if node == target:
+                    # A backup to host memory may be due first; that is demotion, which is not done here.
+                    return tree._evict_device_leaf(node, tracker) is None
+        finally:
+            tree.tree_core.evict_device_end(component)
+
+    def live_request_ids(self) -> set[str]:
+        """The ids of every request that the scheduler queues, prefills or decodes."""
+        scheduler = self.scheduler
+        requests = list(scheduler.waiting_queue)
+        for batch in (
+            scheduler.running_batch,
+            getattr(scheduler, "last_batch", None),
+            getattr(scheduler, "cur_batch", None),
+        ):
+            if batch is not None:
+                requests += batch.reqs
+        if scheduler.chunked_req is not None:
+            requests.append(scheduler.chunked_req)
+        return {request.rid for request in requests}
+
+
+def cached_tokens(request: Any) -> int:
+    """The tokens of its prompt that were found in the cache when it was first scheduled."""
+    if hasattr(request, "prefix_indices"):
+        return len(request.prefix_indices)
+    return int(request.prefix_len)  # 0.5.23
+
+
+def custom_params(request: Any) -> dict[str, Any]:
+    """What the HTTP side wrote down for us."""
+    params = getattr(request.sampling_params, "custom_params", None)
+    return params if isinstance(params, dict) else {}
+
+
+def program_of(request: Any) -> str:
+    """The request's program, whichever carrier holds it; a request without one is its own."""
+    named = custom_params(request).get("program_id") or getattr(request, "routing_key", None)
+    return str(named) if named else f"request-{request.rid}"
+
+
+def turn_of(request: Any) -> str:
+    """The gate's id of this turn, else the engine's."""
+    return str(custom_params(request).get("penstock_turn") or request.rid)

@@ -1,0 +1,107 @@
+"""Pins: programs whose KV the radix tree must keep, until a deadline that the engine itself watches.
+
+**Paper**: MARS §4.3: pinned contexts are reclaimed before any running victim. A dead daemon leaves nothing pinned:
+every pin ends by itself.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.core.events import Pin
+from engine_hooks.sglang.engine_view import EngineView, Lock
+
+_MOST_KEYS = 4096  # programs whose last context is remembered
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One pin."""
+
+    lock: Lock
+    until_ns: int
+
+
+class Pins:
+    """The pins of one scheduler. ``budget_ratio``: the share of the pool that pins may take together."""
+
+    def __init__(self, view: EngineView, budget_ratio: float) -> None:
+        self._view = view
+        self._budget_ratio = budget_ratio
+        self._held: OrderedDict[str, Held] = OrderedDict()
+        self._keys: OrderedDict[str, Any] = OrderedDict()  # by program: the key of its last turn
+
+    def remember(self, program_id: str, key: Any) -> None:
+        """A turn of the program ended and left its context in the tree."""
+        self._keys[program_id] = key
+        self._keys.move_to_end(program_id)
+        if len(self._keys) > _MOST_KEYS:
+            self._keys.popitem(last=False)
+
+    def retain(self, program_id: str, ttl_ns: int) -> str:
+        """Pin the program's last context; the reason if that cannot be done."""
+        key = self._keys.get(program_id)
+        if key is None:
+            return "no turn of it ended here"
+        self.release(program_id)
+        lock = self._view.lock(key)
+        if lock is None:
+            return "nothing of it is cached any more"
+        if self.tokens + lock.tokens > self._budget_ratio * self._view.scheduler.max_total_num_tokens:
+            self._view.unlock(lock)
+            return f"the pin budget ({self._budget_ratio:g} of the pool) is spent"
+        self._held[program_id] = Held(lock, time.monotonic_ns() + ttl_ns)
+        return ""
+
+    def release(self, program_id: str) -> bool:
+        """Unpin; False if it was not pinned."""
+        held = self._held.pop(program_id, None)
+        if held is not None:
+            self._view.unlock(held.lock)
+        return held is not None
+
+    def discard(self, program_id: str) -> str:
+        """Unpin and free the program's own part of the tree now; the reason if that cannot be done."""
+        self.release(program_id)
+        key = self._keys.pop(program_id, None)
+        if key is None:
+            return "no turn of it ended here"
+        self._view.discard(key)
+        return ""
+
+    def expire(self) -> None:
+        """Release what is past its deadline."""
+        if not self._held:
+            return
+        now_ns = time.monotonic_ns()
+        for program_id in [name for name, held in self._held.items() if held.until_ns <= now_ns]:
+            self.release(program_id)
+
+    def reclaim(self, needed_tokens: int) -> bool:
+        """Unpin, earliest deadline first, until so many tokens are free or evictable. True if any was unpinned."""
+        reclaimed = False
+        while self._held:
+            pool = self._view.pool()
+            if pool.free + pool.evictable >= needed_tokens:
+                break
+            self.release(min(self._held, key=lambda name: self._held[name].until_ns))
+            reclaimed = True
+        return reclaimed
+
+    def forget_all(self) -> None:
+        """The tree was reset: handles of the old one must never be used again."""
+        self._held.clear()
+        self._keys.clear()
+
+    @property
+    def tokens(self) -> int:
+        """What is pinned. A shared prefix counts once for each program that pins it."""
+        return sum(held.lock.tokens for held in self._held.values())
+
+    def listed(self) -> Iterator[Pin]:
+        """For a ``PublisherState``, with the time that is left."""
+        now_ns = time.monotonic_ns()
+        for program_id, held in list(self._held.items()):
+            yield Pin(program_id=program_id, ttl_ns=max(0, held.until_ns - now_ns))

@@ -1,0 +1,40 @@
+"""The entry point that SGLang calls in each of its processes before the engine starts.
+
+It never raises: whatever goes wrong is told in one line, and SGLang starts as if nothing were installed.
+"""
+
+import logging
+import multiprocessing
+from dataclasses import replace
+
+from engine_hooks.sglang.settings import PluginMode, settings_from
+
+log = logging.getLogger("penstock")
+
+
+def register() -> None:
+    """Install the plugin's parts for this process."""
+    try:
+        _install()
+    except Exception as error:
+        log.error("penstock: passive: %s", " ".join(str(error).split()) or type(error).__name__)
+        log.debug("penstock: the cause", exc_info=True)
+
+
+def _install() -> None:
+    settings = settings_from()
+    if settings.mode is PluginMode.OFF:
+        log.info("penstock: off")
+        return
+    # Imported late, so that a plugin that is off costs nothing and one that lacks something says what.
+    from engine_hooks.sglang import http_side, scheduler_side
+    from engine_hooks.sglang.targets import TARGETS, Feature
+    from engine_hooks.sglang.verify import report_problems, verify
+
+    lacking = report_problems(verify(TARGETS))
+    if Feature.PROBE in lacking:
+        return  # a gate whose turns the daemon never sees run would only hold them
+    obeys_in_engine = settings.obeys and Feature.PINS not in lacking
+    scheduler_side.install(settings if obeys_in_engine else replace(settings, mode=PluginMode.PROBE))
+    if multiprocessing.current_process().name == "MainProcess":
+        http_side.install(settings, gated=settings.obeys and Feature.GATE not in lacking)

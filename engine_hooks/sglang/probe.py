@@ -1,0 +1,181 @@
+"""The probe: gpu_submit, gpu_first_token, gpu_end and pool samples from SGLang's scheduler.
+
+**Paper**: MARS §4.1 and Table 1. Every reading is O(1) from the allocator's and the tree's counters, without a
+synchronisation with the device.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.core.estimate import MovingAverage
+from controlplane.core.events import (
+    Event,
+    FirstToken,
+    OpenTurn,
+    PoolSampled,
+    ProgramArrived,
+    TurnEnded,
+    TurnSubmitted,
+)
+from controlplane.core.types import seconds
+from engine_hooks.sglang.engine_view import EngineView, cached_tokens, custom_params, program_of, turn_of
+
+_SAMPLE_EVERY_NS = seconds(1)
+_HEALTH = "HEALTH_CHECK"  # the engine's requests to itself
+
+
+@dataclass(slots=True)
+class Turn:
+    """A request that the scheduler holds."""
+
+    turn_id: str
+    program_id: str
+    parent_id: str
+    submitted_ns: int
+    prompt_tokens: int
+    blocks: int
+    scheduled_ns: int = 0
+    cached_tokens: int = 0
+    has_token: bool = False
+    missed: bool = False  # the last sample did not find it in the scheduler
+
+
+class Probe:
+    """Follows requests through one scheduler; ``send`` takes each event."""
+
+    def __init__(self, view: EngineView, send: Callable[[Event], None], retained_tokens: Callable[[], int]) -> None:
+        self.retractions = 0
+        self._view = view
+        self._send = send
+        self._retained_tokens = retained_tokens
+        self._turns: dict[str, Turn] = {}  # by rid
+        self._output = MovingAverage(value=256.0)
+        self._sampled_ns = 0
+
+    def submitted(self, request: Any) -> None:
+        """The scheduler queued a request. One that was retracted is queued again and is known."""
+        if request.rid in self._turns or request.rid.startswith(_HEALTH):
+            return
+        prompt_tokens = len(request.origin_input_ids)
+        most_output = request.sampling_params.max_new_tokens or self._output.value
+        parent_id = str(custom_params(request).get("penstock_parent") or "")
+        turn = self._turns[request.rid] = Turn(
+            turn_id=turn_of(request),
+            program_id=program_of(request),
+            parent_id=parent_id,
+            submitted_ns=time.monotonic_ns(),
+            prompt_tokens=prompt_tokens,
+            blocks=self._view.blocks(prompt_tokens + round(min(most_output, self._output.value))),
+        )
+        if parent_id:
+            self._send(ProgramArrived(program_id=turn.program_id, parent_id=parent_id))
+        self._send(
+            TurnSubmitted(
+                program_id=turn.program_id,
+                turn_id=turn.turn_id,
+                projected_blocks=turn.blocks,
+                prompt_tokens=prompt_tokens,
+            )
+        )
+
+    def scheduled(self, request: Any) -> str:
+        """Its first prefill chunk begins; the program, or an empty string for a later chunk."""
+        turn = self._turns.get(request.rid)
+        if turn is None or turn.scheduled_ns:
+            return ""
+        turn.scheduled_ns = time.monotonic_ns()
+        turn.cached_tokens = cached_tokens(request)
+        return turn.program_id
+
+    def token(self, request: Any) -> None:
+        """A step gave it output."""
+        turn = self._turns.get(request.rid)
+        if turn is None or turn.has_token:
+            return
+        turn.has_token = True
+        now_ns = time.monotonic_ns()
+        scheduled_ns = turn.scheduled_ns or turn.submitted_ns
+        self._send(
+            FirstToken(
+                program_id=turn.program_id,
+                turn_id=turn.turn_id,
+                launch_delay_ns=scheduled_ns - turn.submitted_ns,
+                prefill_ns=now_ns - scheduled_ns,
+                prompt_tokens=turn.prompt_tokens,
+                cached_tokens=turn.cached_tokens,
+            )
+        )
+
+    def ended(self, request: Any, freed_tokens: int) -> None:
+        """Its KV was released and it will not run again."""
+        turn = self._turns.pop(request.rid, None)
+        if turn is None:
+            return
+        output_tokens = len(request.output_ids)
+        aborted = type(request.finished_reason).__name__ == "FINISH_ABORT"
+        if not aborted:
+            self._output.add(output_tokens)
+        self._end(turn, output_tokens=output_tokens, freed_tokens=freed_tokens, ok=not aborted)
+
+    def _end(self, turn: Turn, *, output_tokens: int = 0, freed_tokens: int = 0, ok: bool) -> None:
+        service_ns = time.monotonic_ns() - turn.scheduled_ns if turn.scheduled_ns else 0
+        self._send(
+            TurnEnded(
+                program_id=turn.program_id,
+                turn_id=turn.turn_id,
+                freed_blocks=self._view.blocks(max(0, freed_tokens)),
+                prompt_tokens=turn.prompt_tokens,
+                output_tokens=output_tokens,
+                cached_tokens=turn.cached_tokens,
+                service_ns=service_ns,
+                ok=ok,
+            )
+        )
+
+    def sample_if_due(self) -> None:
+        """At most once a second: the pool, and the end of requests that left without a release."""
+        now_ns = time.monotonic_ns()
+        if now_ns - self._sampled_ns < _SAMPLE_EVERY_NS:
+            return
+        self._sampled_ns = now_ns
+        view, pool = self._view, self._view.pool()
+        self._send(
+            PoolSampled(
+                total_blocks=view.blocks(pool.total),
+                free_blocks=pool.free // view.page_tokens,
+                evictable_blocks=pool.evictable // view.page_tokens,
+                retained_blocks=view.blocks(self._retained_tokens()),
+                block_tokens=view.page_tokens,
+                turns_running=len(view.scheduler.running_batch.reqs),
+                turns_waiting=len(view.scheduler.waiting_queue),
+                retractions=self.retractions,
+            )
+        )
+        self._end_the_vanished()
+
+    def _end_the_vanished(self) -> None:
+        """A client that left while its request was queued ends it without any release of KV."""
+        if not self._turns:
+            return
+        live = self._view.live_request_ids()
+        for rid, turn in list(self._turns.items()):
+            if rid in live:
+                turn.missed = False
+            elif not turn.missed:
+                turn.missed = True  # it may be between two batches
+            else:
+                del self._turns[rid]
+                self._end(turn, ok=False)
+
+    def open_turns(self) -> list[OpenTurn]:
+        """For a ``PublisherState``."""
+        return [
+            OpenTurn(program_id=t.program_id, turn_id=t.turn_id, blocks=t.blocks, parent_id=t.parent_id)
+            for t in list(self._turns.values())
+        ]
+
+    def is_running(self, program_id: str) -> bool:
+        """Whether a turn of the program is in the scheduler."""
+        return any(turn.program_id == program_id for turn in self._turns.values())

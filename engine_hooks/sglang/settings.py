@@ -1,0 +1,131 @@
+"""What the plugin is told, by environment variables: SGLang passes a plugin nothing else."""
+
+import difflib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from controlplane.core.errors import ConfigError, require
+from controlplane.core.types import seconds
+from controlplane.gate import GateLimits
+from controlplane.wire.endpoint import STATE_DIR_VARIABLE, URL_VARIABLE, resolve_url
+from controlplane.wire.subjects import check_name
+
+MODE_VARIABLE = "PENSTOCK_PLUGIN"
+NODE_VARIABLE = "PENSTOCK_NODE"
+PIN_BUDGET_VARIABLE = "PENSTOCK_PIN_BUDGET_RATIO"
+_GATE_PREFIX = "PENSTOCK_GATE_"
+_MIB = 1 << 20
+
+
+class PluginMode(StrEnum):
+    """On: events, gate and pins. Probe: events only. Off: nothing, SGLang stays as it was."""
+
+    ON = "on"
+    PROBE = "probe"
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Settings of one plugin, checked when made. ``nats_url`` empty: the endpoint file tells the address.
+
+    Raises ``ConfigError`` for a value out of its range.
+    """
+
+    mode: PluginMode = PluginMode.ON
+    node: str = "local"
+    nats_url: str = ""
+    state_dir: Path | None = None
+    pin_budget_ratio: float = 0.5  # share of the KV pool that pins may take together
+    gate: GateLimits = field(default_factory=GateLimits)
+
+    def __post_init__(self) -> None:
+        check_name(self.node, field="node")
+        require("pin_budget_ratio", self.pin_budget_ratio, low=0, high=1)
+
+    @property
+    def obeys(self) -> bool:
+        """Whether commands of the daemon are obeyed; a probe only tells."""
+        return self.mode is PluginMode.ON
+
+    @property
+    def bus(self) -> Callable[[], str]:
+        """Tells the bus's address at each attempt to connect."""
+        return resolve_url(self.nats_url or None, self.node, self.state_dir)
+
+
+# A variable, the limit that it sets, and what one of its unit is in the limit's.
+_GATE_VARIABLES: Mapping[str, tuple[str, int]] = {
+    "PENSTOCK_GATE_MAX_HELD": ("max_held", 1),
+    "PENSTOCK_GATE_MAX_HELD_MIB": ("max_held_bytes", _MIB),
+    "PENSTOCK_GATE_MAX_BODY_MIB": ("max_body_bytes", _MIB),
+    "PENSTOCK_GATE_HOLD_S": ("hold_ns", seconds(1)),
+    "PENSTOCK_GATE_RETRY_AFTER_S": ("retry_after_ns", seconds(1)),
+    "PENSTOCK_GATE_GRANT_TTL_S": ("grant_ttl_ns", seconds(1)),
+    "PENSTOCK_GATE_KEEP_S": ("keep_ns", seconds(1)),
+    "PENSTOCK_GATE_OPEN_STEP_S": ("open_step_ns", seconds(1)),
+}
+
+
+def settings_from(environment: Mapping[str, str] = os.environ) -> Settings:
+    """The settings that ``environment`` holds; a variable that is empty counts as absent.
+
+    Raises ``ConfigError``, which names the variable.
+    """
+    texts = {name: value.strip() for name, value in environment.items() if value.strip()}
+    state_dir = texts.get(STATE_DIR_VARIABLE)
+    limits = _gate_values(texts)
+    ratio = _number(texts, PIN_BUDGET_VARIABLE) if PIN_BUDGET_VARIABLE in texts else 0.5
+    mode = _mode(texts.get(MODE_VARIABLE, "on"))
+    try:
+        return Settings(
+            mode=mode,
+            node=texts.get(NODE_VARIABLE, "local"),
+            nats_url=texts.get(URL_VARIABLE, ""),
+            state_dir=Path(state_dir) if state_dir else None,
+            pin_budget_ratio=ratio,
+            gate=GateLimits(**limits),
+        )
+    except ConfigError as error:
+        variable = _variable_of(error.field)
+        raise ConfigError(f"{variable}: {error}" if variable else str(error), field=variable) from error
+
+
+def _mode(text: str) -> PluginMode:
+    try:
+        return PluginMode(text.lower())
+    except ValueError:
+        raise ConfigError(f"{MODE_VARIABLE}: expected on, probe or off, got {text[:80]!r}") from None
+
+
+def _gate_values(texts: Mapping[str, str]) -> dict[str, int]:
+    values = {}
+    for variable in texts:
+        if not variable.startswith(_GATE_PREFIX):
+            continue
+        if variable not in _GATE_VARIABLES:
+            near = difflib.get_close_matches(variable, _GATE_VARIABLES, n=1)
+            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(_GATE_VARIABLES)}"
+            raise ConfigError(f"{variable}: no such variable{hint}", field=variable)
+        name, unit = _GATE_VARIABLES[variable]
+        values[name] = round(_number(texts, variable) * unit)
+    return values
+
+
+def _number(texts: Mapping[str, str], variable: str) -> float:
+    try:
+        value = float(texts[variable])
+    except ValueError:
+        value = float("nan")
+    if not abs(value) < 1e12:  # neither text, nor NaN, nor endless
+        raise ConfigError(f"{variable}: expected a number, got {texts[variable][:80]!r}", field=variable)
+    return value
+
+
+def _variable_of(name: str) -> str:
+    """The variable that sets the field ``name``; empty where the field's name says enough."""
+    own = {"node": NODE_VARIABLE, "pin_budget_ratio": PIN_BUDGET_VARIABLE}
+    return own.get(name) or next((v for v, (limit, _) in _GATE_VARIABLES.items() if limit == name), "")

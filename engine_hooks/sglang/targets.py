@@ -1,0 +1,85 @@
+"""What the plugin needs of SGLang: every function that it hooks or calls, with the parameters it relies on.
+
+Names are those of the supported versions. A newer SGLang that still has them works; one that has not is found out
+before anything is hooked.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+SUPPORTED_VERSIONS = ("0.5.17", "0.5.21")  # the test suite's; others are tried and said to be untested
+KNOWN_DIFFERENCES = {
+    "0.5.23": "release_kv_cache takes checkpoint by keyword; Req.prefix_indices is prefix_len;"
+    " MatchResult.device_indices is device_prefix_len; insert_req and unpin are checkpoint, lock and unlock",
+}
+
+
+class Feature(StrEnum):
+    """What can work or be left out on its own. Without the probe nothing does."""
+
+    PROBE = "probe"
+    GATE = "gate"
+    PINS = "pins"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A function or class of SGLang. Any one of ``paths`` will do: they name what moved between versions.
+
+    ``first`` are its first parameters, in order, since hooks read them by position; ``has`` may stand anywhere.
+    """
+
+    feature: Feature
+    paths: tuple[str, ...]
+    first: tuple[str, ...] = ()
+    has: tuple[str, ...] = ()
+
+
+GENERATE = "sglang.srt.managers.tokenizer_manager.TokenizerManager.generate_request"
+TERMINATE = "sglang.srt.managers.tokenizer_manager.SignalHandler.sigterm_handler"
+REQUEST = "sglang.srt.managers.io_struct.GenerateReqInput"
+ADD_MIDDLEWARE = "sglang.srt.entrypoints.http_server.app.add_middleware"
+_SCHEDULER = "sglang.srt.managers.scheduler.Scheduler."
+_BATCH = "sglang.srt.managers.schedule_batch.ScheduleBatch."
+_POLICY = "sglang.srt.managers.schedule_policy."
+_TREES = (
+    "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache.",
+    "sglang.srt.mem_cache.radix_cache.RadixCache.",
+)
+
+
+def _one(feature: Feature, path: str, *first: str, has: tuple[str, ...] = ()) -> Target:
+    return Target(feature=feature, paths=(path,), first=first, has=has)
+
+
+def _tree(feature: Feature, method: str, *first: str) -> Target:
+    return Target(feature=feature, paths=tuple(tree + method for tree in _TREES), first=("self", *first))
+
+
+TARGETS: tuple[Target, ...] = (
+    _one(Feature.PROBE, "sglang.srt.plugins.hook_registry.HookRegistry.register", "target", "hook", "hook_type"),
+    _one(Feature.PROBE, GENERATE, "self", "obj", "request"),
+    _one(Feature.PROBE, REQUEST, has=("sampling_params",)),
+    _one(Feature.PROBE, _SCHEDULER + "__init__", "self"),
+    _one(Feature.PROBE, _SCHEDULER + "_add_request_to_queue", "self", "req"),
+    _one(Feature.PROBE, _SCHEDULER + "get_next_batch_to_run", "self"),
+    _one(Feature.PROBE, _SCHEDULER + "get_new_batch_prefill", "self"),
+    _one(Feature.PROBE, _SCHEDULER + "process_batch_result", "self", "batch"),
+    _one(Feature.PROBE, _BATCH + "retract_decode", "self"),
+    _one(Feature.PROBE, "sglang.srt.mem_cache.common.release_kv_cache", "req", "tree_cache"),
+    _tree(Feature.PROBE, "evictable_size"),
+    _tree(Feature.PROBE, "protected_size"),
+    _one(Feature.GATE, ADD_MIDDLEWARE, "middleware_class"),
+    _one(Feature.GATE, TERMINATE, "self"),
+    _one(Feature.PINS, "sglang.srt.mem_cache.radix_cache.RadixKey", has=("extra_key",)),
+    _one(Feature.PINS, "sglang.srt.mem_cache.base_prefix_cache.MatchPrefixParams", has=("key",)),
+    _tree(Feature.PINS, "match_prefix", "params"),
+    _tree(Feature.PINS, "inc_lock_ref", "node"),
+    _tree(Feature.PINS, "dec_lock_ref", "node"),
+    _tree(Feature.PINS, "reset"),
+    Target(feature=Feature.PINS, paths=(_TREES[0] + "_evict_device_leaf", _TREES[1] + "_delete_leaf")),
+    _one(Feature.PINS, _BATCH + "check_decode_mem", "self", "selected_indices"),
+    _one(Feature.PINS, _BATCH + "new_tokens_required_next_decode", "self", "selected_indices"),
+    _one(Feature.PINS, _POLICY + "SchedulePolicy.calc_priority", "self", "waiting_queue"),
+    _one(Feature.PINS, _POLICY + "PrefillAdder.add_one_req", "self", "req"),
+)

@@ -1,0 +1,142 @@
+"""The real SGLang on this machine's CPU, in processes of its own."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+START_TIMEOUT_S = 110.0
+STOP_TIMEOUT_S = 10.0
+POOL_TOKENS = 4096
+
+_ENVIRONMENT = {
+    "SGLANG_USE_CPU_ENGINE": "1",  # without it SGLang looks for its own CPU build
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "PYTHONUNBUFFERED": "1",
+    "OMP_NUM_THREADS": "1",  # a tiny model gains nothing from more, and the machine has few cores
+}
+_ARGUMENTS = (
+    *("--host", "127.0.0.1"),
+    *("--device", "cpu"),
+    *("--attention-backend", "torch_native"),
+    *("--load-format", "dummy"),
+    *("--random-seed", "1"),
+    "--sleep-on-idle",  # an idle scheduler would burn a core
+    "--enable-cache-report",
+    "--enable-metrics",
+    "--skip-server-warmup",
+)
+
+
+class EngineServer:
+    """One SGLang server, started by ``start`` and gone after ``kill``.
+
+    :param folder: for its log.
+    :param plugins: which of the installed plugins it loads.
+    :param variables: more of its environment; those of this process that begin with PENSTOCK_ are not handed on.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        environment: Path,
+        model: Path,
+        pool_tokens: int = POOL_TOKENS,
+        plugins: Sequence[str] = (),
+        variables: Mapping[str, str] | None = None,
+        arguments: Sequence[str] = (),
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.log_path = folder / "engine.log"
+        self.pool_tokens = pool_tokens
+        self.port = _free_port()
+        self._python = environment / "bin" / "python"
+        self._arguments = [*_ARGUMENTS, "--model-path", str(model), "--port", str(self.port)]
+        self._arguments += ["--max-total-tokens", str(pool_tokens), *arguments]
+        self._environment = {k: v for k, v in os.environ.items() if not k.startswith(("PENSTOCK_", "PYTEST_"))}
+        self._environment |= _ENVIRONMENT | {
+            "SGLANG_PLUGINS": ",".join((*plugins, "cpu_standin")),
+            "PYTHONPATH": str(ROOT),  # this checkout's Penstock, whichever one the environment was made from
+            **(variables or {}),
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def start(self) -> "EngineServer":
+        """Start it; it serves only after ``wait_ready``."""
+        assert self._process is None, "the engine runs already"
+        command = [str(self._python), "-m", "sglang.launch_server", *self._arguments]
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                env=self._environment,
+                cwd=self.log_path.parent,
+                start_new_session=True,  # so that its schedulers and detokenizer can be ended with it
+            )
+        return self
+
+    def wait_ready(self) -> None:
+        """Return once it answers."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self.is_healthy():
+            assert self.is_running(), f"the engine ended:\n{self._last_lines()}"
+            assert time.monotonic() < deadline, f"the engine is not ready:\n{self._last_lines()}"
+            time.sleep(0.1)
+
+    def is_healthy(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=5) as response:
+                return bool(response.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def stop(self) -> None:
+        """SIGTERM, as an operator would; what is left after a while is killed."""
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                pass
+        self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL to all its processes. Nothing happens if it does not run."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.wait()
+
+    def _last_lines(self) -> str:
+        return "\n".join(self.log.splitlines()[-40:])
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

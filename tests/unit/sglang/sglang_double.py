@@ -1,0 +1,135 @@
+"""A double of SGLang: a tree of modules with every function that the plugin needs, and a double of HookRegistry."""
+
+import functools
+import sys
+import types
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+import pytest
+
+from engine_hooks.sglang.targets import ADD_MIDDLEWARE, REQUEST, TARGETS, Target
+
+REGISTRY = "sglang.srt.plugins.hook_registry"
+
+
+class HookType(Enum):
+    """SGLang's."""
+
+    BEFORE = "before"
+    AFTER = "after"
+    AROUND = "around"
+    REPLACE = "replace"
+
+
+class HookRegistryDouble:
+    """Registers and applies AROUND hooks as SGLang does; a target that is missing is passed over in silence."""
+
+    def __init__(self, double: "SglangDouble") -> None:
+        self._double = double
+        self.hooks: dict[str, list[Callable[..., Any]]] = {}
+        self.refused: set[str] = set()  # targets whose hooks apply_hooks fails to apply
+
+    def register(self, target: str, hook: Callable[..., Any], hook_type: HookType = HookType.AFTER) -> None:
+        assert hook_type is HookType.AROUND
+        self.hooks.setdefault(target, []).append(hook)
+
+    def apply_hooks(self) -> None:
+        for target, hooks in self.hooks.items():
+            owner_path, _, name = target.rpartition(".")
+            if target in self.refused:
+                continue
+            owner = self._double.find(owner_path)
+            wrapped = getattr(owner, name)
+            for hook in hooks:
+                wrapped = _around(wrapped, hook)
+            setattr(owner, name, wrapped)
+
+
+def _around(original: Callable[..., Any], hook: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return hook(original, *args, **kwargs)
+
+    return wrapper
+
+
+class AppDouble:
+    """FastAPI's part in this: it keeps the middlewares that it is given."""
+
+    def __init__(self) -> None:
+        self.middlewares: list[tuple[type, dict[str, Any]]] = []
+        self.server_args = types.SimpleNamespace(tp_size=1, dp_size=1, disaggregation_mode="null")
+
+    def add_middleware(self, middleware_class: type, **options: Any) -> None:
+        self.middlewares.append((middleware_class, options))
+
+
+class GenerateReqInput:
+    """SGLang's, as far as the plugin looks."""
+
+    def __init__(self, sampling_params: Any = None, session_id: str | None = None) -> None:
+        self.sampling_params = sampling_params
+        self.session_id = session_id
+
+
+class SglangDouble:
+    """SGLang with every target, in ``sys.modules`` for as long as the test runs."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+        self.app = AppDouble()
+        self.registry = HookRegistryDouble(self)
+        for target in TARGETS:
+            self.add(target)
+        self.set(REQUEST, GenerateReqInput)
+        self.set(ADD_MIDDLEWARE.rpartition(".")[0], self.app)
+        self.set(f"{REGISTRY}.HookRegistry", self.registry)
+        self.set(f"{REGISTRY}.HookType", HookType)
+
+    def add(self, target: Target) -> None:
+        """Make a function with the parameters that are wanted; a class where its name begins as one."""
+        path = target.paths[0]
+        names = target.first or target.has
+        if path.rpartition(".")[2][0].isupper():
+            names = ("self", *names)
+        self.set(path, made_function(names))
+
+    def set(self, path: str, value: Any) -> None:
+        owner_path, _, name = path.rpartition(".")
+        setattr(self._owner(owner_path), name, value)
+
+    def remove(self, path: str) -> None:
+        owner_path, _, name = path.rpartition(".")
+        delattr(self.find(owner_path), name)
+
+    def find(self, path: str) -> Any:
+        return self._owner(path)
+
+    def _owner(self, path: str) -> Any:
+        found: Any = None
+        walked = ""
+        for part in path.split("."):
+            walked = f"{walked}.{part}" if walked else part
+            if found is not None and hasattr(found, part):
+                found = getattr(found, part)
+                continue
+            made: Any = type(part, (), {}) if part[0].isupper() else sys.modules.get(walked)
+            if made is None or (isinstance(made, types.ModuleType) and made.__spec__ is not None):
+                made = types.ModuleType(walked)
+                made.__path__ = []
+                self._monkeypatch.setitem(sys.modules, walked, made)
+            if found is not None:
+                setattr(found, part, made)
+            found = made
+        return found
+
+
+def made_function(names: tuple[str, ...]) -> Callable[..., Any]:
+    """A function with these parameters, which returns its arguments."""
+    namespace: dict[str, Any] = {}
+    defaults = [f"{name}=None" for name in names]
+    exec(f"def made({', '.join(defaults)}): return ({', '.join(names)}{',' if names else ''})", namespace)
+    made: Callable[..., Any] = namespace["made"]
+    return made

@@ -1,0 +1,124 @@
+"""Pins, over a double of the engine's radix tree."""
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from controlplane.core.types import seconds
+from engine_hooks.sglang.engine_view import Lock, PoolTokens
+from engine_hooks.sglang.pins import Pins
+
+TOTAL = 1000
+
+
+class ViewDouble:
+    """A double of ``EngineView``: contexts by key, and which of them are locked."""
+
+    def __init__(self, **contexts: int) -> None:
+        self.contexts = contexts
+        self.locked: list[str] = []
+        self.scheduler = SimpleNamespace(max_total_num_tokens=TOTAL)
+
+    def lock(self, key: str) -> Lock | None:
+        if key not in self.contexts:
+            return None
+        self.locked.append(key)
+        return Lock(key, None, self.contexts[key])
+
+    def unlock(self, lock: Lock) -> None:
+        self.locked.remove(lock.node)
+
+    def discard(self, key: str) -> int:
+        return self.contexts.pop(key)
+
+    def pool(self) -> PoolTokens:
+        protected = sum(self.contexts[key] for key in self.locked)
+        used = sum(self.contexts.values())
+        return PoolTokens(total=TOTAL, free=TOTAL - used, evictable=used - protected, protected=protected)
+
+
+def pins(budget_ratio: float = 0.5, **contexts: int) -> tuple[Pins, ViewDouble]:
+    view: Any = ViewDouble(**contexts)
+    made = Pins(view, budget_ratio)
+    for key in contexts:
+        made.remember(key, key)
+    return made, view
+
+
+def test_a_retained_context_is_locked_until_released() -> None:
+    p, view = pins(a=100)
+    assert p.retain("a", seconds(60)) == ""
+    assert (view.locked, p.tokens) == (["a"], 100)
+    assert p.release("a")
+    assert (view.locked, p.tokens) == ([], 0)
+    assert not p.release("a")
+
+
+def test_retaining_again_replaces_the_deadline_and_locks_once() -> None:
+    p, view = pins(a=100)
+    p.retain("a", seconds(1))
+    p.retain("a", seconds(60))
+    assert view.locked == ["a"]
+    assert next(iter(p.listed())).ttl_ns > seconds(50)
+
+
+def test_what_cannot_be_retained_is_told() -> None:
+    p, view = pins(a=100)
+    assert p.retain("stranger", 1) == "no turn of it ended here"
+    p.remember("gone", "gone")
+    assert p.retain("gone", 1) == "nothing of it is cached any more"
+    assert view.locked == []
+
+
+def test_the_budget_bounds_all_pins_together() -> None:
+    p, view = pins(a=300, b=300)
+    assert p.retain("a", seconds(60)) == ""
+    assert "budget" in p.retain("b", seconds(60))
+    assert view.locked == ["a"]
+
+
+def test_a_deadline_ends_a_pin_without_anybody_asking(monkeypatch: pytest.MonkeyPatch) -> None:
+    p, view = pins(a=100, b=100)
+    p.retain("a", seconds(1))
+    p.retain("b", seconds(5))
+    later_ns = time.monotonic_ns() + seconds(2)
+    monkeypatch.setattr(time, "monotonic_ns", lambda: later_ns)
+    p.expire()
+    assert view.locked == ["b"]
+
+
+def test_pins_are_reclaimed_earliest_deadline_first_and_no_more_than_needed() -> None:
+    p, view = pins(0.9, a=200, b=200, c=200)
+    for name, ttl_s in (("a", 30), ("b", 10), ("c", 20)):
+        p.retain(name, seconds(ttl_s))
+    assert p.reclaim(500)  # 400 are free
+    assert view.locked == ["a", "c"]
+    assert not p.reclaim(500)
+
+
+def test_discard_unpins_and_frees() -> None:
+    p, view = pins(a=100)
+    p.retain("a", seconds(60))
+    assert p.discard("a") == ""
+    assert (view.locked, view.contexts) == ([], {})
+    assert p.discard("a") == "no turn of it ended here"
+
+
+def test_after_a_reset_of_the_tree_no_old_handle_is_used() -> None:
+    p, view = pins(a=100)
+    p.retain("a", seconds(60))
+    p.forget_all()
+    view.unlock = lambda lock: pytest.fail("a handle of the old tree")  # type: ignore[method-assign]
+    p.expire()
+    assert not p.release("a")
+    assert not p.reclaim(TOTAL)
+
+
+def test_only_the_latest_contexts_are_remembered() -> None:
+    p, _ = pins()
+    for number in range(5000):
+        p.remember(str(number), str(number))
+    assert p.retain("0", 1) == "no turn of it ended here"
+    assert p.retain("4999", 1) == "nothing of it is cached any more"

@@ -1,0 +1,297 @@
+"""The entry point: what it installs where, and that nothing it meets can stop SGLang's start."""
+
+import asyncio
+import json
+import multiprocessing
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sglang_double import GenerateReqInput, SglangDouble
+
+from controlplane.core.commands import Admit, Retain, StateRequest
+from controlplane.core.events import CommandApplied, Event, PublisherState, TurnQueued
+from controlplane.emit.emitter import Emitter
+from controlplane.gate import Gate, GateMiddleware
+from engine_hooks.sglang import plugin, scheduler_side
+from engine_hooks.sglang.http_side import HttpSide
+from engine_hooks.sglang.settings import PluginMode, Settings
+from engine_hooks.sglang.targets import ADD_MIDDLEWARE, GENERATE, TERMINATE
+
+VARIABLES = ("PLUGIN", "NODE", "NATS_URL", "STATE_DIR", "PIN_BUDGET_RATIO", "GATE_HOLD_S")
+
+
+class Beat:
+    """A heartbeat of the daemon."""
+
+    boot_id = "boot"
+    lease_ttl_ns = 5_000_000_000
+    limit = 1
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(f"PENSTOCK_{name}", raising=False)
+    monkeypatch.setattr(Emitter, "start", lambda self: None)  # no bus here; the thread has tests of its own
+
+
+def registered(sglang: SglangDouble) -> set[str]:
+    return {target.rpartition(".")[2] for target in sglang.registry.hooks}
+
+
+def test_in_the_main_process_gate_and_hooks_are_installed(sglang: SglangDouble) -> None:
+    plugin.register()
+    ((middleware, options),) = sglang.app.middlewares
+    assert middleware is GateMiddleware
+    assert isinstance(options["gate"], Gate)
+    assert {"generate_request", "sigterm_handler", "process_batch_result"} <= registered(sglang)
+
+
+def test_in_a_scheduler_process_there_is_no_gate(sglang: SglangDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multiprocessing, "current_process", lambda: types.SimpleNamespace(name="SpawnProcess-1"))
+    plugin.register()
+    assert sglang.app.middlewares == []
+    assert "generate_request" not in registered(sglang)
+    assert "process_batch_result" in registered(sglang)
+
+
+def test_a_probe_labels_requests_but_holds_none(sglang: SglangDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_PLUGIN", "probe")
+    plugin.register()
+    assert sglang.app.middlewares == []
+    assert "generate_request" in registered(sglang)
+    assert "process_batch_result" in registered(sglang)
+
+
+def test_off_leaves_sglang_as_it_was(sglang: SglangDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_PLUGIN", "off")
+    plugin.register()
+    assert (sglang.app.middlewares, sglang.registry.hooks) == ([], {})
+
+
+def test_a_setting_that_is_wrong_leaves_sglang_as_it_was(
+    sglang: SglangDouble, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PENSTOCK_GATE_HOLD_S", "soon")
+    plugin.register()
+    assert (sglang.app.middlewares, sglang.registry.hooks) == ([], {})
+    assert caplog.messages == ["penstock: passive: PENSTOCK_GATE_HOLD_S: expected a number, got 'soon'"]
+
+
+def test_without_the_probes_targets_nothing_is_installed(
+    sglang: SglangDouble, caplog: pytest.LogCaptureFixture
+) -> None:
+    sglang.remove(GENERATE)
+    plugin.register()
+    assert (sglang.app.middlewares, sglang.registry.hooks) == ([], {})
+    assert GENERATE in caplog.text
+
+
+def test_without_the_gates_targets_the_probe_works(sglang: SglangDouble, caplog: pytest.LogCaptureFixture) -> None:
+    sglang.remove(TERMINATE)
+    plugin.register()
+    assert sglang.app.middlewares == []
+    assert "generate_request" in registered(sglang)
+    assert "the gate stays off" in caplog.text
+
+
+def test_without_the_pins_targets_the_engine_side_only_probes(
+    sglang: SglangDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Settings] = []
+    monkeypatch.setattr(scheduler_side, "install", told.append)
+    plugin.register()
+    sglang.remove("sglang.srt.mem_cache.radix_cache.RadixKey")
+    plugin.register()
+    assert [settings.mode for settings in told] == [PluginMode.ON, PluginMode.PROBE]
+    assert len(sglang.app.middlewares) == 2
+
+
+@pytest.mark.parametrize("error", [RuntimeError("two\nlines"), ImportError(), KeyError("k")])
+def test_whatever_fails_is_told_in_one_line(
+    sglang: SglangDouble, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    def fail(_settings: Settings) -> None:
+        raise error
+
+    monkeypatch.setattr(scheduler_side, "install", fail)
+    plugin.register()
+    (message,) = caplog.messages
+    assert message.startswith("penstock: passive: ")
+    assert "\n" not in message
+
+
+def test_without_sglang_it_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    plugin.register()
+    assert ADD_MIDDLEWARE in caplog.text
+
+
+# The HTTP side at work
+
+
+def started(sglang: SglangDouble) -> tuple[HttpSide, GateMiddleware, list[Event]]:
+    """The plugin as a server that has just started sees it, and what its emitter is given."""
+    plugin.register()
+    sglang.registry.apply_hooks()
+    ((_, options),) = sglang.app.middlewares
+    side = options["on_loop"].__self__
+    sent: list[Event] = []
+    side._emitter.emit = lambda event, urgent=False: sent.append(event)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"served"})
+
+    return side, GateMiddleware(app, **options), sent
+
+
+class Exchange:
+    """One request to the middleware."""
+
+    def __init__(self, app: GateMiddleware, path: str, method: str = "POST") -> None:
+        self.sent: list[Any] = []
+        scope = {"type": "http", "method": method, "path": path, "headers": [(b"x-session-id", b"p")]}
+        self._inbound: asyncio.Queue[Any] = asyncio.Queue()
+        self._inbound.put_nowait({"type": "http.request", "body": b'{"text": "one"}', "more_body": False})
+        self.task = asyncio.ensure_future(app(scope, self._inbound.get, self._send))
+
+    async def _send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    @property
+    def status(self) -> int:
+        return int(self.sent[0]["status"])
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.sent[1]["body"])
+
+
+async def health(app: GateMiddleware) -> Any:
+    exchange = Exchange(app, "/penstock/health", "GET")
+    await exchange.task
+    return exchange.json
+
+
+async def until(true: Callable[[], bool]) -> None:
+    for _ in range(100):
+        if true():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it did not come about")
+
+
+def test_without_a_daemon_everything_passes_and_health_says_passive(sglang: SglangDouble) -> None:
+    async def story() -> None:
+        _, app, _ = started(sglang)
+        exchange = Exchange(app, "/generate")
+        await exchange.task
+        assert exchange.status == 200
+        told = await health(app)
+        assert told["mode"] == "passive"
+        assert told["plugin"]["passive_because"] == ""
+        assert told["emitter"]["connected"] is False
+
+    asyncio.run(story())
+
+
+def test_a_governed_gate_holds_a_turn_until_it_is_admitted(sglang: SglangDouble) -> None:
+    async def story() -> None:
+        side, app, sent = started(sglang)
+        await health(app)
+        side._inbox.post(Beat())
+        await asyncio.sleep(0)
+        exchange = Exchange(app, "/v1/completions")
+        await until(lambda: any(isinstance(event, TurnQueued) for event in sent))
+        assert exchange.sent == []
+        side._inbox.post(Retain(command_id=1, program_id="p", ttl_ns=1))  # the scheduler's to answer
+        side._inbox.post(Admit(command_id=2, program_id="p"))
+        await exchange.task
+        assert exchange.status == 200
+        assert [event.command_id for event in sent if isinstance(event, CommandApplied)] == [2]
+
+    asyncio.run(story())
+
+
+def test_its_state_is_told_in_order(sglang: SglangDouble) -> None:
+    async def story() -> None:
+        side, app, sent = started(sglang)
+        await health(app)
+        side._inbox.post(Admit(command_id=1, program_id="p"))
+        side._inbox.post(StateRequest(publisher="somebody/else/1"))
+        side._inbox.post(StateRequest(publisher=side._emitter.publisher))
+        side._inbox.post(Admit(command_id=2, program_id="q"))
+        await until(lambda: len(sent) == 3)
+        state = sent[1]
+        assert isinstance(state, PublisherState)
+        assert (state.role, tuple(state.granted)) == ("gate", ("p",))
+
+    asyncio.run(story())
+
+
+def test_sigterm_closes_the_gate_of_a_governed_engine_only(sglang: SglangDouble) -> None:
+    async def story() -> None:
+        side, app, sent = started(sglang)
+        await health(app)
+        terminate = sglang.find(TERMINATE)
+        terminate("handler")
+        await asyncio.sleep(0)
+        exchange = Exchange(app, "/generate")
+        await exchange.task
+        assert exchange.status == 200
+        side._inbox.post(Beat())
+        await asyncio.sleep(0)
+        held = Exchange(app, "/generate")
+        await until(lambda: any(isinstance(event, TurnQueued) for event in sent))
+        terminate("handler")
+        await held.task
+        assert (held.status, held.json["error"]["code"]) == (503, "gate_closed")
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("cause", ["tp_size", "unbound"])
+def test_where_it_may_not_hold_the_gate_never_hears_the_daemon(
+    sglang: SglangDouble, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, cause: str
+) -> None:
+    starts: list[Emitter] = []
+    monkeypatch.setattr(Emitter, "start", starts.append)
+    if cause == "tp_size":
+        sglang.app.server_args.tp_size = 2
+    else:
+        sglang.registry.refused.add(GENERATE)
+
+    async def story() -> None:
+        _, app, _ = started(sglang)
+        told = await health(app)
+        assert told["plugin"]["passive_because"]
+        assert "the gate is passive" in caplog.text
+        assert starts == []
+
+    asyncio.run(story())
+
+
+def test_no_password_is_shown(sglang: SglangDouble) -> None:
+    side, _, _ = started(sglang)
+    side._emitter._pump = types.SimpleNamespace(counters=_Counters(last_error="at nats://me:secret@host:1"))
+    assert "secret" not in json.dumps(side.health())
+    assert "nats://***@host:1" in json.dumps(side.health())
+    side._emitter._pump = None
+
+
+class _Counters:
+    def __init__(self, last_error: str) -> None:
+        self.sent = self.batches = self.rejected = self.connections = self.callback_errors = self.malformed = 0
+        self.connected = False
+        self.last_error = last_error
+
+
+def test_the_hook_in_place_labels_a_request(sglang: SglangDouble) -> None:
+    started(sglang)
+    obj = GenerateReqInput()
+    request = types.SimpleNamespace(scope={"headers": [(b"x-session-id", b"p")]})
+    sglang.find(GENERATE)("manager", obj, request)
+    assert obj.sampling_params == {"custom_params": {"program_id": "p"}}

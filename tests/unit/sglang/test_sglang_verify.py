@@ -1,0 +1,141 @@
+"""What is found and missing in an SGLang, and whether hooks were bound."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from sglang_double import SglangDouble, made_function
+
+from engine_hooks.sglang import verify as module
+from engine_hooks.sglang.targets import ADD_MIDDLEWARE, GENERATE, TARGETS, Feature, Target
+from engine_hooks.sglang.verify import main, report_problems, unbound, unproven, verify
+
+
+def test_an_engine_that_has_everything_has_no_problems(sglang: SglangDouble) -> None:
+    assert verify() == []
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.paths[0].rpartition("sglang.srt.")[2])
+def test_each_target_that_is_missing_is_named(sglang: SglangDouble, target: Target) -> None:
+    if target.paths[0] == ADD_MIDDLEWARE:
+        sglang.set("sglang.srt.entrypoints.http_server.app", object())
+    elif target.paths[0].endswith("HookRegistry.register"):
+        sglang.set("sglang.srt.plugins.hook_registry.HookRegistry", object())
+    elif target.paths[0].endswith("__init__"):
+        sglang.set(target.paths[0], made_function(("other",)))
+    else:
+        sglang.remove(target.paths[0])
+    problems = verify()
+    assert [(problem.feature, problem.path) for problem in problems] == [(target.feature, target.paths[0])]
+    assert all(path in problems[0].message for path in target.paths)
+
+
+def test_a_target_may_live_elsewhere_in_another_version(sglang: SglangDouble) -> None:
+    target = next(target for target in TARGETS if len(target.paths) == 2 and target.first)
+    sglang.remove(target.paths[0])
+    sglang.set(target.paths[1], made_function(target.first))
+    assert verify([target]) == []
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (("self", "obj", "request", "more"), ""),
+        (("self", "obj"), "expected the first parameters (self, obj, request), found (self, obj)"),
+        (("self", "request", "obj"), "found (self, request, obj)"),
+    ],
+)
+def test_parameters_are_compared_in_order(sglang: SglangDouble, names: tuple[str, ...], told: str) -> None:
+    sglang.set(GENERATE, made_function(names))
+    messages = [problem.message for problem in verify()]
+    assert len(messages) == (1 if told else 0)
+    assert told in "".join(messages)
+
+
+def test_a_parameter_that_is_missing_is_named(sglang: SglangDouble) -> None:
+    sglang.set("sglang.srt.mem_cache.radix_cache.RadixKey", made_function(("token_ids",)))
+    assert [problem.message for problem in verify()] == [
+        "sglang.srt.mem_cache.radix_cache.RadixKey: has no parameter extra_key"
+    ]
+
+
+def test_problems_are_logged_with_what_stays_off(caplog: pytest.LogCaptureFixture, sglang: SglangDouble) -> None:
+    assert report_problems([]) == frozenset()
+    sglang.remove(GENERATE)
+    sglang.remove("sglang.srt.mem_cache.radix_cache.RadixKey")
+    assert report_problems(verify()) == {Feature.PROBE, Feature.PINS}
+    first, second = caplog.messages
+    assert "the whole plugin stays off" in first
+    assert GENERATE in first
+    assert "the pins stays off" in second
+
+
+def test_a_hook_that_was_bound_is_found_below_those_of_others(sglang: SglangDouble) -> None:
+    def ours(original: Any, *args: Any) -> Any:
+        return original(*args)
+
+    def theirs(original: Any, *args: Any) -> Any:
+        return original(*args)
+
+    for hook in (ours, theirs):
+        sglang.registry.register(GENERATE, hook, module_around())
+    assert [problem.path for problem in unbound({GENERATE: ours})] == [GENERATE]
+    sglang.registry.apply_hooks()
+    assert unbound({GENERATE: ours}) == []
+    assert unbound({GENERATE: lambda: None}) != []
+
+
+def test_a_hook_on_a_target_that_is_gone_is_unbound(sglang: SglangDouble) -> None:
+    sglang.remove(GENERATE)
+    (problem,) = unbound({GENERATE: lambda: None}, Feature.GATE)
+    assert problem.feature is Feature.GATE
+    assert GENERATE in problem.message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({}, ""),
+        ({"tp_size": 1, "dp_size": 1, "disaggregation_mode": "null"}, ""),
+        ({"tp_size": 2}, "tp_size=2"),
+        ({"dp_size": 4}, "dp_size=4"),
+        ({"tokenizer_worker_num": 2}, "tokenizer_worker_num=2"),
+        ({"disaggregation_mode": "prefill"}, "disaggregation_mode=prefill"),
+    ],
+)
+def test_what_is_unproven_is_named(arguments: dict[str, Any], told: str) -> None:
+    because = unproven(SimpleNamespace(**arguments))
+    assert bool(because) is bool(told)
+    assert told in because
+
+
+def test_the_report_lists_every_target(
+    sglang: SglangDouble, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "sglang_version", lambda: "0.5.21")
+    assert main() == 0
+    out = capsys.readouterr().out
+    assert "SGLang 0.5.21: tested (supported: 0.5.17, 0.5.21)" in out
+    assert out.count("found  ") == len(TARGETS)
+    sglang.remove("sglang.srt.mem_cache.radix_cache.RadixKey")
+    monkeypatch.setattr(module, "sglang_version", lambda: "0.5.23")
+    assert main() == 1
+    out = capsys.readouterr().out
+    assert "SGLang 0.5.23: not tested" in out
+    assert "known differences: release_kv_cache takes checkpoint" in out
+    assert "missing pins  sglang.srt.mem_cache.radix_cache.RadixKey" in out
+    assert "probe: works here\ngate: works here\npins: stays off" in out
+
+
+def test_the_report_without_sglang_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "sglang_version", lambda: "")
+    assert main() == 1
+    assert "not installed" in capsys.readouterr().out
+
+
+def module_around() -> Any:
+    from sglang_double import HookType
+
+    return HookType.AROUND
