@@ -61,13 +61,18 @@ def is_complete(path: Path) -> bool:
     return _read(path / STAMP) == requirements_digest() and (path / "bin" / "python").exists()
 
 
+def holds_this_checkout(path: Path) -> bool:
+    """Whether this checkout of Penstock, as its ``pyproject.toml`` now is, was installed in it last."""
+    return _read(path / CHECKOUT_STAMP) == _checkout_digest()
+
+
 def make(path: Path) -> None:
     """Make the environment at ``path``, or what of it is out of date. Raises ``Problem``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with _lock(path):
         if not is_complete(path):
             _make_anew(path)
-        if _read(path / CHECKOUT_STAMP) != _checkout_digest():
+        if not holds_this_checkout(path):
             _step("Penstock, from this checkout", lambda: _install_penstock(path))
 
 
@@ -195,10 +200,14 @@ def _say(text: str) -> None:
 def main() -> int:
     """Make the environment and print its path."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--path", action="store_true", help="print the path and make nothing")
+    parser.add_argument("--check", action="store_true", help="make nothing; exit with 1 if it is not up to date")
     arguments = parser.parse_args()
     path = environment_path()
-    if not arguments.path:
+    if arguments.check:
+        if not is_complete(path) or not holds_this_checkout(path):
+            _say(f"{path} is not there or not up to date")
+            return 1
+    else:
         try:
             make(path)
         except (Problem, OSError) as problem:

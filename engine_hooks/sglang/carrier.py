@@ -22,8 +22,9 @@ def carrier(request_type: type, guard: Guard) -> Callable[..., Any]:
     """
 
     def carry(original: Callable[..., Any], manager: Any, obj: Any, request: Any = None, **more: Any) -> Any:
-        if request is not None and isinstance(obj, request_type):
-            guard.run("generate_request", label, obj, request.scope)
+        scope = getattr(request, "scope", None)  # SGLang's own requests have none, nor have those over gRPC
+        if isinstance(scope, Mapping) and isinstance(obj, request_type):
+            guard.run("generate_request", label, obj, scope)
         return original(manager, obj, request, **more)
 
     return carry

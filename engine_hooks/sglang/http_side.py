@@ -26,7 +26,7 @@ _PASSWORD = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
 class HttpSide:
-    """The gate and what belongs to it. ``why_passive(hooks)`` is asked once, when the server starts."""
+    """The gate and what belongs to it. ``why_passive`` is asked once, when the server starts."""
 
     def __init__(self, settings: Settings, why_passive: Callable[[], str]) -> None:
         self.guard = Guard()

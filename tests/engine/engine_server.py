@@ -1,5 +1,6 @@
 """The real SGLang on this machine's CPU, in processes of its own."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -114,10 +115,8 @@ class EngineServer:
         """SIGTERM, as an operator would; what is left after a while is killed."""
         if self._process is not None:
             self._process.terminate()
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                pass
         self.kill()
 
     def kill(self) -> None:
@@ -125,10 +124,8 @@ class EngineServer:
         process, self._process = self._process, None
         if process is None:
             return
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         process.wait()
 
     def _last_lines(self) -> str:

@@ -98,6 +98,7 @@ class SglangDouble:
 
     def set(self, path: str, value: Any) -> None:
         owner_path, _, name = path.rpartition(".")
+        self._monkeypatch.delitem(sys.modules, path, raising=False)
         setattr(self._owner(owner_path), name, value)
 
     def remove(self, path: str) -> None:

@@ -105,13 +105,16 @@ def test_the_hook_returns_what_the_engine_returns() -> None:
     assert obj.sampling_params == {"custom_params": GATED}
 
 
-@pytest.mark.parametrize("request_of_http", [None, RequestDouble(None), object(), RequestDouble({})])
-def test_a_request_that_cannot_be_labelled_passes_as_it_is(request_of_http: Any) -> None:
+@pytest.mark.parametrize(
+    ("request_of_http", "failures"),
+    [(None, {}), (object(), {}), (RequestDouble(None), {}), (RequestDouble({}), {"generate_request": 1})],
+)
+def test_a_request_that_cannot_be_labelled_passes_as_it_is(request_of_http: Any, failures: dict[str, int]) -> None:
     guard = Guard()
     obj = GenerateReqInput({"n": 2})
     assert carrier(GenerateReqInput, guard)(lambda *_: "served", "manager", obj, request_of_http) == "served"
     assert obj.sampling_params == {"n": 2}
-    assert guard.failures == ({} if request_of_http is None else {"generate_request": 1})
+    assert guard.failures == failures
 
 
 def test_what_is_no_generation_is_left_alone() -> None:

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sglang_double import SglangDouble, made_function
+from sglang_double import HookType, SglangDouble, made_function
 
 from engine_hooks.sglang import verify as module
 from engine_hooks.sglang.targets import ADD_MIDDLEWARE, GENERATE, TARGETS, Feature, Target
@@ -78,7 +78,7 @@ def test_a_hook_that_was_bound_is_found_below_those_of_others(sglang: SglangDoub
         return original(*args)
 
     for hook in (ours, theirs):
-        sglang.registry.register(GENERATE, hook, module_around())
+        sglang.registry.register(GENERATE, hook, HookType.AROUND)
     assert [problem.path for problem in unbound({GENERATE: ours})] == [GENERATE]
     sglang.registry.apply_hooks()
     assert unbound({GENERATE: ours}) == []
@@ -133,9 +133,3 @@ def test_the_report_without_sglang_says_so(
     monkeypatch.setattr(module, "sglang_version", lambda: "")
     assert main() == 1
     assert "not installed" in capsys.readouterr().out
-
-
-def module_around() -> Any:
-    from sglang_double import HookType
-
-    return HookType.AROUND

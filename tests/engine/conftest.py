@@ -1,0 +1,91 @@
+"""Fixtures of the engine tests: the real SGLang on this machine's CPU, with and without Penstock's plugin.
+
+An engine takes about 20 s to start, so that one of each kind serves all tests; a test names its programs and
+prompts so that they are its own, and has a nats-server and a daemon of its own.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_scene import NODE, Bus
+from engine_server import ROOT, EngineServer
+from tiny_model import write_tiny_model
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The first test of a kind starts its engine."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.timeout(240))
+
+
+@pytest.fixture(scope="session")
+def engine_env() -> Path:
+    """The environment that ``make engine-env`` made. It is needed: without it the test fails."""
+    script = ROOT / "scripts" / "engine_env.py"
+    said = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
+    assert said.returncode == 0, f"the engine tests need their environment: {said.stderr.strip()}: make engine-env"
+    return Path(said.stdout.strip())
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder: one word is one token, and no weights."""
+    return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def stock_engine(
+    engine_env: Path, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[EngineServer]:
+    """SGLang as it is."""
+    server = EngineServer(tmp_path_factory.mktemp("stock"), environment=engine_env, model=tiny_model)
+    yield from _running(server)
+
+
+@pytest.fixture(scope="session")
+def engine_state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where ``plugin_engine`` looks for its bus."""
+    return tmp_path_factory.mktemp("state")
+
+
+@pytest.fixture(scope="session")
+def plugin_engine(
+    engine_env: Path, tiny_model: Path, engine_state_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[EngineServer]:
+    """SGLang with the plugin, which has a bus only while a test has told it of one."""
+    server = EngineServer(
+        tmp_path_factory.mktemp("plugin"),
+        environment=engine_env,
+        model=tiny_model,
+        plugins=("penstock",),
+        variables={
+            "PENSTOCK_NODE": NODE,
+            "PENSTOCK_STATE_DIR": str(engine_state_dir),
+            "PENSTOCK_GATE_KEEP_S": "1",
+            "PENSTOCK_GATE_OPEN_STEP_S": "0.2",
+        },
+    )
+    yield from _running(server)
+
+
+def _running(server: EngineServer) -> Iterator[EngineServer]:
+    try:
+        server.start().wait_ready()
+        yield server
+    finally:
+        server.kill()
+
+
+@pytest.fixture
+def bus(nats_server: Any, engine_state_dir: Path, tmp_path: Path) -> Iterator[Bus]:
+    """A nats-server and daemons of this test's own; the plugin hears of them when the test begins to play."""
+    made = Bus(nats_server, engine_state_dir, tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()

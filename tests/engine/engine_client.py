@@ -1,0 +1,148 @@
+"""An agent's HTTP client for an engine: chat turns, streamed or not, and what the engine says of itself."""
+
+import json
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+
+Messages = list[dict[str, str]]
+
+_SAMPLE = re.compile(r"^(?P<name>[\w:]+)(?:\{[^}]*\})? (?P<value>\S+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """A turn's outcome. The counts are the engine's own usage; -1: it did not say."""
+
+    status: int
+    text: str = ""
+    prompt_tokens: int = -1
+    output_tokens: int = -1
+    cached_tokens: int = -1
+    chunks: int = 1
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: Any = None
+
+    @property
+    def held_ms(self) -> int:
+        """How long the gate held it; -1 without a gate."""
+        return int(self.headers.get("x-penstock-hold-ms", -1))
+
+
+class EngineClient:
+    """Speaks to one engine as the programs that a test names."""
+
+    def __init__(self, url: str, http: aiohttp.ClientSession) -> None:
+        self.url = url
+        self._http = http
+        self.programs: set[str] = set()
+
+    async def chat(
+        self,
+        program_id: str,
+        text: str | Messages,
+        *,
+        output_tokens: int = 8,
+        stream: bool = False,
+        on_chunk: Callable[[], Awaitable[None] | None] | None = None,
+        path: str = "/v1/chat/completions",
+        **more: Any,
+    ) -> Reply:
+        """One turn of exactly ``output_tokens``; ``on_chunk`` is called with each piece of a streamed one."""
+        messages = [{"role": "user", "content": text}] if isinstance(text, str) else text
+        body = {
+            "model": "tiny",
+            "max_tokens": output_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": stream,
+        }
+        body |= {"messages": messages} if path.endswith("chat/completions") else {"prompt": messages[0]["content"]}
+        if stream:
+            body["stream_options"] = {"include_usage": True}
+        return await self.post(path, {**body, **more}, program_id, on_chunk=on_chunk)
+
+    async def post(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        program_id: str = "",
+        *,
+        on_chunk: Callable[[], Awaitable[None] | None] | None = None,
+    ) -> Reply:
+        """POST ``body`` as a turn of the program; of none without ``program_id``."""
+        headers = {"x-litellm-session-id": program_id} if program_id else {}
+        if program_id:
+            self.programs.add(program_id)
+        async with self._http.post(f"{self.url}{path}", json=body, headers=headers) as response:
+            if response.content_type == "text/event-stream":
+                chunks = []
+                async for chunk in _chunks(response):
+                    chunks.append(chunk)
+                    if on_chunk is not None and (waiting := on_chunk()) is not None:
+                        await waiting
+                return _streamed(response, chunks)
+            return _whole(response, await response.read())
+
+    async def json(self, path: str) -> Any:
+        """GET, as JSON."""
+        async with self._http.get(f"{self.url}{path}") as response:
+            assert response.status == 200, f"{path}: {response.status}"
+            return await response.json(content_type=None)
+
+    async def metrics(self) -> dict[str, float]:
+        """The engine's Prometheus counters and gauges, summed over their labels."""
+        async with self._http.get(f"{self.url}/metrics") as response:
+            text = await response.text()
+        totals: dict[str, float] = {}
+        for sample in _SAMPLE.finditer(text):
+            name = sample["name"].removeprefix("sglang:")
+            totals[name] = totals.get(name, 0.0) + float(sample["value"])
+        return totals
+
+    async def flush(self) -> None:
+        """Empty the engine's cache; nothing may run."""
+        async with self._http.post(f"{self.url}/flush_cache") as response:
+            assert response.status == 200, await response.text()
+
+
+async def _chunks(response: aiohttp.ClientResponse) -> AsyncIterator[Any]:
+    async for line in response.content:
+        data = line.decode().strip().removeprefix("data: ")
+        if data and data != "[DONE]":
+            yield json.loads(data)
+
+
+def _streamed(response: aiohttp.ClientResponse, chunks: list[Any]) -> Reply:
+    failed = [chunk for chunk in chunks if "error" in chunk]
+    texts = [choice["delta"].get("content") or "" for chunk in chunks for choice in chunk.get("choices", ())]
+    usage = next((chunk["usage"] for chunk in reversed(chunks) if chunk.get("usage")), None)
+    status = response.status if not failed else 500
+    return _reply(response, status, "".join(texts), usage, failed or None, len(chunks))
+
+
+def _whole(response: aiohttp.ClientResponse, data: bytes) -> Reply:
+    try:
+        body = json.loads(data)
+    except ValueError:
+        body = data.decode(errors="replace")
+    if not isinstance(body, dict) or "choices" not in body:
+        return _reply(response, response.status, "", None, body, 1)
+    choice = body["choices"][0]
+    text = choice["message"]["content"] if "message" in choice else choice["text"]
+    return _reply(response, response.status, text, body["usage"], body, 1)
+
+
+def _reply(response: aiohttp.ClientResponse, status: int, text: str, usage: Any, body: Any, chunks: int) -> Reply:
+    counts = {}
+    if usage is not None:
+        counts = {
+            "prompt_tokens": usage["prompt_tokens"],
+            "output_tokens": usage["completion_tokens"],
+            "cached_tokens": (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0),
+        }
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    return Reply(status=status, text=text, chunks=chunks, headers=headers, body=body, **counts)

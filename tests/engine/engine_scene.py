@@ -1,0 +1,200 @@
+"""The whole loop for one test: the engine with the plugin, a real nats-server, and real daemons as it likes."""
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import nats
+from engine_client import EngineClient
+from engine_server import EngineServer
+from support.daemon_process import DaemonProcess, eventually
+
+from controlplane.core.commands import Command, Pause, Release
+from controlplane.core.events import Event
+from controlplane.wire.codec import decode_events, encode_commands, encode_events
+from controlplane.wire.endpoint import Endpoint, endpoint_path, write_endpoint
+from controlplane.wire.subjects import (
+    all_events_subject,
+    command_subject,
+    event_subject,
+    publisher_name,
+    stream_name,
+)
+
+NODE = "engine-test"
+TIMEOUT_S = 15.0
+_FIRST_COMMAND_ID = 1_000_000  # far from a daemon's own
+
+
+class Bus:
+    """A nats-server that the engine's plugin is told of while this is open, and its daemons.
+
+    :param server: the ``nats_server`` fixture's.
+    :param state_dir: where the engine looks for the endpoint file.
+    """
+
+    def __init__(self, server: Any, state_dir: Path, folder: Path) -> None:
+        self.server = server
+        self._state_dir = state_dir
+        self._folder = folder
+        self._daemons: list[DaemonProcess] = []
+
+    def announce(self) -> None:
+        """Tell the plugin where the server is."""
+        write_endpoint(NODE, Endpoint(url=self.server.url, pid=self.server.pid), self._state_dir)
+
+    def daemon(self, config: str = 'preset = "fcfs"\n') -> DaemonProcess:
+        """A daemon with this configuration, started."""
+        config_path = self._folder / f"penstock-{len(self._daemons)}.toml"
+        config_path.write_text(config)
+        arguments = ("--nats", self.server.url, "--config", str(config_path))
+        daemon = DaemonProcess(self._folder / "daemon", *arguments, node=NODE)
+        self._daemons.append(daemon)
+        daemon.start()
+        return daemon
+
+    def close(self) -> None:
+        endpoint_path(NODE, self._state_dir).unlink(missing_ok=True)
+        for daemon in self._daemons:
+            daemon.clean_up()
+
+
+class Scene(EngineClient):
+    """An engine's client that hears its events, and speaks to it as the daemon does."""
+
+    def __init__(self, url: str, http: aiohttp.ClientSession, client: Any) -> None:
+        super().__init__(url, http)
+        self.events: list[Event] = []
+        self._client = client
+        self._news = asyncio.Event()
+        self._said = 0
+        self._published = 0
+        self._publisher = publisher_name(NODE, "tool", uuid.uuid4().hex[:12])
+
+    async def listen(self) -> None:
+        """Read the node's JetStream stream from its beginning."""
+        await eventually(self._has_stream, what="stream of events", timeout_s=TIMEOUT_S)
+        subject = all_events_subject(NODE)
+        await self._client.jetstream().subscribe(subject, cb=self._hear, ordered_consumer=True)
+
+    async def _has_stream(self) -> bool:
+        try:
+            await self._client.jetstream().stream_info(stream_name(NODE))
+        except nats.errors.Error:
+            return False
+        return True
+
+    async def _hear(self, message: Any) -> None:
+        batch = decode_events(message.data)
+        assert batch.rejected == []
+        self.events += batch.events
+        self._news.set()
+
+    def heard(self, kind: type[Event], **fields: object) -> list[Any]:
+        """The events of that kind with these fields, so far."""
+        return [
+            event
+            for event in self.events
+            if type(event) is kind and all(getattr(event, name) == value for name, value in fields.items())
+        ]
+
+    async def until(
+        self, kind: type[Event], count: int = 1, where: Callable[[Any], bool] | None = None, **fields: object
+    ) -> Any:
+        """The ``count``-th event of that kind with these fields for which ``where`` holds."""
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                while True:
+                    self._news.clear()
+                    found = [event for event in self.heard(kind, **fields) if where is None or where(event)]
+                    if len(found) >= count:
+                        return found[count - 1]
+                    await self._news.wait()
+        except TimeoutError:
+            known = "\n".join(str(event) for event in self.events[-30:])
+            raise AssertionError(
+                f"no {kind.__name__} {fields} among {len(self.events)}; the last:\n{known}"
+            ) from None
+
+    async def say(self, *commands: Command) -> list[int]:
+        """Send commands, and return their ids."""
+        numbered = []
+        for command in commands:
+            self._said += 1
+            numbered.append(replace(command, command_id=_FIRST_COMMAND_ID + self._said))
+        await self._client.publish(command_subject(NODE), encode_commands(numbered))
+        await self._client.flush()
+        return [command.command_id for command in numbered]
+
+    async def publish(self, event: Event) -> None:
+        """Send an event as a tool runtime does."""
+        self._published += 1
+        data = encode_events(self._publisher, self._published, [(time.monotonic_ns(), event)])
+        await self._client.publish(event_subject(NODE, "tool"), data)
+        await self._client.flush()
+
+    async def penstock(self) -> Any:
+        """The plugin's health."""
+        return await self.json("/penstock/health")
+
+    async def mode(self, wanted: str) -> Any:
+        """The plugin's health once its gate is in that mode."""
+
+        async def look() -> Any:
+            health = await self.penstock()
+            return health if health["mode"] == wanted else None
+
+        return await eventually(look, what=f"gate that is {wanted}", timeout_s=TIMEOUT_S)
+
+    async def forget(self) -> None:
+        """Take back what this scene's programs were given, so that the next scene finds nothing of it."""
+        if self.programs and self._client.is_connected:
+            names = sorted(self.programs)
+            await self.say(*(Pause(program_id=name) for name in names))
+            await self.say(*(Release(program_id=name) for name in names))
+
+
+def play(story: Callable[[Scene], Coroutine[Any, Any, None]], engine: EngineServer, bus: Bus) -> None:
+    """Tell the plugin of the bus and run ``story`` once the gate is governed; a daemon must have been started."""
+
+    async def main() -> None:
+        bus.announce()
+        async with scene_of(engine, bus) as scene:
+            await scene.mode("governed")
+            await story(scene)
+            await scene.forget()
+
+    asyncio.run(main())
+
+
+@contextlib.asynccontextmanager
+async def scene_of(engine: EngineServer, bus: Bus) -> AsyncIterator[Scene]:
+    """The scene, listening."""
+
+    async def quiet(error: Exception) -> None:
+        """Losing the server is what some tests are about."""
+
+    client = await nats.connect(bus.server.url, reconnect_time_wait=0.1, max_reconnect_attempts=-1, error_cb=quiet)
+    try:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as http:
+            scene = Scene(engine.url, http, client)
+            await scene.listen()
+            yield scene
+    finally:
+        await client.close()
+
+
+def talk(story: Callable[[EngineClient], Awaitable[None]], engine: EngineServer) -> None:
+    """Run ``story`` with a client of an engine, and no bus."""
+
+    async def main() -> None:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as http:
+            await story(EngineClient(engine.url, http))
+
+    asyncio.run(main())

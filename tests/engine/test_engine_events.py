@@ -1,0 +1,152 @@
+"""Events, read from the stream, against what the engine itself says: its usage of each turn, and its metrics."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from engine_client import EngineClient, Reply
+from engine_load import first_turn, next_turn
+from engine_scene import Bus, Scene, play
+from engine_server import EngineServer
+from tiny_model import words
+
+from controlplane.core.events import FirstToken, PoolSampled, TurnEnded, TurnQueued, TurnSubmitted
+
+
+async def account(scene: Scene, program_id: str, replies: list[Reply]) -> None:
+    """Every turn of the program has one event of each kind, and they say what the engine's usage says."""
+    await scene.until(TurnEnded, len(replies), program_id=program_id)
+    told: list[tuple[int, int, int]] = []
+    for ended in scene.heard(TurnEnded, program_id=program_id):
+        (submitted,) = scene.heard(TurnSubmitted, program_id=program_id, turn_id=ended.turn_id)
+        (first,) = scene.heard(FirstToken, program_id=program_id, turn_id=ended.turn_id)
+        assert ended.ok
+        assert submitted.prompt_tokens == first.prompt_tokens == ended.prompt_tokens
+        assert first.cached_tokens == ended.cached_tokens
+        assert submitted.projected_blocks >= submitted.prompt_tokens
+        assert submitted.at_ns <= first.at_ns <= ended.at_ns
+        assert 0 <= first.launch_delay_ns + first.prefill_ns <= ended.at_ns - submitted.at_ns
+        assert 0 < ended.service_ns <= ended.at_ns - submitted.at_ns
+        told.append((ended.prompt_tokens, ended.output_tokens, ended.cached_tokens))
+    used = [(reply.prompt_tokens, reply.output_tokens, reply.cached_tokens) for reply in replies]
+    assert sorted(told) == sorted(used)
+
+
+def test_turns_under_kv_pressure(plugin_engine: EngineServer, bus: Bus) -> None:
+    """Six programs of three turns at once need more than the pool, so that some return to a cache that is gone."""
+
+    async def program(scene: Scene, number: int) -> list[Reply]:
+        messages = [{"role": "user", "content": words(200 + number, 400)}]
+        replies = []
+        for turn in range(3):
+            reply = await scene.chat(f"e{number}", messages, output_tokens=50 + number, stream=number % 2 == 0)
+            messages.append({"role": "assistant", "content": reply.text})
+            messages.append({"role": "user", "content": words(220 + 10 * turn + number, 200)})
+            replies.append(reply)
+        return replies
+
+    async def story(scene: Scene) -> None:
+        before = await scene.metrics()
+        programs = await asyncio.gather(*(program(scene, number) for number in range(6)))
+        for number, replies in enumerate(programs):
+            assert [reply.status for reply in replies] == [200] * 3
+            await account(scene, f"e{number}", replies)
+        ended = [event for event in scene.heard(TurnEnded) if event.program_id.startswith("e")]
+        hit_ratio = sum(e.cached_tokens for e in ended) / sum(e.prompt_tokens for e in ended)
+        assert 0 < hit_ratio < 0.6, "the pool is too small for all of them"
+        after = await scene.metrics()
+        assert after["prompt_tokens_total"] - before["prompt_tokens_total"] == sum(e.prompt_tokens for e in ended)
+        grown = after["generation_tokens_total"] - before["generation_tokens_total"]
+        assert grown == sum(e.output_tokens for e in ended)
+
+    bus.daemon()
+    play(story, plugin_engine, bus)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_every_way_to_ask(plugin_engine: EngineServer, bus: Bus, stream: bool) -> None:
+    async def story(scene: Scene) -> None:
+        seed = 260 + 10 * stream
+        for path in ("/v1/chat/completions", "/v1/completions"):
+            program_id = f"ways{path}-{stream}"
+            reply = await scene.chat(program_id, words(seed, 50), stream=stream, path=path)
+            await account(scene, program_id, [reply])
+            seed += 1
+        body: dict[str, Any] = {
+            "text": words(seed, 50),
+            "sampling_params": {"max_new_tokens": 8, "temperature": 0, "ignore_eos": True},
+            "custom_params": {"program_id": "ways-generate"},
+            "stream": stream,
+        }
+        await scene.post("/generate", body)
+        await scene.until(TurnEnded, program_id="ways-generate", prompt_tokens=50, output_tokens=8)
+        scene.programs.add("ways-generate")
+
+    bus.daemon()
+    play(story, plugin_engine, bus)
+
+
+def test_a_turn_has_one_id_from_the_gate_to_its_end(plugin_engine: EngineServer, bus: Bus) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.chat("one-id", words(280, 50))
+        ended = await scene.until(TurnEnded, program_id="one-id")
+        queued = await scene.until(TurnQueued, program_id="one-id")
+        assert queued.turn_id == ended.turn_id
+        assert queued.prompt_bytes >= len(words(280, 50))
+
+    bus.daemon('preset = "fcfs"\n[admission]\nwindow = 8\n')
+    play(story, plugin_engine, bus)
+
+
+def test_requests_that_name_nobody_are_programs_of_their_own(plugin_engine: EngineServer, bus: Bus) -> None:
+    async def story(scene: Scene) -> None:
+        count = len(scene.heard(TurnEnded))
+        await asyncio.gather(*(scene.chat("", words(290 + n, 40)) for n in range(3)))
+        await scene.until(TurnEnded, count + 3)
+        names = {event.program_id for event in scene.heard(TurnEnded, prompt_tokens=40)}
+        assert len(names) == 3
+
+    bus.daemon()
+    play(story, plugin_engine, bus)
+
+
+def test_a_client_that_leaves_ends_its_turn(plugin_engine: EngineServer, bus: Bus) -> None:
+    async def story(scene: Scene) -> None:
+        asking = asyncio.ensure_future(scene.chat("leaves", words(300, 40), output_tokens=3000, stream=True))
+        first = await scene.until(FirstToken, program_id="leaves")
+        asking.cancel()
+        ended = await scene.until(TurnEnded, program_id="leaves")
+        assert (ended.turn_id, ended.ok) == (first.turn_id, False)
+        assert ended.output_tokens < 3000
+
+    bus.daemon()
+    play(story, plugin_engine, bus)
+
+
+def test_pool_samples_and_the_engines_own_figures(plugin_engine: EngineServer, bus: Bus) -> None:
+    async def story(scene: Scene) -> None:
+        running = asyncio.ensure_future(scene.chat("pool", words(310, 900), output_tokens=1500))
+        await scene.until(FirstToken, program_id="pool")
+        sample = await scene.until(PoolSampled, where=lambda event: event.turns_running == 1)
+        load = await _load(scene)
+        assert (sample.total_blocks, sample.block_tokens) == (plugin_engine.pool_tokens, 1)
+        assert load["max_total_num_tokens"] == plugin_engine.pool_tokens
+        used = sample.total_blocks - sample.free_blocks - sample.evictable_blocks
+        assert 900 <= used <= 900 + 1500 + 1
+        assert load["num_running_reqs"] == 1
+        assert used <= load["num_used_tokens"] + 8, "it was sampled before, and the turn only grows"
+        assert (await running).status == 200
+        heard = len(scene.heard(PoolSampled))
+        await next_turn(scene, "pool", await first_turn(scene, "pool", seed=320))
+        sample = await scene.until(PoolSampled, heard + 1, where=lambda event: event.turns_running == 0)
+        assert sample.free_blocks + sample.evictable_blocks == sample.total_blocks
+        assert sample.evictable_blocks > 900
+        assert (await _load(scene))["num_used_tokens"] == 0
+
+    bus.daemon()
+    play(story, plugin_engine, bus)
+
+
+async def _load(client: EngineClient) -> Any:
+    (load,) = (await client.json("/v1/loads"))["loads"]
+    return load

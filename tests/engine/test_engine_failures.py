@@ -1,0 +1,83 @@
+"""kill -9 of the daemon and of the nats-server in the middle of a load: no request may fail of it."""
+
+import asyncio
+
+from engine_client import Reply
+from engine_load import first_turn
+from engine_scene import Bus, Scene, play
+from engine_server import EngineServer
+from tiny_model import words
+
+from controlplane.core.commands import Retain
+from controlplane.core.events import CommandApplied, PoolSampled, TurnEnded
+from controlplane.core.types import seconds
+
+QUICK = """
+preset = "fcfs"
+heartbeat_s = 0.1
+lease_s = 0.5
+[admission]
+window = 2
+[control]
+interval_s = 0.2
+[control.silence]
+pause_after_s = 0.3
+"""
+PROGRAMS = 6
+
+
+async def agent(scene: Scene, number: int, stop: asyncio.Event) -> list[Reply]:
+    """Turns, one after another, until ``stop``."""
+    replies: list[Reply] = []
+    while not stop.is_set():
+        text = words(700 + 100 * number + len(replies), 200)
+        replies.append(await scene.chat(f"f{number}", text, output_tokens=60, stream=number % 2 == 0))
+    return replies
+
+
+async def more_turns(scene: Scene, count: int) -> None:
+    """Return once so many more turns ended, as the engine itself counts."""
+    target = (await scene.metrics())["num_requests_total"] + count
+    async with asyncio.timeout(30):
+        while (await scene.metrics())["num_requests_total"] < target:  # noqa: ASYNC110  nothing to wait for
+            await asyncio.sleep(0.1)
+
+
+def test_no_request_fails_when_daemon_and_bus_are_killed_and_come_back(
+    plugin_engine: EngineServer, bus: Bus
+) -> None:
+    async def story(scene: Scene) -> None:
+        await first_turn(scene, "pinned", seed=690)
+        (retain,) = await scene.say(Retain(program_id="pinned", ttl_ns=seconds(3)))
+        await scene.until(CommandApplied, command_id=retain)
+        stop = asyncio.Event()
+        load = [asyncio.ensure_future(agent(scene, number, stop)) for number in range(PROGRAMS)]
+        await more_turns(scene, 10)
+        assert (await scene.penstock())["held_turns"] > 0, "the window holds some of them"
+
+        daemon.kill()
+        await more_turns(scene, 10)
+        await asyncio.to_thread(bus.server.kill)
+        await scene.mode("opening")
+        await more_turns(scene, 20)
+        assert (await scene.penstock())["counters"]["daemon_lost"] >= 1
+
+        await asyncio.to_thread(bus.server.restart)
+        bus.announce()
+        await asyncio.to_thread(bus.daemon, QUICK)
+        await scene.mode("governed")
+        await more_turns(scene, 10)
+        stop.set()
+        outcomes = await asyncio.gather(*load)
+        statuses = [reply.status for replies in outcomes for reply in replies]
+        assert statuses == [200] * len(statuses)
+        assert min(len(replies) for replies in outcomes) >= 2, "every program went on"
+
+        await scene.listen()
+        last = outcomes[0][-1]
+        await scene.until(TurnEnded, program_id="f0", prompt_tokens=last.prompt_tokens)
+        await scene.until(PoolSampled, where=lambda event: event.retained_blocks == 0 and event.turns_running == 0)
+        assert plugin_engine.is_healthy()
+
+    daemon = bus.daemon(QUICK)
+    play(story, plugin_engine, bus)
