@@ -83,7 +83,9 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     batch = SimpleNamespace(reqs=[request_double(i) for i in range(args.batch)])
-    scheduler = SimpleNamespace(running_batch=batch, waiting_queue=[], max_total_num_tokens=1 << 20)
+    scheduler = SimpleNamespace(
+        running_batch=batch, waiting_queue=[], max_total_num_tokens=1 << 20, server_args=None
+    )
     side = side_over(scheduler)
     around = side.guard.around
     begins = around("step", before=side.step_begins)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
+_UNNAMED = "request-"
+
 
 @dataclass(frozen=True, slots=True)
 class PoolTokens:
@@ -163,7 +165,12 @@ def custom_params(request: Any) -> dict[str, Any]:
 def program_of(request: Any) -> str:
     """The request's program, whichever carrier holds it; a request without one is its own."""
     named = custom_params(request).get("program_id") or getattr(request, "routing_key", None)
-    return str(named) if named else f"request-{request.rid}"
+    return str(named) if named else f"{_UNNAMED}{request.rid}"
+
+
+def is_unnamed(program_id: str) -> bool:
+    """Whether ``program_of`` made the name up."""
+    return program_id.startswith(_UNNAMED)
 
 
 def turn_of(request: Any) -> str:

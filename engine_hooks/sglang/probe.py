@@ -5,6 +5,7 @@ synchronisation with the device.
 """
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,13 +17,22 @@ from controlplane.core.events import (
     OpenTurn,
     PoolSampled,
     ProgramArrived,
+    ProgramEnded,
     TurnEnded,
     TurnSubmitted,
 )
 from controlplane.core.types import seconds
-from engine_hooks.sglang.engine_view import EngineView, cached_tokens, custom_params, program_of, turn_of
+from engine_hooks.sglang.engine_view import (
+    EngineView,
+    cached_tokens,
+    custom_params,
+    is_unnamed,
+    program_of,
+    turn_of,
+)
 
 _SAMPLE_EVERY_NS = seconds(1)
+_MOST_CLAIMED = 4096
 _HEALTH = "HEALTH_CHECK"  # the engine's requests to itself
 
 
@@ -51,6 +61,7 @@ class Probe:
         self._send = send
         self._retained_tokens = retained_tokens
         self._turns: dict[str, Turn] = {}  # by rid
+        self._claimed: OrderedDict[str, None] = OrderedDict()  # turn ids that were given out
         self._output = MovingAverage(value=256.0)
         self._sampled_ns = 0
 
@@ -62,7 +73,7 @@ class Probe:
         most_output = request.sampling_params.max_new_tokens or self._output.value
         parent_id = str(custom_params(request).get("penstock_parent") or "")
         turn = self._turns[request.rid] = Turn(
-            turn_id=turn_of(request),
+            turn_id=self._claim(turn_of(request), request.rid),
             program_id=program_of(request),
             parent_id=parent_id,
             submitted_ns=time.monotonic_ns(),
@@ -79,6 +90,15 @@ class Probe:
                 prompt_tokens=prompt_tokens,
             )
         )
+
+    def _claim(self, turn_id: str, rid: str) -> str:
+        """The gate's turn for its first request; a batch, or several samples, bring more than one."""
+        if turn_id in self._claimed:
+            return rid
+        self._claimed[turn_id] = None
+        if len(self._claimed) > _MOST_CLAIMED:
+            self._claimed.popitem(last=False)
+        return turn_id
 
     def scheduled(self, request: Any) -> str:
         """Its first prefill chunk begins; the program, or an empty string for a later chunk."""
@@ -133,6 +153,10 @@ class Probe:
                 ok=ok,
             )
         )
+        if is_unnamed(turn.program_id):
+            self._send(
+                ProgramEnded(program_id=turn.program_id, reason="an unnamed request is a program of its own")
+            )
 
     def sample_if_due(self) -> None:
         """At most once a second: the pool, and the end of requests that left without a release."""

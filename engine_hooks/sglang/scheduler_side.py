@@ -5,6 +5,7 @@ the radix tree has no other.
 """
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from controlplane.core import commands as cmd
@@ -15,6 +16,7 @@ from engine_hooks.sglang.guard import Guard, log
 from engine_hooks.sglang.pins import Pins
 from engine_hooks.sglang.probe import Probe
 from engine_hooks.sglang.settings import Settings
+from engine_hooks.sglang.verify import report_problems, unbound, unproven
 
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 BATCH = "sglang.srt.managers.schedule_batch.ScheduleBatch"
@@ -36,6 +38,7 @@ class SchedulerSide:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.guard = Guard()
+        self.hooks: dict[str, Callable[..., Any]] = {}  # by target, once they are registered
         self._commands: deque[cmd.Command] = deque(maxlen=65_536)
         self._ranks: dict[str, int] = {}
         self._emitter: Emitter | None = None
@@ -47,9 +50,12 @@ class SchedulerSide:
 
     def scheduler_made(self, result: Any, kept: Any, scheduler: Any, *args: Any) -> None:
         """Runs once the scheduler is whole: only then is its rank known."""
-        if int(getattr(scheduler, "tp_size", 1) or 1) > 1 or int(getattr(scheduler, "dp_size", 1) or 1) > 1:
-            log.warning("penstock: passive: tensor and data parallel schedulers are not supported yet")
+        why = unproven(scheduler.server_args)
+        if why:
+            log.warning("penstock: passive: %s", why)
             return
+        if report_problems(unbound(self.hooks)):
+            return  # told by the report; half of the hooks would tell half of the truth
         view = EngineView(scheduler)
         pins = Pins(view, self._settings.pin_budget_ratio)
         self._emitter = Emitter(
@@ -87,14 +93,17 @@ class SchedulerSide:
         """What the release will change, read beforehand."""
         if self._view is None or not request.finished():
             return None
-        return self._view.pool().free, self._view.key_of(request)
+        pool = self._view.pool()
+        return pool.free + pool.evictable, self._view.key_of(request)
 
     def released(self, result: Any, kept: Any, request: Any, *args: Any) -> None:
         if kept is None or self._probe is None or self._pins is None or self._view is None:
             return
-        free_before, key = kept
+        available_before, key = kept
         self._pins.remember(program_of(request), key)
-        self._probe.ended(request, self._view.pool().free - free_before)
+        pool = self._view.pool()
+        # What enters the tree is evictable from now on: to admission that is as good as free.
+        self._probe.ended(request, pool.free + pool.evictable - available_before)
 
     def step_begins(self, *args: Any) -> None:
         if self._probe is None or self._pins is None:
@@ -212,6 +221,7 @@ def install(settings: Settings) -> SchedulerSide:
         ADD_ONE: add_one,
     }
     hooks |= {target: around("reset", after=side.tree_reset) for target in _present(TREES)}
+    side.hooks = hooks
     for target, hook in hooks.items():
         HookRegistry.register(target, hook, HookType.AROUND)
     return side
