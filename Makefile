@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help install demo test test-quick lint bench proto docs clean
+.PHONY: help install demo test test-quick test-engine engine-env lint bench proto docs clean
 
 help: ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -25,10 +25,16 @@ demo: install ## NATS, daemon and engine double on real traces: fcfs, then mars,
 test: lint ## everything that CI runs
 	$(BIN)/coverage run -m pytest tests/unit/core tests/property
 	$(BIN)/coverage report
-	$(BIN)/pytest --ignore=tests/unit/core --ignore=tests/property
+	$(BIN)/pytest --ignore=tests/unit/core --ignore=tests/property --ignore=tests/engine
 
 test-quick: install ## unit and property tests
 	$(BIN)/pytest tests/unit tests/property
+
+test-engine: engine-env ## the real SGLang on the CPU, with the plugin, the daemon and NATS
+	$(BIN)/pytest tests/engine
+
+engine-env: install ## the real SGLang for CPU, in an environment of its own (3 GB, two minutes, kept)
+	$(BIN)/python scripts/engine_env.py
 
 lint: install ## format, lint, types, rooms
 	$(BIN)/ruff format --check .

@@ -2,11 +2,13 @@
 
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
+from support.daemon_process import eventually
 
 Messages = list[dict[str, str]]
 
@@ -47,11 +49,10 @@ class EngineClient:
         *,
         output_tokens: int = 8,
         stream: bool = False,
-        on_chunk: Callable[[], Awaitable[None] | None] | None = None,
         path: str = "/v1/chat/completions",
         **more: Any,
     ) -> Reply:
-        """One turn of exactly ``output_tokens``; ``on_chunk`` is called with each piece of a streamed one."""
+        """One turn of exactly ``output_tokens``; ``more`` goes into the body."""
         messages = [{"role": "user", "content": text}] if isinstance(text, str) else text
         body = {
             "model": "tiny",
@@ -63,28 +64,16 @@ class EngineClient:
         body |= {"messages": messages} if path.endswith("chat/completions") else {"prompt": messages[0]["content"]}
         if stream:
             body["stream_options"] = {"include_usage": True}
-        return await self.post(path, {**body, **more}, program_id, on_chunk=on_chunk)
+        return await self.post(path, {**body, **more}, program_id)
 
-    async def post(
-        self,
-        path: str,
-        body: Mapping[str, Any],
-        program_id: str = "",
-        *,
-        on_chunk: Callable[[], Awaitable[None] | None] | None = None,
-    ) -> Reply:
+    async def post(self, path: str, body: Mapping[str, Any], program_id: str = "") -> Reply:
         """POST ``body`` as a turn of the program; of none without ``program_id``."""
         headers = {"x-litellm-session-id": program_id} if program_id else {}
         if program_id:
             self.programs.add(program_id)
         async with self._http.post(f"{self.url}{path}", json=body, headers=headers) as response:
             if response.content_type == "text/event-stream":
-                chunks = []
-                async for chunk in _chunks(response):
-                    chunks.append(chunk)
-                    if on_chunk is not None and (waiting := on_chunk()) is not None:
-                        await waiting
-                return _streamed(response, chunks)
+                return _streamed(response, [chunk async for chunk in _chunks(response)])
             return _whole(response, await response.read())
 
     async def json(self, path: str) -> Any:
@@ -94,14 +83,27 @@ class EngineClient:
             return await response.json(content_type=None)
 
     async def metrics(self) -> dict[str, float]:
-        """The engine's Prometheus counters and gauges, summed over their labels."""
+        """The engine's Prometheus counters and gauges, summed over their labels; 0 for one not there yet."""
         async with self._http.get(f"{self.url}/metrics") as response:
             text = await response.text()
-        totals: dict[str, float] = {}
+        totals: defaultdict[str, float] = defaultdict(float)
         for sample in _SAMPLE.finditer(text):
             name = sample["name"].removeprefix("sglang:")
-            totals[name] = totals.get(name, 0.0) + float(sample["value"])
+            totals[name] += float(sample["value"])
         return totals
+
+    async def penstock(self) -> Any:
+        """The plugin's health."""
+        return await self.json("/penstock/health")
+
+    async def mode(self, wanted: str) -> Any:
+        """The plugin's health once its gate is in that mode."""
+
+        async def look() -> Any:
+            health = await self.penstock()
+            return health if health["mode"] == wanted else None
+
+        return await eventually(look, what=f"gate that is {wanted}", timeout_s=15.0)
 
     async def flush(self) -> None:
         """Empty the engine's cache; nothing may run."""
@@ -118,7 +120,7 @@ async def _chunks(response: aiohttp.ClientResponse) -> AsyncIterator[Any]:
 
 def _streamed(response: aiohttp.ClientResponse, chunks: list[Any]) -> Reply:
     failed = [chunk for chunk in chunks if "error" in chunk]
-    texts = [choice["delta"].get("content") or "" for chunk in chunks for choice in chunk.get("choices", ())]
+    texts = [_text(choice) for chunk in chunks for choice in chunk.get("choices", ())]
     usage = next((chunk["usage"] for chunk in reversed(chunks) if chunk.get("usage")), None)
     status = response.status if not failed else 500
     return _reply(response, status, "".join(texts), usage, failed or None, len(chunks))
@@ -131,9 +133,13 @@ def _whole(response: aiohttp.ClientResponse, data: bytes) -> Reply:
         body = data.decode(errors="replace")
     if not isinstance(body, dict) or "choices" not in body:
         return _reply(response, response.status, "", None, body, 1)
-    choice = body["choices"][0]
-    text = choice["message"]["content"] if "message" in choice else choice["text"]
-    return _reply(response, response.status, text, body["usage"], body, 1)
+    return _reply(response, response.status, _text(body["choices"][0]), body["usage"], body, 1)
+
+
+def _text(choice: Any) -> str:
+    """What a choice says: a chat's message or a piece of one, or a completion's text."""
+    said = choice.get("message") or choice.get("delta") or {}
+    return said.get("content") or choice.get("text") or ""
 
 
 def _reply(response: aiohttp.ClientResponse, status: int, text: str, usage: Any, body: Any, chunks: int) -> Reply:

@@ -139,19 +139,6 @@ class Scene(EngineClient):
         await self._client.publish(event_subject(NODE, "tool"), data)
         await self._client.flush()
 
-    async def penstock(self) -> Any:
-        """The plugin's health."""
-        return await self.json("/penstock/health")
-
-    async def mode(self, wanted: str) -> Any:
-        """The plugin's health once its gate is in that mode."""
-
-        async def look() -> Any:
-            health = await self.penstock()
-            return health if health["mode"] == wanted else None
-
-        return await eventually(look, what=f"gate that is {wanted}", timeout_s=TIMEOUT_S)
-
     async def forget(self) -> None:
         """Take back what this scene's programs were given, so that the next scene finds nothing of it."""
         if self.programs and self._client.is_connected:
@@ -167,8 +154,12 @@ def play(story: Callable[[Scene], Coroutine[Any, Any, None]], engine: EngineServ
         bus.announce()
         async with scene_of(engine, bus) as scene:
             await scene.mode("governed")
-            await story(scene)
-            await scene.forget()
+            try:
+                await story(scene)
+            finally:
+                await scene.forget()
+        failed = [line for line in engine.log.splitlines() if "penstock: the hook" in line]
+        assert failed == [], "an exception in a hook is caught, and is a fault all the same"
 
     asyncio.run(main())
 

@@ -1,16 +1,21 @@
 """kill -9 of the daemon and of the nats-server in the middle of a load: no request may fail of it."""
 
 import asyncio
+import os
+import signal
+from pathlib import Path
 
-from engine_client import Reply
+from engine_client import EngineClient, Reply
 from engine_load import first_turn
-from engine_scene import Bus, Scene, play
+from engine_scene import NODE, Bus, Scene, play, talk
 from engine_server import EngineServer
+from support.daemon_process import DaemonProcess, eventually
 from tiny_model import words
 
 from controlplane.core.commands import Retain
-from controlplane.core.events import CommandApplied, PoolSampled, TurnEnded
+from controlplane.core.events import CommandApplied, PoolSampled, ProgramEnded, TurnEnded
 from controlplane.core.types import seconds
+from controlplane.wire.endpoint import endpoint_path, read_endpoint
 
 QUICK = """
 preset = "fcfs"
@@ -21,17 +26,18 @@ window = 2
 [control]
 interval_s = 0.2
 [control.silence]
-pause_after_s = 0.3
+pause_after_s = 2.0
 """
 PROGRAMS = 6
 
 
 async def agent(scene: Scene, number: int, stop: asyncio.Event) -> list[Reply]:
-    """Turns, one after another, until ``stop``."""
+    """Turns, one after another, until ``stop``, then the end."""
     replies: list[Reply] = []
     while not stop.is_set():
         text = words(700 + 100 * number + len(replies), 200)
         replies.append(await scene.chat(f"f{number}", text, output_tokens=60, stream=number % 2 == 0))
+    await scene.publish(ProgramEnded(program_id=f"f{number}"))
     return replies
 
 
@@ -66,9 +72,12 @@ def test_no_request_fails_when_daemon_and_bus_are_killed_and_come_back(
         bus.announce()
         await asyncio.to_thread(bus.daemon, QUICK)
         await scene.mode("governed")
+        late = asyncio.ensure_future(scene.chat("late", words(695, 100)))
         await more_turns(scene, 10)
+        assert not late.done(), "the window is in force again for who comes now"
         stop.set()
         outcomes = await asyncio.gather(*load)
+        assert (await late).status == 200
         statuses = [reply.status for replies in outcomes for reply in replies]
         assert statuses == [200] * len(statuses)
         assert min(len(replies) for replies in outcomes) >= 2, "every program went on"
@@ -81,3 +90,49 @@ def test_no_request_fails_when_daemon_and_bus_are_killed_and_come_back(
 
     daemon = bus.daemon(QUICK)
     play(story, plugin_engine, bus)
+
+
+def test_the_daemons_own_nats_server_is_found_killed_and_found_again(
+    plugin_engine: EngineServer, engine_state_dir: Path
+) -> None:
+    """As users run it: ``penstock up`` alone, and the engine reads the endpoint file."""
+    config = engine_state_dir / "quick.toml"
+    config.write_text(QUICK)
+    daemon = DaemonProcess(engine_state_dir, "--config", str(config), node=NODE)
+
+    def server_pid() -> int:
+        endpoint = read_endpoint(NODE, engine_state_dir)
+        assert endpoint is not None
+        return endpoint.pid
+
+    async def is_another(old: int) -> bool:
+        return server_pid() != old
+
+    async def is_heard(client: EngineClient) -> bool:
+        health = await client.penstock()
+        return bool(health["emitter"]["connected"] and health["mode"] == "governed")
+
+    async def ask(client: EngineClient, turn: int) -> None:
+        assert (await client.chat("embedded", words(680 + turn, 100))).status == 200
+
+    async def story(client: EngineClient) -> None:
+        await client.mode("governed")
+        await ask(client, 0)
+        old = server_pid()
+        os.kill(old, signal.SIGKILL)
+        await eventually(lambda: is_another(old), what="new nats-server")
+        await ask(client, 1)
+        await eventually(lambda: is_heard(client), what="heartbeat through the new server")
+        daemon.kill()
+        await client.mode("opening")
+        await ask(client, 2)
+        daemon.start()
+        await client.mode("governed")
+        await ask(client, 3)
+
+    daemon.start()
+    try:
+        talk(story, plugin_engine)
+    finally:
+        daemon.clean_up()
+        endpoint_path(NODE, engine_state_dir).unlink(missing_ok=True)
