@@ -22,7 +22,7 @@ $(VENV)/.installed: pyproject.toml
 demo: install ## NATS, daemon and engine double on real traces: fcfs, then mars, and a report
 	$(BIN)/penstock demo $(DEMO_ARGS)
 
-test: lint ## everything that CI runs
+test: lint ## everything that CI runs: all but the tests with the real SGLang
 	$(BIN)/coverage run -m pytest tests/unit/core tests/property
 	$(BIN)/coverage report
 	$(BIN)/pytest --ignore=tests/unit/core --ignore=tests/property --ignore=tests/engine
