@@ -3,11 +3,12 @@
 import asyncio
 import contextlib
 import signal
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 from controlplane.config import Config, show
+from controlplane.eventloop import loop_factory
 from controlplane.shell.bus import Bus
 from controlplane.shell.daemon import Daemon
 from controlplane.shell.nats_server import EmbeddedNats
@@ -17,7 +18,8 @@ from controlplane.wire.log import Header, LogWriter
 
 def run_daemon(config: Config, *, record: Path | None = None, nats_port: int = 0) -> None:
     """``penstock up``: serve until SIGINT or SIGTERM."""
-    _run(_serve(config, record=record, nats_port=nats_port))
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(_serve(config, record=record, nats_port=nats_port))
 
 
 async def _serve(config: Config, *, record: Path | None, nats_port: int) -> None:
@@ -58,12 +60,3 @@ def _on_signals(stop: Callable[[], None]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
-
-
-def _run(main: Coroutine[object, object, None]) -> None:
-    try:
-        import uvloop
-    except ImportError:
-        asyncio.run(main)
-    else:
-        uvloop.run(main)

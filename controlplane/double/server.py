@@ -5,7 +5,7 @@ import contextlib
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 
 import uvicorn
@@ -18,6 +18,7 @@ from controlplane.double.conversations import Conversations
 from controlplane.double.driver import Driver
 from controlplane.double.options import DoubleOptions
 from controlplane.emit.emitter import Emitter
+from controlplane.eventloop import loop_factory
 from controlplane.gate import Gate, GateLimits, GateMiddleware, Inbox
 from controlplane.sim.engine_model import EngineModel
 from controlplane.sim.profile import load_profile
@@ -30,7 +31,7 @@ _LAST_WORDS_S = 2  # after the aborts, for the replies' last chunks
 
 def serve(options: DoubleOptions) -> None:
     """Run until SIGTERM or SIGINT. Raises ``ControlPlaneError``: a bad option, a port in use."""
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(run_double(options))
 
 
@@ -206,11 +207,3 @@ def _stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
     finally:
         for number in numbers:
             loop.remove_signal_handler(number)
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop
-    return uvloop.new_event_loop

@@ -1,4 +1,4 @@
-"""The event loop that a replay runs in, and Ctrl-C in it."""
+"""Ctrl-C in the event loop that a replay runs in."""
 
 import asyncio
 import contextlib
@@ -19,12 +19,3 @@ def on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         loop.remove_signal_handler(signal.SIGINT)
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop where it is installed; None: asyncio's own."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop

@@ -12,10 +12,11 @@ from controlplane.core.errors import EngineUnavailable
 from controlplane.core.events import Event, PublisherState
 from controlplane.core.types import Pressure
 from controlplane.emit.emitter import Emitter
+from controlplane.eventloop import loop_factory
 from controlplane.load.answers import find_model
 from controlplane.load.client import ChatClient
 from controlplane.load.clock import TraceClock
-from controlplane.load.loop import loop_factory, on_interrupt
+from controlplane.load.loop import on_interrupt
 from controlplane.load.measurements import Measurements
 from controlplane.load.options import Observation, ReplayOptions
 from controlplane.load.program import ProgramRunner
