@@ -75,6 +75,21 @@ class RetentionPolicy(Protocol[S]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineShape:
+    """The sizes of one engine that its own queue and memory are judged by."""
+
+    pool_blocks: int
+    block_tokens: int
+    chunk_tokens: int  # of a prefill step at most
+    floor_tokens: int = 64  # a chunk below this, or below a block, is not worth a step
+
+    @property
+    def floor_blocks(self) -> int:
+        """The smallest chunk."""
+        return max(1, -(-self.floor_tokens // self.block_tokens))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedCall:
     """A turn in the engine's own waiting queue."""
 
@@ -84,16 +99,26 @@ class QueuedCall:
     footprint_blocks: int  # prompt and expected output
     priority: int = 0  # from SetPriority: lower runs first
     program_arrived_at_ns: int = 0
-    service_ns: int = 0
+    served_tokens: int = 0  # to its program, in the running quota window
     retracted: bool = False
 
 
 class PriorityPolicy(Protocol[S]):
-    """The order of the engine's waiting queue. Returns a permutation of ``calls``."""
+    """The order of the engine's waiting queue, and the level of whoever is or was in it."""
+
+    @property
+    def window_ns(self) -> int:
+        """How long served tokens count; 0: nobody need count them."""
 
     def initial(self) -> S: ...
 
-    def order(self, state: S, calls: Sequence[QueuedCall], now_ns: int) -> tuple[S, Sequence[QueuedCall]]: ...
+    def order(
+        self, state: S, calls: Sequence[QueuedCall], engine: EngineShape, now_ns: int
+    ) -> tuple[S, Sequence[QueuedCall]]:
+        """A permutation of ``calls``, the one to run first in front."""
+
+    def level(self, footprint_blocks: int, served_tokens: int, engine: EngineShape) -> int:
+        """Where a program of that footprint and service stands: 0 runs first and is evicted last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +145,8 @@ class Resident:
     program_id: str
     blocks: int
     last_used_ns: int
-    priority: int = 0
+    level: int = 0  # of the priority policy
+    parked: bool = False  # its program ended or was paused: nobody waits for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,11 +160,23 @@ class Fit:
 class MemoryPolicy(Protocol[S]):
     """Make room for a chunk. ``candidates`` come least recently used first and may be consumed lazily.
 
-    Pinned programs are no candidates. A ``chunk_blocks`` of 0 means: nothing can be scheduled now.
+    Pinned programs are no candidates. ``least_blocks`` is the smallest chunk that is worth a step; it equals
+    ``chunk_blocks`` where nothing smaller helps, as in decoding. A ``chunk_blocks`` of 0 in the answer means:
+    nothing can be scheduled now.
     """
+
+    @property
+    def shrinks(self) -> bool:
+        """Whether a call that does not fit as a whole may begin with a smaller chunk."""
 
     def initial(self) -> S: ...
 
     def fit(
-        self, state: S, chunk_blocks: int, shortfall_blocks: int, candidates: Iterable[Resident], now_ns: int
+        self,
+        state: S,
+        chunk_blocks: int,
+        shortfall_blocks: int,
+        least_blocks: int,
+        candidates: Iterable[Resident],
+        now_ns: int,
     ) -> tuple[S, Fit]: ...

@@ -9,6 +9,7 @@ from controlplane.core.admission.fixed import Fixed
 from controlplane.core.errors import UnknownPolicy
 from controlplane.core.memory import MEMORY
 from controlplane.core.memory.lru import Lru
+from controlplane.core.memory.opportunistic import Opportunistic as CoScheduler
 from controlplane.core.packing import PACKING
 from controlplane.core.packing.fcfs import Fcfs
 from controlplane.core.packing.pressure_aware import PressureAware
@@ -24,6 +25,7 @@ from controlplane.core.policies import (
 )
 from controlplane.core.priority import PRIORITY
 from controlplane.core.priority.fcfs import Fcfs as RequestFcfs
+from controlplane.core.priority.mlfq import Mlfq
 from controlplane.core.retention import RETENTION
 from controlplane.core.retention.never import Never
 from controlplane.core.retention.opportunistic import Opportunistic
@@ -69,9 +71,9 @@ PRESETS: dict[str, Preset] = {
         admission=Aimd(),
         packing=PressureAware(),
         retention=Opportunistic(),
-        priority=RequestFcfs(),
+        priority=Mlfq(),
         placement=Single(),
-        memory=Lru(),
+        memory=CoScheduler(),
     ),
 }
 

@@ -4,15 +4,22 @@ Everything runs in one event loop's thread.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from controlplane.core.commands import (
+    Admit,
     Command,
+    Demote,
     Discard,
+    Pause,
     Release,
+    Restore,
     Retain,
     SetPriority,
 )
+from controlplane.core.engine_policies import STOCK, loads
+from controlplane.core.errors import RemoteEventError
 from controlplane.core.events import (
     Event,
     FirstToken,
@@ -26,7 +33,9 @@ from controlplane.gate import Gate, GateLink
 from controlplane.gate.alarm import Alarm
 from controlplane.gate.authority import HeartbeatLike
 from controlplane.sim.engine_model import Call, EngineModel
+from controlplane.wire.heartbeat import Heartbeat
 
+_log = logging.getLogger("penstock")
 _SAMPLE_EVERY_NS = seconds(1)
 _LEAST_SAMPLES_APART_WALL_S = 0.05
 
@@ -80,6 +89,8 @@ class Driver:
         self._wake_alarm = Alarm(self._look, wall_second_ns=wall_second_ns)
         self._sample_alarm = Alarm(self._sample, wall_second_ns=wall_second_ns)
         self._sample_every_ns = max(_SAMPLE_EVERY_NS, round(_LEAST_SAMPLES_APART_WALL_S * wall_second_ns))
+        self._policies = ""  # the engine policies in force, as text
+        self._policies_until_ns = 0
         self._turns: dict[str, RunningTurn] = {}
         self._all_ended: asyncio.Future[None] | None = None
 
@@ -130,7 +141,25 @@ class Driver:
 
     def receive(self, item: Command | HeartbeatLike, received_ns: int) -> None:
         """A command or a heartbeat from the daemon."""
+        if isinstance(item, Admit | Restore | Pause):
+            self.engine.park(item.program_id, isinstance(item, Pause), self._now_ns())
+        elif isinstance(item, Heartbeat):
+            self._policies_until_ns = received_ns + max(item.lease_ttl_ns, self.gate.limits.wall_second_ns)
+            self._use(item.engine_policies)
         self._link.receive(item, received_ns)
+
+    def _use(self, text: str) -> None:
+        """The engine policies that the daemon asks for; the engine's own for an empty text or a wrong one."""
+        if text == self._policies:
+            return
+        self._policies = text
+        try:
+            policies = loads(text)
+        except RemoteEventError as error:  # of another version: told once, and the gate still hears the daemon
+            _log.warning("penstock: the engine keeps its own policies: %s", error)
+            policies = STOCK
+        self.engine.use(policies, self._now_ns())
+        self._look()
 
     def state(self) -> PublisherState:
         """All that the gate and the engine hold now."""
@@ -161,6 +190,9 @@ class Driver:
                     problem = "nothing of it is cached, or it is in use"
             case Release():
                 self.engine.release(command.program_id, now_ns)
+            case Demote():
+                self.engine.release(command.program_id, now_ns)
+                problem = "not supported by the engine double, which has no host memory: unpinned only"
             case Discard():
                 self.engine.discard(command.program_id, now_ns)
             case SetPriority():
@@ -192,5 +224,7 @@ class Driver:
     def _sample(self) -> None:
         self._look()
         now_ns = self._now_ns()
+        if now_ns > self._policies_until_ns:
+            self._use("")  # no daemon
         self._send(self.engine.pool_sample(now_ns), False)
         self._sample_alarm.set(now_ns + self._sample_every_ns, now_ns)

@@ -7,6 +7,7 @@ from pathlib import Path
 from controlplane.config import Config
 from controlplane.core.commands import StateRequest
 from controlplane.core.controller import Controller
+from controlplane.core.engine_policies import EnginePolicies
 from controlplane.core.errors import ConfigError
 from controlplane.core.types import seconds
 from controlplane.shell import snapshot as snapshots
@@ -193,6 +194,8 @@ class Daemon:
                 self._save(now_ns)
 
     async def _beat(self) -> None:
+        policies = self.config.policies
+        engine_policies = EnginePolicies(priority=policies.priority, memory=policies.memory).dumps()
         while not self._stopping.is_set():
             window = self.controller.window
             heartbeat = Heartbeat(
@@ -201,6 +204,7 @@ class Daemon:
                 lease_ttl_ns=seconds(self.config.lease_s),
                 limit=window.limit,
                 window=window.window,
+                engine_policies=engine_policies,
             )
             await self.bus.beat(heartbeat)
             await asyncio.sleep(self.config.heartbeat_s)

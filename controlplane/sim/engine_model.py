@@ -3,16 +3,20 @@
 It schedules as SGLang does: prefill first (a step is a prefill batch of up to ``chunk_tokens`` where anything can
 be scheduled, else one decode step of everything that runs), conservative admission into the batch, a prefix
 cache, and retraction when decoding runs out of blocks. Decode steps between two events are computed at once, as
-a jump; the result is exactly that of computing them one by one.
+a jump; the result is exactly that of computing them one by one, whatever the order of the queue. One thing differs
+where a memory policy chooses victims by level and size (``Opportunistic.aligned``): all blocks that a jump needs
+are taken from victims chosen once, by levels at one time, and not anew for each step.
 """
 
 from typing import Any
 
+from controlplane.core.engine_policies import EnginePolicies
 from controlplane.core.errors import ConfigError, require
-from controlplane.core.events import Event, FirstToken, PoolSampled, TurnEnded, TurnSubmitted
+from controlplane.core.events import Event, PoolSampled
 from controlplane.core.memory.lru import Lru
-from controlplane.core.policies import MemoryPolicy, PriorityPolicy
+from controlplane.core.policies import EngineShape, MemoryPolicy, PriorityPolicy
 from controlplane.core.priority.fcfs import Fcfs
+from controlplane.sim import turn_events
 from controlplane.sim.call import Call, ContextTooLong, Progress
 from controlplane.sim.hardware import Profile
 from controlplane.sim.kv_pool import KvPool
@@ -46,7 +50,8 @@ class EngineModel:
     ) -> None:
         """Events carry ``publisher``'s name and next sequence number, if one is given.
 
-        ``max_jump_steps`` bounds how many decode steps are computed at once; results do not depend on it.
+        ``max_jump_steps`` bounds how many decode steps are computed at once; results do not depend on it but for
+        what the module says of eviction.
         """
         require("pool_blocks", pool_blocks, low=1, high=float("inf"))
         require("block_tokens", block_tokens, low=1, high=65_536)
@@ -56,13 +61,13 @@ class EngineModel:
         self.max_context_tokens = min(pool_blocks * block_tokens, max_context_tokens or profile.max_context_tokens)
         self._profile = profile
         self._max_jump_steps = max_jump_steps
-        self._pool = KvPool(pool_blocks, memory if memory is not None else Lru())
+        shape = EngineShape(pool_blocks=pool_blocks, block_tokens=block_tokens, chunk_tokens=chunk_tokens)
+        self._pool = KvPool(shape, memory if memory is not None else Lru())
         self.cache = self._pool.cache
         self._scheduler = Scheduler(
             profile,
             self._pool,
-            block_tokens=block_tokens,
-            chunk_tokens=chunk_tokens,
+            shape,
             max_running=max_running,
             priority=priority if priority is not None else Fcfs(),
         )
@@ -99,21 +104,13 @@ class EngineModel:
         self._serial += 1
         prefix_tokens = min(call.prefix_tokens, call.prompt_tokens - 1) if call.prefix_group else 0
         turn = Progress(call, self._serial, now_ns, prefix_tokens // self.block_tokens)
+        if scheduler.waiting.overtakes:
+            scheduler.full = False  # it may be one that fits
         can_wait = scheduler.full and len(scheduler.waiting)
         scheduler.turns[call.turn_id] = turn
         scheduler.enqueue(turn)
-        self._events.append(
-            TurnSubmitted(
-                publisher=self._publisher.name,
-                sequence=self._publisher.next(),
-                at_ns=now_ns,
-                program_id=call.program_id,
-                turn_id=call.turn_id,
-                projected_blocks=scheduler.blocks(call.prompt_tokens + call.output_tokens),
-                prompt_tokens=call.prompt_tokens,
-                prompt_bytes=call.prompt_bytes,
-            )
-        )
+        projected_blocks = scheduler.blocks(call.prompt_tokens + call.output_tokens)
+        self._events.append(turn_events.submitted(self._publisher, turn, projected_blocks, now_ns))
         if not can_wait:
             self._changed(now_ns)
 
@@ -160,6 +157,18 @@ class EngineModel:
         now_ns = self._catch_up(now_ns)
         self._scheduler.set_priority(program_id, priority)
 
+    def use(self, policies: EnginePolicies, now_ns: int | None = None) -> None:
+        """Run other policies from now on."""
+        now_ns = self._catch_up(now_ns)
+        self._pool.use(policies.memory)
+        self._scheduler.use(policies.priority)
+        self._changed(now_ns)
+
+    def park(self, program_id: str, parked: bool = True, now_ns: int | None = None) -> None:
+        """Nobody waits for the program's next call: it ended or was paused. Or somebody does again."""
+        self._catch_up(now_ns)
+        self._scheduler.park(program_id, parked)
+
     # -- what can be asked ------------------------------------------------------------------------------------
 
     def produced_tokens(self, turn_id: str) -> int:
@@ -174,6 +183,8 @@ class EngineModel:
         """The allocator's state."""
         now_ns = self._catch_up(now_ns)
         cache, scheduler = self.cache, self._scheduler
+        if cache.expire_pins(now_ns):  # else a pin would end with whichever step begins next
+            self._more_room(now_ns)
         return PoolSampled(
             publisher=self._publisher.name,
             sequence=self._publisher.next(),
@@ -332,7 +343,7 @@ class EngineModel:
         self._jump_steps = 0
         now_ns = -(-self._start_ps // _PS)
         for turn in self._batch.advance(steps):
-            self._scheduler.leave_batch(turn)
+            self._scheduler.leave_batch(turn, now_ns)
             self._end(turn, now_ns)
 
     def _finish_prefill(self) -> None:
@@ -343,20 +354,7 @@ class EngineModel:
                 continue
             if turn.first_token_ns < 0:
                 turn.first_token_ns = now_ns
-                call = turn.call
-                self._events.append(
-                    FirstToken(
-                        publisher=self._publisher.name,
-                        sequence=self._publisher.next(),
-                        at_ns=now_ns,
-                        program_id=call.program_id,
-                        turn_id=call.turn_id,
-                        launch_delay_ns=turn.scheduled_ns - turn.queued_ns,
-                        prefill_ns=now_ns - turn.scheduled_ns,
-                        prompt_tokens=call.prompt_tokens,
-                        cached_tokens=turn.cached_tokens,
-                    )
-                )
+                self._events.append(turn_events.first_token(self._publisher, turn, now_ns))
             if turn.remaining_tokens == 0:
                 self._end(turn, now_ns)
             else:
@@ -369,29 +367,12 @@ class EngineModel:
             if turn.call.turn_id not in self._scheduler.turns:
                 continue
             if turn.decoding is not None:
-                self._scheduler.leave_batch(turn)
+                self._scheduler.leave_batch(turn, now_ns)
             else:
                 self._scheduler.waiting.remove(turn.call.turn_id)
             self._end(turn, now_ns)
 
     def _end(self, turn: Progress, now_ns: int) -> None:
         """The call is over: finished, or aborted."""
-        call = turn.call
         freed_blocks = self._scheduler.finish(turn, now_ns)
-        self._events.append(
-            TurnEnded(
-                publisher=self._publisher.name,
-                sequence=self._publisher.next(),
-                at_ns=now_ns,
-                program_id=call.program_id,
-                turn_id=call.turn_id,
-                freed_blocks=freed_blocks,
-                prompt_tokens=call.prompt_tokens,
-                output_tokens=turn.produced_tokens,
-                cached_tokens=turn.cached_tokens,
-                service_ns=turn.service_ns,
-                tool=call.tool,
-                tool_calls=call.tool_calls,
-                ok=not turn.aborted or turn.remaining_tokens == 0,
-            )
-        )
+        self._events.append(turn_events.ended(self._publisher, turn, freed_blocks, now_ns))

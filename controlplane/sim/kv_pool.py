@@ -1,16 +1,24 @@
 """Taking blocks from the prefix cache: free ones first, then what a memory policy gives up."""
 
+from collections.abc import Callable
 from typing import Any
 
-from controlplane.core.policies import MemoryPolicy
+from controlplane.core.policies import EngineShape, MemoryPolicy
 from controlplane.sim.prefix_cache import PrefixCache
 
 
 class KvPool:
     """The allocator of running turns."""
 
-    def __init__(self, total_blocks: int, policy: MemoryPolicy[Any]) -> None:
-        self.cache = PrefixCache(total_blocks)
+    def __init__(self, engine: EngineShape, policy: MemoryPolicy[Any]) -> None:
+        self.cache = PrefixCache(engine.pool_blocks)
+        self.standing: Callable[[str, int], tuple[int, bool]] = lambda key, blocks: (0, False)
+        self._floor_blocks = engine.floor_blocks
+        self.use(policy)
+
+    def use(self, policy: MemoryPolicy[Any]) -> None:
+        """Make room by another policy from now on."""
+        self.shrinks = policy.shrinks
         self._policy = policy
         self._state = policy.initial()
 
@@ -19,15 +27,18 @@ class KvPool:
         """Free, or evictable now."""
         return self.cache.free_blocks + self.cache.evictable_blocks
 
+    def spare_blocks(self) -> int:
+        """Free, or held for programs that nobody waits for."""
+        parked = (resident.blocks for resident in self.cache.candidates(self.standing) if resident.parked)
+        return self.cache.free_blocks + sum(parked)
+
     def take_chunk(self, blocks: int, now_ns: int) -> int:
         """Take blocks for a prefill chunk; the policy may grant fewer. Returns how many."""
         cache = self.cache
         shortfall = blocks - cache.free_blocks
         if shortfall > 0:
-            self._state, fit = self._policy.fit(self._state, blocks, shortfall, cache.candidates(), now_ns)
-            for key, victim_blocks in fit.victims:
-                cache.evict(key, victim_blocks)
-            blocks = max(0, min(blocks, fit.chunk_blocks, cache.free_blocks))
+            granted = self._fit(blocks, shortfall, self._floor_blocks, now_ns)
+            blocks = max(0, min(blocks, granted, cache.free_blocks))
         cache.free_blocks -= blocks
         return blocks
 
@@ -39,11 +50,16 @@ class KvPool:
         cache = self.cache
         shortfall = blocks - cache.free_blocks
         if shortfall > 0:
-            self._state, fit = self._policy.fit(self._state, blocks, shortfall, cache.candidates(), now_ns)
-            for key, victim_blocks in fit.victims:
-                cache.evict(key, victim_blocks)
+            self._fit(blocks, shortfall, blocks, now_ns)
             self.force_free(blocks)
         cache.free_blocks -= blocks
+
+    def _fit(self, blocks: int, shortfall: int, least_blocks: int, now_ns: int) -> int:
+        candidates = self.cache.candidates(self.standing)
+        self._state, fit = self._policy.fit(self._state, blocks, shortfall, least_blocks, candidates, now_ns)
+        for key, victim_blocks in fit.victims:
+            self.cache.evict(key, victim_blocks)
+        return fit.chunk_blocks
 
     def force_free(self, blocks: int) -> bool:
         """Evict, and reclaim pins, until ``blocks`` are free. Returns whether they are."""

@@ -8,7 +8,7 @@ Where this is simpler than SGLang's radix tree: a program has one cached context
 from it (a compacted history) frees the part that no longer matches instead of leaving it to age.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -118,11 +118,21 @@ class PrefixCache:
 
     # -- eviction -------------------------------------------------------------------------------------------
 
-    def candidates(self) -> Iterator[Resident]:
-        """Idle nodes that are not pinned, least recently used first."""
+    def candidates(self, standing: Callable[[str, int], tuple[int, bool]]) -> Iterator[Resident]:
+        """Idle nodes that are not pinned, least recently used first.
+
+        ``standing(key, blocks)`` tells a node's level and whether its program is parked.
+        """
         for node in self._idle.values():
             if not node.pinned_until_ns:
-                yield Resident(program_id=node.key, blocks=node.blocks, last_used_ns=node.last_used_ns)
+                level, parked = standing(node.key, node.base_blocks + node.blocks)
+                yield Resident(
+                    program_id=node.key,
+                    blocks=node.blocks,
+                    last_used_ns=node.last_used_ns,
+                    level=level,
+                    parked=parked,
+                )
 
     def evict(self, key: str, blocks: int) -> int:
         """Free up to ``blocks`` from the tail of an idle node, pinned or not. Returns how many."""

@@ -3,7 +3,8 @@
 from typing import Any
 
 from controlplane.core.errors import LocalEventError
-from controlplane.core.policies import PriorityPolicy, QueuedCall
+from controlplane.core.policies import EngineShape, PriorityPolicy, QueuedCall
+from controlplane.core.service import ServiceWindow
 from controlplane.sim.call import Progress
 from controlplane.sim.decode_batch import DecodeBatch
 from controlplane.sim.hardware import Profile
@@ -21,27 +22,31 @@ class Scheduler:
         self,
         profile: Profile,
         pool: KvPool,
+        engine: EngineShape,
         *,
-        block_tokens: int,
-        chunk_tokens: int,
         max_running: int,
         priority: PriorityPolicy[Any],
     ) -> None:
         self.pool = pool
-        self.waiting = WaitingQueue(priority)
-        self.batch: DecodeBatch[Progress] = DecodeBatch(profile, block_tokens)
+        pool.standing = self._standing
+        self.waiting = WaitingQueue(priority, engine, self._served_tokens)
+        self.batch: DecodeBatch[Progress] = DecodeBatch(profile, engine.block_tokens)
         self.turns: dict[str, Progress] = {}
         self.running: dict[str, Progress] = {}
         self.partial: Progress | None = None
         self.full = False  # nothing more can be scheduled until a turn ends or memory is given up
         self.retractions = 0
         self._cache = pool.cache
-        self._block_tokens = block_tokens
-        self._chunk_tokens = chunk_tokens
+        self._engine = engine
+        self._block_tokens = engine.block_tokens
+        self._chunk_tokens = engine.chunk_tokens
+        self._priority = priority
+        self._served = ServiceWindow(priority.window_ns)
+        self._parked: dict[str, int] = {}  # an ordered set
+        self._now_ns = 0
         self._max_running = max_running
         self._reserve = OutputReserve(self.batch)
         self._priorities: dict[str, int] = {}
-        self._service_ns: dict[str, int] = {}
 
     def blocks(self, tokens: int) -> int:
         """Blocks that hold ``tokens``."""
@@ -64,7 +69,6 @@ class Scheduler:
                 footprint_blocks=self.blocks(call.prompt_tokens + call.output_tokens),
                 priority=self._priorities.get(call.program_id, 0),
                 program_arrived_at_ns=call.arrived_at_ns,
-                service_ns=self._service_ns.get(call.program_id, 0),
                 retracted=turn.retracted,
             )
         )
@@ -76,6 +80,28 @@ class Scheduler:
             self.waiting.remove(call.turn_id)
             self.enqueue(self.turns[call.turn_id])
 
+    def use(self, priority: PriorityPolicy[Any]) -> None:
+        """Order by another policy from now on; what was served so far is not counted."""
+        self._priority = priority
+        self._served = ServiceWindow(priority.window_ns)
+        self.waiting.use(priority)
+        self.full = False
+
+    def park(self, program_id: str, parked: bool) -> None:
+        """Nobody waits for the program's next call, or somebody does again."""
+        if parked:
+            _remember(self._parked, program_id, 1)
+        else:
+            self._parked.pop(program_id, None)
+
+    def _served_tokens(self, program_id: str, now_ns: int) -> int:
+        return self._served.tokens(program_id, now_ns)
+
+    def _standing(self, program_id: str, blocks: int) -> tuple[int, bool]:
+        """A resident program's level, and whether it is parked."""
+        served_tokens = self._served.tokens(program_id, self._now_ns)
+        return self._priority.level(blocks, served_tokens, self._engine), program_id in self._parked
+
     # -- prefill ----------------------------------------------------------------------------------------------
 
     def plan_prefill(self, now_ns: int) -> list[tuple[Progress, int]]:
@@ -83,6 +109,7 @@ class Scheduler:
 
         A call that is prefilled in part goes first; then waiting calls in order, until one does not fit.
         """
+        self._now_ns = now_ns
         plan: list[tuple[Progress, int]] = []
         budget_tokens = self._chunk_tokens
         if self.full and self.running:
@@ -91,17 +118,21 @@ class Scheduler:
         if self.partial is not None:
             turn = self.partial
             tokens = self._extend(turn, budget_tokens, now_ns, force=not self.running)
-            if tokens == 0:
+            if tokens == 0 and not self.pool.shrinks:
                 self.full = True
                 return plan
-            plan.append((turn, tokens))
-            if turn.kv_tokens + tokens < turn.goal_tokens:
+            if tokens:
+                plan.append((turn, tokens))
+            if turn.kv_tokens + tokens == turn.goal_tokens:
+                self.partial = None
+            elif not self.pool.shrinks:
                 return plan
-            self.partial = None
             budget_tokens -= tokens
             reserved_tokens = self._reserve.of_candidate(turn)
         if len(self.waiting):
             self._plan_waiting(plan, budget_tokens, reserved_tokens, now_ns)
+        if self.partial is not None and not plan:
+            self.full = True
         return plan
 
     def _plan_waiting(
@@ -113,20 +144,24 @@ class Scheduler:
             first = not self.running and not plan
             if budget_tokens < self._block_tokens:
                 break
-            if len(self.running) + len(plan) >= self._max_running or not (
-                self._fits(turn, reserved_tokens) or first
-            ):
+            if not (self._fits(turn, reserved_tokens) or first):
+                if self.partial is not None:
+                    self.full = True
+                    break
+                budget_tokens = min(budget_tokens, self._room_tokens(reserved_tokens))
+            if len(self.running) + len(plan) >= self._max_running or budget_tokens < self._block_tokens:
                 self.full = True
                 break
             self._start(turn, now_ns)
             tokens = self._extend(turn, budget_tokens, now_ns, force=first)
-            if tokens == 0:
+            unfinished = turn.kv_tokens + tokens < turn.goal_tokens
+            if tokens == 0 or (unfinished and self.partial is not None):  # one unfinished prefill at a time
                 self._undo_start(turn, now_ns)
                 self.full = True
                 break
             started.append(turn_id)
             plan.append((turn, tokens))
-            if turn.kv_tokens + tokens < turn.goal_tokens:
+            if unfinished:
                 self.partial = turn
                 break
             budget_tokens -= tokens
@@ -163,6 +198,14 @@ class Scheduler:
         if prefix_blocks and (prefix := self._cache.find_prefix(turn.call.prefix_group)) and prefix.refs == 0:
             available -= prefix.blocks
         return needed + self.blocks(reserved_tokens + self._reserve.of_running()) <= available
+
+    def _room_tokens(self, reserved_tokens: int) -> int:
+        """What a chunk of a call that does not fit may take, while every running call can still end."""
+        if not self.pool.shrinks:
+            return 0
+        to_come = self.blocks(reserved_tokens + self.batch.remaining_tokens) + len(self.running)
+        blocks = self.pool.spare_blocks() - to_come
+        return blocks * self._block_tokens if blocks >= self._engine.floor_blocks else 0
 
     def _start(self, turn: Progress, now_ns: int) -> None:
         prefix_blocks, context_blocks = self._match(turn)
@@ -215,6 +258,7 @@ class Scheduler:
     def prefilled(self, turn: Progress, tokens: int) -> bool:
         """A chunk of a call is done. Returns whether its prompt is complete: then it has one more token."""
         turn.kv_tokens += tokens
+        self._served.add(turn.call.program_id, tokens, self._now_ns)
         if turn.kv_tokens < turn.goal_tokens:
             return False
         node, missing = turn.node, turn.prefix_missing_blocks
@@ -247,9 +291,10 @@ class Scheduler:
         """Take the blocks of decode steps ``first`` to ``end``, counted from the next one."""
         blocks = self.batch.growth_blocks(first, end)
         if blocks:
+            self._now_ns = now_ns
             self.pool.take_growth(blocks, now_ns)
 
-    def leave_batch(self, turn: Progress) -> None:
+    def leave_batch(self, turn: Progress, now_ns: int) -> None:
         """A decoding call stops: finished, aborted or retracted."""
         entry = turn.decoding
         if entry is None:
@@ -257,6 +302,7 @@ class Scheduler:
         if not entry.left:
             self.batch.leave(entry)
         turn.kv_tokens = self.batch.kv_tokens(entry)
+        self._served.add(turn.call.program_id, turn.kv_tokens - entry.kv_tokens, now_ns)
         turn.produced_tokens = self.batch.produced_tokens(entry)
         turn.own_blocks = self.blocks(turn.kv_tokens) - turn.shared_blocks
         turn.decoding = None
@@ -273,7 +319,7 @@ class Scheduler:
             self.partial = None
             self._let_go(turn, keep_tokens=0, now_ns=now_ns)
         else:
-            self.leave_batch(turn)
+            self.leave_batch(turn, now_ns)
             self._let_go(turn, keep_tokens=turn.call.prompt_tokens, now_ns=now_ns)
         turn.service_ns += now_ns - turn.started_ns
         turn.started_ns = -1
@@ -297,8 +343,6 @@ class Scheduler:
             self.full = False
         if not self.running:
             self._reserve.reset()
-        program_id = turn.call.program_id
-        _remember(self._service_ns, program_id, self._service_ns.get(program_id, 0) + turn.service_ns)
         return freed_blocks
 
     def _let_go(self, turn: Progress, *, keep_tokens: int, now_ns: int) -> None:

@@ -1,10 +1,11 @@
 """The engine's waiting queue, ordered by a priority policy."""
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
-from controlplane.core.policies import PriorityPolicy, QueuedCall
+from controlplane.core.policies import EngineShape, PriorityPolicy, QueuedCall
 from controlplane.core.priority.fcfs import Fcfs
 
 _Key = tuple[int, int, str]
@@ -14,17 +15,29 @@ class WaitingQueue:
     """Turns that wait to be scheduled.
 
     First come, first served is kept sorted; every other policy is asked again whenever its order is needed,
-    since it may depend on the time.
+    since it may depend on the time. ``served`` tells the tokens served to a program in its window at a time.
     """
 
-    def __init__(self, policy: PriorityPolicy[Any]) -> None:
+    def __init__(self, policy: PriorityPolicy[Any], engine: EngineShape, served: Callable[[str, int], int]) -> None:
+        self._engine = engine
+        self._served = served
+        self._calls: dict[str, QueuedCall] = {}
+        self.use(policy)
+
+    def use(self, policy: PriorityPolicy[Any]) -> None:
+        """Order by another policy from now on."""
         self._policy = policy
         self._state = policy.initial()
-        self._calls: dict[str, QueuedCall] = {}
-        self._sorted: list[_Key] | None = [] if type(policy) is Fcfs else None
+        calls = self._calls.values()
+        self._sorted: list[_Key] | None = sorted(map(_key, calls)) if type(policy) is Fcfs else None
 
     def __len__(self) -> int:
         return len(self._calls)
+
+    @property
+    def overtakes(self) -> bool:
+        """Whether a turn that comes later may go first."""
+        return self._sorted is None
 
     def add(self, call: QueuedCall) -> None:
         """Put a turn in. Its ``turn_id`` is not in the queue."""
@@ -47,8 +60,14 @@ class WaitingQueue:
         """Turn ids, the one to schedule first in front. Do not change the queue meanwhile."""
         if self._sorted is not None:
             return (key[2] for key in self._sorted)
-        self._state, ordered = self._policy.order(self._state, list(self._calls.values()), now_ns)
+        calls = [self._told(call, now_ns) for call in self._calls.values()]
+        self._state, ordered = self._policy.order(self._state, calls, self._engine, now_ns)
         return (call.turn_id for call in ordered)
+
+    def _told(self, call: QueuedCall, now_ns: int) -> QueuedCall:
+        """The call with what its program has been served by now: a window may have ended while it waits."""
+        tokens = self._served(call.program_id, now_ns)
+        return call if tokens == call.served_tokens else replace(call, served_tokens=tokens)
 
 
 def _key(call: QueuedCall) -> _Key:

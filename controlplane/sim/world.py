@@ -292,17 +292,21 @@ class World:
             if session is None:
                 return "the program has ended"
             session.grant(now_ns, command.ttl_ns if isinstance(command, cmd.Admit) else 0)
+            self._engine.park(command.program_id, False, now_ns)
             if session.held:
                 self._submit(session)
         elif isinstance(command, cmd.Pause):
+            self._engine.park(command.program_id, True, now_ns)
             if session is None:
                 return "the program has ended"
             session.revoke()
         elif isinstance(command, cmd.Retain):
             if not self._engine.retain(command.program_id, now_ns + command.ttl_ns, now_ns):
                 return "the program has no idle KV"
-        elif isinstance(command, cmd.Release):
+        elif isinstance(command, cmd.Release | cmd.Demote):
             self._engine.release(command.program_id, now_ns)
+            if isinstance(command, cmd.Demote):
+                return "the simulator has no host memory"
         elif isinstance(command, cmd.Discard):
             self._engine.discard(command.program_id, now_ns)
         elif isinstance(command, cmd.SetPriority):
@@ -324,6 +328,7 @@ class World:
     def _sample(self) -> None:
         now_ns = self._kernel.now_ns
         self._tell(self._engine.pool_sample(now_ns))
+        self._wake_engine()  # the sample may have found that a pin had ended
         window = self._control.window
         self.series.sample(now_ns, self._control.pressure, window=window.window, limit=window.limit)
         self._check_stuck(now_ns)

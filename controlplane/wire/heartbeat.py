@@ -13,6 +13,7 @@ class Heartbeat:
     """The daemon lives and has authority for another ``lease_ttl_ns`` from receipt.
 
     ``limit`` is how many root programs may be active (0: no limit), ``window`` the same before its caps.
+    ``engine_policies`` is for ``controlplane.core.engine_policies.loads``.
     """
 
     node: str
@@ -20,6 +21,7 @@ class Heartbeat:
     lease_ttl_ns: int
     limit: int
     window: float
+    engine_policies: str = ""
 
 
 def encode_heartbeat(heartbeat: Heartbeat) -> bytes:
@@ -30,6 +32,7 @@ def encode_heartbeat(heartbeat: Heartbeat) -> bytes:
         lease_ttl_ns=heartbeat.lease_ttl_ns,
         limit=heartbeat.limit,
         window=heartbeat.window,
+        engine_policies=heartbeat.engine_policies,
     ).SerializeToString()
 
 
@@ -50,4 +53,5 @@ def decode_heartbeat(data: bytes) -> Heartbeat:
         lease_ttl_ns=message.lease_ttl_ns,
         limit=message.limit,
         window=message.window,
+        engine_policies=message.engine_policies,
     )

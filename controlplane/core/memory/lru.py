@@ -3,12 +3,17 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from controlplane.core.memory.victims import take
 from controlplane.core.policies import STATELESS, Fit, Resident, Stateless
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lru:
     """All or nothing: the chunk keeps its size, or nothing is scheduled."""
+
+    @property
+    def shrinks(self) -> bool:
+        return False
 
     def initial(self) -> Stateless:
         return STATELESS
@@ -18,17 +23,11 @@ class Lru:
         state: Stateless,
         chunk_blocks: int,
         shortfall_blocks: int,
+        least_blocks: int,
         candidates: Iterable[Resident],
         now_ns: int,
     ) -> tuple[Stateless, Fit]:
-        victims: list[tuple[str, int]] = []
-        missing = shortfall_blocks
-        for resident in candidates:
-            if missing <= 0:
-                break
-            blocks = min(missing, resident.blocks)
-            victims.append((resident.program_id, blocks))
-            missing -= blocks
+        victims, missing = take(candidates, shortfall_blocks)
         if missing > 0:
             return state, Fit(chunk_blocks=0, victims=())
         return state, Fit(chunk_blocks=chunk_blocks, victims=victims)

@@ -221,7 +221,7 @@ global___Release = Release
 
 @typing.final
 class Demote(google.protobuf.message.Message):
-    """Move the KV to host memory."""
+    """Unpin, and move the KV to host memory. What other programs share stays."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -238,7 +238,7 @@ global___Demote = Demote
 
 @typing.final
 class Prefetch(google.protobuf.message.Message):
-    """Load the KV back from host memory."""
+    """Load the KV back from host memory. Applied once the load was started."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19penstock/v1/control.proto\x12\x0bpenstock.v1\"_\n\tHeartbeat\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\x12\x14\n\x0clease_ttl_ns\x18\x03 \x01(\x03\x12\r\n\x05limit\x18\x04 \x01(\x03\x12\x0e\n\x06window\x18\x05 \x01(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19penstock/v1/control.proto\x12\x0bpenstock.v1\"x\n\tHeartbeat\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\x12\x14\n\x0clease_ttl_ns\x18\x03 \x01(\x03\x12\r\n\x05limit\x18\x04 \x01(\x03\x12\x0e\n\x06window\x18\x05 \x01(\x01\x12\x17\n\x0f\x65ngine_policies\x18\x06 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,5 +32,5 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.v1.control_pb2', _
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_HEARTBEAT']._serialized_start=42
-  _globals['_HEARTBEAT']._serialized_end=137
+  _globals['_HEARTBEAT']._serialized_end=162
 # @@protoc_insertion_point(module_scope)

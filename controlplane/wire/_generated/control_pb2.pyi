@@ -21,6 +21,7 @@ class Heartbeat(google.protobuf.message.Message):
     LEASE_TTL_NS_FIELD_NUMBER: builtins.int
     LIMIT_FIELD_NUMBER: builtins.int
     WINDOW_FIELD_NUMBER: builtins.int
+    ENGINE_POLICIES_FIELD_NUMBER: builtins.int
     node: builtins.str
     boot_id: builtins.str
     """Changes with every start of the daemon."""
@@ -30,6 +31,8 @@ class Heartbeat(google.protobuf.message.Message):
     """Root programs that may be active; 0: no limit."""
     window: builtins.float
     """The admission window before its caps."""
+    engine_policies: builtins.str
+    """The policies that engines run in their own queue and memory, as JSON; empty: the engine's own."""
     def __init__(
         self,
         *,
@@ -38,7 +41,8 @@ class Heartbeat(google.protobuf.message.Message):
         lease_ttl_ns: builtins.int = ...,
         limit: builtins.int = ...,
         window: builtins.float = ...,
+        engine_policies: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "lease_ttl_ns", b"lease_ttl_ns", "limit", b"limit", "node", b"node", "window", b"window"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "engine_policies", b"engine_policies", "lease_ttl_ns", b"lease_ttl_ns", "limit", b"limit", "node", b"node", "window", b"window"]) -> None: ...
 
 global___Heartbeat = Heartbeat

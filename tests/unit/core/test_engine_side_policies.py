@@ -1,8 +1,10 @@
 """The stock engine's order, eviction and placement."""
 
+import pytest
+
 from controlplane.core.memory.lru import Lru
 from controlplane.core.placement.single import Single
-from controlplane.core.policies import STATELESS, Fit, QueuedCall, Replica, Resident
+from controlplane.core.policies import STATELESS, EngineShape, Fit, QueuedCall, Replica, Resident
 from controlplane.core.priority.fcfs import Fcfs
 from controlplane.core.types import Program
 
@@ -11,11 +13,12 @@ def resident(name: str, blocks: int, at: int = 0) -> Resident:
     return Resident(program_id=name, blocks=blocks, last_used_ns=at)
 
 
+ENGINE = EngineShape(pool_blocks=1000, block_tokens=16, chunk_tokens=8192)
 CACHED = [resident("old", 4, 1), resident("mid", 10, 2), resident("new", 10, 3)]
 
 
 def fit(chunk: int, shortfall: int) -> Fit:
-    return Lru().fit(STATELESS, chunk, shortfall, iter(CACHED), 0)[1]
+    return Lru().fit(STATELESS, chunk, shortfall, 1, iter(CACHED), 0)[1]
 
 
 def test_lru_evicts_the_oldest_and_of_the_last_only_its_tail() -> None:
@@ -32,8 +35,8 @@ def test_lru_schedules_nothing_when_all_of_it_is_not_enough() -> None:
 
 def test_lru_evicts_nobody_without_a_shortfall_and_reads_no_candidate() -> None:
     unread = iter(CACHED)
-    assert Lru().fit(STATELESS, 5, 0, unread, 0)[1] == Fit(chunk_blocks=5, victims=[])
-    assert len(list(unread)) in (2, 3)
+    assert Lru().fit(STATELESS, 5, 0, 1, unread, 0)[1] == Fit(chunk_blocks=5, victims=[])
+    assert list(unread) == CACHED
 
 
 def test_calls_go_in_their_order_unless_a_priority_says_otherwise() -> None:
@@ -41,8 +44,19 @@ def test_calls_go_in_their_order_unless_a_priority_says_otherwise() -> None:
         return QueuedCall(turn_id=turn, program_id=turn, queued_at_ns=at, footprint_blocks=1, priority=priority)
 
     calls = [call("c", 3), call("b", 1), call("a", 1), call("z", 9, -1), call("y", 0, 1)]
-    _, order = Fcfs().order(STATELESS, calls, 0)
+    _, order = Fcfs().order(STATELESS, calls, ENGINE, 0)
     assert [one.turn_id for one in order] == ["z", "a", "b", "c", "y"]
+
+
+def test_first_come_first_served_has_one_level_and_counts_no_service() -> None:
+    assert {Fcfs().level(blocks, served, ENGINE) for blocks in (0, 10**6) for served in (0, 10**9)} == {0}
+    assert Fcfs().window_ns == 0
+
+
+@pytest.mark.parametrize(("block_tokens", "floor_blocks"), [(1, 64), (16, 4), (60, 2), (64, 1), (65, 1), (4096, 1)])
+def test_the_smallest_chunk_is_the_floor_in_whole_blocks(block_tokens: int, floor_blocks: int) -> None:
+    shape = EngineShape(pool_blocks=1000, block_tokens=block_tokens, chunk_tokens=8192)
+    assert shape.floor_blocks == floor_blocks
 
 
 def test_single_takes_the_first_replica() -> None:

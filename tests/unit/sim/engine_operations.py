@@ -1,9 +1,11 @@
 """Random scripts of engine operations, and a driver that checks the block count after each step."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
+from controlplane.core.engine_policies import EnginePolicies
 from controlplane.core.events import Event, PoolSampled
 from controlplane.sim.engine_model import Call, ContextTooLong, EngineModel
 from controlplane.sim.hardware import Profile
@@ -37,27 +39,38 @@ class Operation:
     ttl_ns: int
 
 
-OPERATIONS = st.lists(
-    st.builds(
-        Operation,
-        kind=st.sampled_from(["submit"] * 6 + ["retain", "release", "discard", "abort", "sample", "priority"]),
-        gap_ns=st.sampled_from([0, 1_000, 10**7, 10**8, 3 * 10**8, 10**9]),
-        program=st.integers(0, 4),
-        prompt_tokens=st.integers(1, 2000),
-        output_tokens=st.integers(1, 300),
-        reusable_tokens=st.integers(0, 2000),
-        ttl_ns=st.integers(1, 10**9),
-    ),
-    min_size=1,
-    max_size=30,
-)
+KINDS = ["submit"] * 6 + ["retain", "release", "discard", "abort", "sample", "priority"]
+
+
+def scripts(kinds: list[str]) -> st.SearchStrategy[list[Operation]]:
+    """Operations of these kinds, each as often as it is named."""
+    return st.lists(
+        st.builds(
+            Operation,
+            kind=st.sampled_from(kinds),
+            gap_ns=st.sampled_from([0, 1_000, 10**7, 10**8, 3 * 10**8, 10**9]),
+            program=st.integers(0, 4),
+            prompt_tokens=st.integers(1, 2000),
+            output_tokens=st.integers(1, 300),
+            reusable_tokens=st.integers(0, 2000),
+            ttl_ns=st.integers(1, 10**9),
+        ),
+        min_size=1,
+        max_size=30,
+    )
+
+
+OPERATIONS = scripts(KINDS)
+# What a daemon with engine policies also does: "use" takes one of ``Driven.choices``.
+STEERED = scripts([*KINDS, "park", "unpark", "use"])
 
 
 class Driven:
     """An engine model run through a script, as a caller would: advanced whenever it asks."""
 
-    def __init__(self, engine: EngineModel) -> None:
+    def __init__(self, engine: EngineModel, choices: Sequence[EnginePolicies] = ()) -> None:
         self.engine = engine
+        self.choices = choices
         self.now_ns = 0
         self.events: list[Event] = []
         self.accepted: dict[str, Call] = {}
@@ -115,6 +128,10 @@ class Driven:
                 self.samples.append(engine.pool_sample(now_ns))
             case "priority":
                 engine.set_priority(program_id, operation.prompt_tokens % 3, now_ns)
+            case "park" | "unpark":
+                engine.park(program_id, operation.kind == "park", now_ns)
+            case "use" if self.choices:
+                engine.use(self.choices[operation.prompt_tokens % len(self.choices)], now_ns)
 
     def check_blocks(self) -> None:
         held = self.engine.running_blocks()

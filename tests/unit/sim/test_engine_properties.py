@@ -53,10 +53,20 @@ def test_every_accepted_call_ends_once_and_in_order(
 class Halving:
     """A memory policy double: grants half of every chunk, and nothing when the chunk is one block."""
 
+    shrinks = True
+
     def initial(self) -> None:
         return None
 
-    def fit(self, state: None, chunk_blocks: int, shortfall_blocks: int, candidates: Any, now_ns: int) -> Any:
+    def fit(
+        self,
+        state: None,
+        chunk_blocks: int,
+        shortfall_blocks: int,
+        least_blocks: int,
+        candidates: Any,
+        now_ns: int,
+    ) -> Any:
         return state, Fit(chunk_blocks=chunk_blocks // 2, victims=[(c.program_id, 1) for c in candidates])
 
 

@@ -181,7 +181,7 @@ def test_commands_that_cannot_take_effect_are_rejected_with_a_reason() -> None:
     world.run()
     rejected = {event.command_id: event.reason for _, event in control.of(ev.CommandRejected)}
     assert rejected == {
-        4: "the simulator does not support Demote",
+        4: "the simulator has no host memory",
         6: "the program has no idle KV",
         7: "the program has ended",
     }

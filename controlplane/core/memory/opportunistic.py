@@ -1,0 +1,55 @@
+"""Shrink the chunk before anything that somebody waits for is evicted; evict as the queue's priorities say.
+
+**Paper**: MARS §4.3. "Opportunistic Co-Scheduler": when allocation fails, the prefill chunk is reduced until it
+fits, down to one block, instead of evicting at once. "Priority-Aware Coordinator": eviction follows the queue's
+priorities, lower ones first, among them larger footprints. What the paper leaves open is in docs/adr/0012.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from controlplane.core.memory.victims import take
+from controlplane.core.policies import STATELESS, Fit, Resident, Stateless
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opportunistic:
+    """``aligned`` false: victims go least recently used first. ``shrink`` false: a chunk keeps its size."""
+
+    shrink: bool = True
+    aligned: bool = True
+
+    @property
+    def shrinks(self) -> bool:
+        return self.shrink
+
+    def initial(self) -> Stateless:
+        return STATELESS
+
+    def fit(
+        self,
+        state: Stateless,
+        chunk_blocks: int,
+        shortfall_blocks: int,
+        least_blocks: int,
+        candidates: Iterable[Resident],
+        now_ns: int,
+    ) -> tuple[Stateless, Fit]:
+        if shortfall_blocks <= 0:
+            return state, Fit(chunk_blocks=chunk_blocks, victims=())
+        cached = list(candidates)
+        victims, missing = take((resident for resident in cached if resident.parked), shortfall_blocks)
+        smallest = min(least_blocks, chunk_blocks) if self.shrink else chunk_blocks
+        if missing > chunk_blocks - smallest:  # shrinking does not do: now contexts that will be needed go
+            more, missing = take(self._live(cached), missing)
+            victims += more
+        chunk_blocks -= missing
+        if chunk_blocks < smallest:
+            return state, Fit(chunk_blocks=0, victims=())
+        return state, Fit(chunk_blocks=chunk_blocks, victims=victims)
+
+    def _live(self, cached: Iterable[Resident]) -> list[Resident]:
+        live = [resident for resident in cached if not resident.parked]
+        if self.aligned:
+            live.sort(key=lambda resident: (-resident.level, -resident.blocks))  # stable: then the least recent
+        return live
