@@ -60,12 +60,12 @@ class Release(ProgramCommand):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demote(ProgramCommand):
-    """Move the KV to host memory."""
+    """Unpin, and move the program's own KV to host memory. A rejected one has unpinned all the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefetch(ProgramCommand):
-    """Load the KV back from host memory."""
+    """Load the KV back from host memory. Applied once the load was started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

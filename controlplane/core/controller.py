@@ -10,12 +10,14 @@ The daemon, the simulator and the replay of a log drive the same three calls, so
 tool boundaries).
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
 from controlplane.core.errors import RemoteEventError, require
+from controlplane.core.forecast import Growing, demand
 from controlplane.core.ledger import Ledger
 from controlplane.core.lifecycle import Trigger
 from controlplane.core.overload import Load, Overload, OverloadRules, detect
@@ -23,7 +25,8 @@ from controlplane.core.policies import Window
 from controlplane.core.presets import Preset
 from controlplane.core.records import LedgerState, Signals
 from controlplane.core.silence import SilenceRules, sweep
-from controlplane.core.types import Pressure, QueuedProgram, Status, seconds
+from controlplane.core.types import Pressure, QueuedProgram, Status, Tier, seconds
+from controlplane.core.unasked import leaving, may_leave_now
 
 # Events after which a slot, an order or a pin may be decided before the interval ends.
 _BOUNDARIES = (
@@ -35,6 +38,12 @@ _BOUNDARIES = (
     ev.ProgramEnded,
     ev.PublisherState,
 )
+
+_MOVES: dict[type[cmd.Command], Tier] = {  # where a program's KV is once such a command was applied
+    cmd.Demote: Tier.HOST,
+    cmd.Prefetch: Tier.HBM,
+    cmd.Discard: Tier.NONE,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +150,7 @@ class Controller:
             self.ledger.forget_ended(now_ns)
         self.pressure = self._observe(now_ns)
         self._balance_and_admit(now_ns)
-        self._let_in_active(now_ns)
+        self._let_in_active(self._take_back(now_ns), now_ns)
         self._rescue(now_ns)
         if interval_ended:
             self._announce()
@@ -163,6 +172,7 @@ class Controller:
             tools=tools,
             cpus=state.host.cpus if state.host else 0.0,
             slowdown_ratio=ledger.estimates.slowdown_ratio,
+            cpu_use_ratio=state.host.cpu_use_ratio if state.host else 0.0,
             kv_use_ratio=self._kv_use_ratio(),
             retractions=state.signals.retractions,
             cold_returns=state.signals.cold_returns,
@@ -173,6 +183,33 @@ class Controller:
     def _kv_use_ratio(self) -> float:
         pool = self.ledger.state.pool
         return self.ledger.demand_blocks / pool.total_blocks if pool and pool.total_blocks else 0.0
+
+    def _forecast(self) -> tuple[int, ...]:
+        """What the active programs will need until they end: asked for while somebody waits."""
+        ledger, growth, shared = self.ledger, self.ledger.estimates.growth, self._shared_blocks()
+        blocks = 1 / ledger.estimates.block_tokens
+        lifetime, usual = growth.lifetime_turns, growth.expected(1.0) - 1.0
+        growing = []
+        for name in ledger.active:
+            program = ledger.programs[name]
+            held = max(1.0, program.kv_blocks)
+            first = program.first_tokens * blocks or held
+            peak = max(held, program.peak_tokens * blocks)
+            last = max(peak, first * growth.expected(peak / first))
+            a_turn = (peak - first) / program.turn_index if program.turn_index > 2 else first * usual / lifetime
+            left = (last - held) / a_turn if a_turn > 0 else lifetime
+            growing.append(Growing(held - shared, last - shared, left / lifetime))
+        return demand(growing, shared)
+
+    def _newcomer(self) -> Growing:
+        """Whoever waits, on average; what it shares with the others is held already."""
+        first = self.ledger.totals.queued_blocks / len(self.ledger.queue)
+        last = first * self.ledger.estimates.growth.expected(1.0)
+        shared = min(first, self._shared_blocks())
+        return Growing(first - shared, last - shared)
+
+    def _shared_blocks(self) -> int:
+        return self.ledger.estimates.blocks(self.ledger.estimates.shared_tokens.value)
 
     def _observe(self, now_ns: int) -> Pressure:
         ledger, pool, host = self.ledger, self.ledger.state.pool, self.ledger.state.host
@@ -186,7 +223,8 @@ class Controller:
             kv_retained_blocks=pool.retained_blocks if pool else 0,
             kv_demand_blocks=ledger.demand_blocks,
             kv_use_ratio=use_ratio,
-            kv_footprint_blocks=estimates.blocks(estimates.footprint_tokens),
+            kv_forecast_blocks=self._forecast() if waiting else (),
+            newcomer=self._newcomer() if waiting else None,
             host_total_blocks=pool.host_total_blocks if pool else 0,
             host_used_blocks=pool.host_used_blocks if pool else 0,
             tools_active=totals.tools_active,
@@ -246,13 +284,28 @@ class Controller:
             self._admit(head.program_id, f"the engine was idle for {self.rules.stall_s:g}s", now_ns)
             state.engine_idle_since_ns = now_ns  # one at a time: its turn is on its way
 
-    def _let_in_active(self, now_ns: int) -> None:
-        """Held turns whose root holds a slot: a gate that lost its grant, or a child."""
-        for root_id in list(self.ledger.askers):
+    def _take_back(self, now_ns: int) -> set[str]:
+        """Slots that nobody granted, at a turn's end. The roots that must go and cannot yet."""
+        going = set()
+        for root_id in leaving(self.ledger, self.state.window.limit):
+            if not may_leave_now(self.ledger, root_id):
+                going.add(root_id)
+                continue
+            pinned = self.ledger.programs[root_id].retained_until_ns > now_ns
+            self.state.ledger.counts.taken_back += 1
+            self._issue(cmd.Pause(program_id=root_id, reason="an open gate let it in above the window"), now_ns)
+            if pinned:
+                self._issue(cmd.Release(program_id=root_id, reason="its slot was taken back"), now_ns)
+        return going
+
+    def _let_in_active(self, going: Collection[str], now_ns: int) -> None:
+        """Held turns whose root holds a slot: a gate that lost its grant, or a child. Not of those that must go."""
+        askers = self.ledger.askers
+        for root_id in [name for name in askers if name not in going]:
             root = self.ledger.programs.get(root_id)
             if root is not None and root.status is Status.ACTIVE and root.queued_turns:
                 self._admit(root_id, "its slot is held already", now_ns)
-        self.ledger.askers.clear()
+            askers.pop(root_id, None)
 
     def _retain(self, now_ns: int) -> None:
         changed = self.ledger.take_changed()
@@ -328,3 +381,6 @@ class Controller:
             program.retained_until_ns = 0
         elif isinstance(command, cmd.SetPriority):
             program.priority = command.priority
+        tier = _MOVES.get(type(command))
+        if tier is not None:
+            self.ledger.expect_move(command.command_id, tier)

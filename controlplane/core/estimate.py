@@ -7,14 +7,16 @@ empirical distribution of each tool's durations, prefill-reload).
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import exp, log
+from math import exp, log, sqrt
 
+from controlplane.core.forecast import Growth
 from controlplane.core.types import NANOSECONDS_PER_SECOND
 
 _MOST_TOOLS = 512  # names beyond that are counted under the empty name alone
 _FEWEST_FOR_MEDIAN = 5
-_GROWTH_PRIOR = 4.0  # mean context over mean first prompt: 1.6, 4.2 and 7.9 in three published agent traces
-_ENDED_TO_TRUST = 10
+_SLOWDOWN_WEIGHT = 0.05
+_SLOWDOWN_CALLS = 39  # independent calls that such an average is worth: (2 - weight) / weight
+_SLOWDOWN_SIGMAS = 2.0
 _MOST_SLOWDOWN = 4.0  # of a single call: beyond that it is another kind of call, not a slow one
 
 
@@ -126,34 +128,22 @@ class Estimates:
 
     block_tokens: int = 1
     tools: dict[str, ToolTimes] = field(default_factory=lambda: {"": ToolTimes()})
-    log_slowdown: MovingAverage = field(default_factory=lambda: MovingAverage(weight=0.05))
+    log_slowdown: MovingAverage = field(default_factory=lambda: MovingAverage(weight=_SLOWDOWN_WEIGHT, settle=True))
+    log_slowdown_square: MovingAverage = field(
+        default_factory=lambda: MovingAverage(weight=_SLOWDOWN_WEIGHT, settle=True)
+    )
     tools_per_program: MovingAverage = field(default_factory=MovingAverage)
     output: MovingAverage = field(default_factory=MovingAverage)
     tokens_per_byte: MovingAverage = field(default_factory=lambda: MovingAverage(value=0.25))
     prefill_ns_per_token: MovingAverage = field(default_factory=MovingAverage)
     eviction_delay: MovingAverage = field(default_factory=MovingAverage)
     shared_tokens: MovingAverage = field(default_factory=MovingAverage)
-    first_prompt: MovingAverage = field(default_factory=MovingAverage)
-    contexts: MovingAverage = field(default_factory=lambda: MovingAverage(weight=0.005, settle=True))
+    growth: Growth = field(default_factory=Growth)
     turns: Memoryfulness = field(default_factory=Memoryfulness)
 
-    @property
-    def footprint_tokens(self) -> float:
-        """What an active program's context usually comes to, over its turns; 0 while nothing is known.
-
-        Programs that were all admitted a moment ago are all short, so until some have run to their end the mean
-        of what was seen says little, and a multiple of the first prompt stands in for it.
-        """
-        if self.turns.programs >= _ENDED_TO_TRUST:
-            return self.contexts.value
-        return max(self.contexts.value, _GROWTH_PRIOR * self.first_prompt.value)
-
-    def turn_ended(self, prompt_tokens: int, output_tokens: int, *, first: bool) -> None:
+    def turn_ended(self, prompt_tokens: int, output_tokens: int) -> None:
         """Learn one turn's sizes."""
         self.output.add(output_tokens)
-        self.contexts.add(prompt_tokens + output_tokens)
-        if first:
-            self.first_prompt.add(prompt_tokens)
 
     def tool_ended(self, tool: str, duration_ns: int, *, crowded: bool) -> None:
         """Learn one tool call."""
@@ -166,20 +156,29 @@ class Estimates:
         baseline_ns = times.baseline_ns
         if baseline_ns > 0:
             ratio = duration_ns / baseline_ns
-            self.log_slowdown.add(log(min(_MOST_SLOWDOWN, max(1 / _MOST_SLOWDOWN, ratio))))
-        for seen in (times, self.tools[""]) if tool else (times,):
-            seen.all.add(duration_ns)
+            seen = log(min(_MOST_SLOWDOWN, max(1 / _MOST_SLOWDOWN, ratio)))
+            self.log_slowdown.add(seen)
+            self.log_slowdown_square.add(seen * seen)
+        for kept in (times, self.tools[""]) if tool else (times,):
+            kept.all.add(duration_ns)
             if not crowded:
-                seen.uncrowded.add(duration_ns)
+                kept.uncrowded.add(duration_ns)
 
     @property
     def slowdown_ratio(self) -> float:
         """r: how much longer than usual tools take now; 1 while nothing is known.
 
         A geometric average of ratios within a factor of 4 of the median: tool times are heavy-tailed, and the plain
-        average of their ratio to the median is far above 1 on a host that is idle.
+        average of their ratio to the median is far above 1 on a host that is idle. Even so a few dozen calls
+        scatter widely, so of a slowdown only what chance does not explain is told: the lower end of its confidence
+        interval.
         """
-        return exp(self.log_slowdown.value)
+        mean = self.log_slowdown.value
+        if mean <= 0:
+            return exp(mean)
+        calls = min(self.log_slowdown.count, _SLOWDOWN_CALLS)
+        variance = max(0.0, self.log_slowdown_square.value - mean * mean)
+        return exp(max(0.0, mean - _SLOWDOWN_SIGMAS * sqrt(variance / calls)))
 
     def blocks(self, tokens: float) -> int:
         """Tokens in whole KV blocks."""

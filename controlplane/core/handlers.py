@@ -35,6 +35,7 @@ def program_ended(ledger: "Ledger", event: ev.ProgramEnded, now_ns: int) -> None
 def turn_queued(ledger: "Ledger", event: ev.TurnQueued, now_ns: int) -> None:
     program = ledger.program(event.program_id, now_ns, parent_id=event.parent_id, tenant=event.tenant)
     root = ledger.root_of(program, now_ns)
+    ledger.state.gated = True
     ledger.move(program, Trigger.QUEUE, now_ns)
     if root is not program:
         ledger.move(root, Trigger.QUEUE, now_ns)
@@ -94,6 +95,8 @@ def _admitted_unasked(ledger: "Ledger", program: Program, now_ns: int) -> None:
     if root.status is not Status.ACTIVE:
         ledger.state.counts.admitted_unasked += 1
         ledger.move(root, Trigger.SUBMIT, now_ns)
+        ledger.state.unasked[root.program_id] = None
+        ledger.state.gated = False
     ledger.move(program, Trigger.SUBMIT, now_ns)
 
 
@@ -140,7 +143,12 @@ def turn_ended(ledger: "Ledger", event: ev.TurnEnded, now_ns: int) -> None:
         return
     program.turn_index += 1
     program.prompt_tokens = event.prompt_tokens
-    program.context_tokens = event.prompt_tokens + event.output_tokens
+    grown_tokens = event.prompt_tokens + event.output_tokens - program.context_tokens
+    program.context_tokens += grown_tokens
+    if program.first_tokens and not program.quarantined:
+        ledger.estimates.growth.add_turn(max(0, grown_tokens) / program.first_tokens)
+    program.first_tokens = program.first_tokens or event.prompt_tokens
+    program.peak_tokens = max(program.peak_tokens, program.context_tokens)
     program.service_ns += event.service_ns
     program.kv_tier = Tier.HBM
     program.warm = program.status is Status.ACTIVE
@@ -150,7 +158,7 @@ def turn_ended(ledger: "Ledger", event: ev.TurnEnded, now_ns: int) -> None:
     )
     ledger.charge(program, ledger.estimates.blocks(program.context_tokens))
     if not program.quarantined:
-        ledger.estimates.turn_ended(event.prompt_tokens, event.output_tokens, first=program.turn_index == 1)
+        ledger.estimates.turn_ended(event.prompt_tokens, event.output_tokens)
     if event.tool:
         program.tool = event.tool
         ledger.changed[program.program_id] = None
@@ -236,10 +244,16 @@ def host_sampled(ledger: "Ledger", event: ev.HostSampled, now_ns: int) -> None:
 
 def command_applied(ledger: "Ledger", event: ev.CommandApplied, now_ns: int) -> None:
     ledger.state.counts.commands_applied += 1
+    tier = ledger.state.moving.pop(event.command_id, None)
+    program = ledger.programs.get(event.program_id)
+    if tier is not None and program is not None and program.status is not Status.ENDED:
+        program.kv_tier = tier
 
 
 def command_rejected(ledger: "Ledger", event: ev.CommandRejected, now_ns: int) -> None:
     ledger.state.counts.commands_rejected += 1
+    if ledger.state.moving.pop(event.command_id, None) is not None:
+        return  # its KV stays where it is, and a pin that the move would have ended has ended
     program = ledger.programs.get(event.program_id)
     if program is not None:
         program.retained_until_ns = 0  # only pins are believed before they are confirmed
@@ -257,7 +271,9 @@ def publisher_state(ledger: "Ledger", event: ev.PublisherState, now_ns: int) -> 
     )
     for name in event.granted:
         program = ledger.program(name, now_ns)
-        ledger.move(ledger.root_of(program, now_ns), Trigger.SUBMIT, now_ns)
+        root = ledger.root_of(program, now_ns)
+        ledger.move(root, Trigger.SUBMIT, now_ns)
+        ledger.state.unasked.pop(root.program_id, None)  # a daemon's grant: we had forgotten it
         ledger.move(program, Trigger.SUBMIT, now_ns)
     for turn in event.open_turns:
         submitted = ev.TurnSubmitted(

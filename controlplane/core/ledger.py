@@ -22,6 +22,7 @@ from controlplane.core.types import Program, QueuedProgram, Status, Tier, second
 _FORGET_ENDED_AFTER_NS = seconds(60)
 _MOST_EARLY_ENDS = 4096
 _MOST_RETIRED = 64
+_MOST_MOVING = 4096
 _SINGLE_ROLES = frozenset({"engine", "gate"})
 
 
@@ -180,6 +181,7 @@ class Ledger:
             self.totals.charged -= 1
             self.totals.active_roots -= is_root
             del self.active[name]
+            self.state.unasked.pop(name, None)
             program.retained_until_ns = 0
         if after is Status.PAUSED and is_root:
             self._pause_children(name, now_ns)
@@ -205,12 +207,15 @@ class Ledger:
         # Until the engine reports the turn, the estimate stands for it: the next tick may come before.
         self.charge(program, blocks)
         self.move(program, Trigger.ADMIT, now_ns)
+        self.state.unasked.pop(program.program_id, None)
         self.note_idle(program, now_ns)
 
     def end(self, program: Program, now_ns: int, reason: str) -> None:
         """The run is over, and its children's with it; the gate and the engine will be told."""
         if program.status is not Status.ENDED and program.turn_index:
             self.estimates.turns.add(program.turn_index)
+            if program.first_tokens and not program.quarantined:
+                self.estimates.growth.add(program.peak_tokens / program.first_tokens, program.turn_index)
         if program.status is Status.ACTIVE:
             pinned = program.retained_until_ns > now_ns
             self.state.farewells[program.program_id] = Farewell(reason=reason, pinned=pinned)
@@ -329,6 +334,13 @@ class Ledger:
         """The program's gap begins if nothing of it is open."""
         if not program.open_turns and not program.open_tools:
             program.idle_since_ns = now_ns
+
+    def expect_move(self, command_id: int, tier: Tier) -> None:
+        """A command that moves KV was sent; where it is now is known once the engine has answered."""
+        moving = self.state.moving
+        moving[command_id] = tier
+        if len(moving) > _MOST_MOVING:
+            del moving[next(iter(moving))]
 
     def ended_early(self, key: str, publisher: str, now_ns: int, what: str) -> None:
         """An end without a beginning: late delivery where the publisher has gaps, else its fault."""

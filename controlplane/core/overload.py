@@ -18,6 +18,7 @@ class OverloadRules:
     cpu_slowdown_high: float = 1.5  # r
     cpu_slowdown_low: float = 1.2
     cpu_tools_low: float = 0.8  # of C
+    cpu_use_low: float = 0.5  # of the host: below it tools are slow for another reason
     kv_high: float = 0.95  # u
     kv_low: float = 0.85
     kv_slack: float = 0.80
@@ -28,6 +29,7 @@ class OverloadRules:
         require("cpu_slowdown_high", self.cpu_slowdown_high, low=1, high=float("inf"), ends="[)")
         require("cpu_slowdown_low", self.cpu_slowdown_low, low=0, high=self.cpu_slowdown_high, ends="(]")
         require("cpu_tools_low", self.cpu_tools_low, low=0, high=1, ends="(]")
+        require("cpu_use_low", self.cpu_use_low, low=0, high=1)
         require("kv_high", self.kv_high, low=0, high=2, ends="(]")
         require("kv_low", self.kv_low, low=0, high=self.kv_high, ends="(]")
         require("kv_slack", self.kv_slack, low=0, high=2, ends="(]")
@@ -43,6 +45,7 @@ class Load:
     tools: int  # active and waiting
     cpus: float
     slowdown_ratio: float
+    cpu_use_ratio: float = 0.0  # 0: not known
     kv_use_ratio: float
     retractions: int
     cold_returns: int
@@ -60,8 +63,9 @@ class Overload:
 
 def detect(state: Overload, load: Load, rules: OverloadRules) -> Overload:
     """Advance the detector by one control interval."""
-    crowded = load.cpus > 0 and load.tools >= load.cpus and load.slowdown_ratio >= rules.cpu_slowdown_high
-    eased = load.tools < rules.cpu_tools_low * load.cpus or load.slowdown_ratio < rules.cpu_slowdown_low
+    idle = 0 < load.cpu_use_ratio < rules.cpu_use_low
+    crowded = load.tools >= load.cpus > 0 and load.slowdown_ratio >= rules.cpu_slowdown_high and not idle
+    eased = load.tools < rules.cpu_tools_low * load.cpus or load.slowdown_ratio < rules.cpu_slowdown_low or idle
     cpu_streak = state.cpu_streak + 1 if (eased if state.cpu else crowded) else 0
     cpu = state.cpu
     if cpu_streak >= rules.persistence:

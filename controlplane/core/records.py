@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from controlplane.core import events as ev
 from controlplane.core.estimate import Estimates
 from controlplane.core.sequence import Sequence
-from controlplane.core.types import Program, Status
+from controlplane.core.types import Program, Status, Tier
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,6 +64,7 @@ class Counts:
     commands_applied: int = 0
     commands_rejected: int = 0
     admitted_unasked: int = 0  # turns that reached the engine without a grant
+    taken_back: int = 0  # slots that nobody granted, taken back at a turn's end
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,11 +80,14 @@ class LedgerState:
     sequences: dict[str, Sequence] = field(default_factory=dict)  # by publisher
     retractions: dict[str, int] = field(default_factory=dict)  # by publisher: the last total it reported
     early_ends: dict[str, int] = field(default_factory=dict)  # ids whose end came first, and when
+    moving: dict[int, Tier] = field(default_factory=dict)  # by command_id: where its KV will be once it is applied
     queue: dict[str, None] = field(default_factory=dict)  # waiting roots, in the order in which they began to
     # What the next tick has to look at; kept here because a snapshot may be taken before that tick.
     askers: dict[str, None] = field(default_factory=dict)  # roots that hold a slot and have held turns
     changed: dict[str, None] = field(default_factory=dict)  # programs that began to act
     resync: dict[str, int] = field(default_factory=dict)  # publishers whose state is needed: times asked
+    unasked: dict[str, None] = field(default_factory=dict)  # roots that hold a slot which nobody granted
+    gated: bool = False  # the last turn without a grant was held at a gate, and did not just run
     estimates: Estimates = field(default_factory=Estimates)
     signals: Signals = field(default_factory=Signals)
     counts: Counts = field(default_factory=Counts)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from controlplane.core.forecast import Growing
+
 NANOSECONDS_PER_SECOND = 1_000_000_000
 
 
@@ -64,6 +66,8 @@ class Program:
     context_tokens: int = 0  # the last prompt and its output
     prompt_tokens: int = 0  # the last prompt
     prompt_bytes: int = 0
+    first_tokens: int = 0  # its first prompt
+    peak_tokens: int = 0  # its longest context
     kv_blocks: int = 0  # what it is charged with while it holds a slot
     kv_tier: Tier = Tier.NONE
     service_ns: int = 0  # accumulated time in the engine
@@ -139,7 +143,8 @@ class Pressure:
     kv_retained_blocks: int = 0
     kv_demand_blocks: int = 0  # D: what the active programs need resident
     kv_use_ratio: float = 0.0  # u = D / total; may pass 1
-    kv_footprint_blocks: int = 0  # what an active program usually comes to hold; 0: not known
+    kv_forecast_blocks: tuple[int, ...] = ()  # what the active programs will need: ``forecast.demand``
+    newcomer: Growing | None = None  # a waiting program, on average; None while nobody waits
     host_total_blocks: int = 0
     host_used_blocks: int = 0
     tools_active: int = 0

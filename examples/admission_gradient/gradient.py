@@ -89,7 +89,7 @@ class Gradient:
             gradient, side = self._gradient(baseline_ns, delay_ns if fresh else 0, pressure)
             window, why = self._step(state.window, gradient, side, pressure)
             state = GradientState(window=window, baseline_ns=baseline_ns, delay_ns=delay_ns, updated_at_ns=now_ns)
-        cpu, kv = cpu_cap(pressure, slowdown_low=self.tolerance), kv_cap(pressure, kv_high=self.kv_target)
+        cpu, kv = cpu_cap(pressure), kv_cap(pressure, kv_high=self.kv_target)
         return state, Window(limit=max(1, min(floor(state.window), cpu, kv)), window=state.window, reason=why)
 
     def _learn(self, baseline_ns: float, delay_ns: int) -> float:

@@ -3,7 +3,8 @@
 from hypothesis import strategies as st
 
 from controlplane.core.estimate import Estimates
-from controlplane.core.policies import QueuedCall, Replica, Resident
+from controlplane.core.forecast import Growing
+from controlplane.core.policies import EngineShape, QueuedCall, Replica, Resident
 from controlplane.core.types import Pressure, Program, QueuedProgram, Status, Tier, seconds
 
 ratios = st.floats(0, 2)
@@ -20,7 +21,8 @@ pressures = st.builds(
     kv_evictable_blocks=blocks,
     kv_retained_blocks=blocks,
     kv_demand_blocks=blocks,
-    kv_footprint_blocks=blocks,
+    kv_forecast_blocks=st.just(()) | st.lists(blocks, min_size=16, max_size=16).map(tuple),
+    newcomer=st.none() | st.builds(Growing, st.floats(0, 5000), st.floats(0, 50_000)),
     kv_use_ratio=ratios,
     host_total_blocks=blocks,
     host_used_blocks=blocks,
@@ -102,6 +104,13 @@ def programs(draw: st.DrawFn) -> dict[str, Program]:
     return made
 
 
+shapes = st.builds(
+    EngineShape,
+    pool_blocks=st.integers(1, 200_000),
+    block_tokens=st.sampled_from([1, 16, 64, 4096]),
+    chunk_tokens=st.integers(1, 65_536),
+)
+
 calls = st.lists(
     st.builds(
         QueuedCall,
@@ -111,7 +120,7 @@ calls = st.lists(
         footprint_blocks=st.integers(0, 5000),
         priority=st.integers(-3, 3),
         program_arrived_at_ns=st.integers(0, 50),
-        service_ns=times_ns,
+        served_tokens=st.integers(0, 10**7),
         retracted=st.booleans(),
     ),
     max_size=12,
@@ -124,7 +133,8 @@ residents = st.lists(
         program_id=st.integers(0, 99).map("p{}".format),
         blocks=st.integers(1, 500),
         last_used_ns=times_ns,
-        priority=st.integers(-3, 3),
+        level=st.integers(0, 4),
+        parked=st.booleans(),
     ),
     max_size=8,
     unique_by=lambda resident: resident.program_id,

@@ -218,14 +218,39 @@ class ControllerMachine(RuleBasedStateMachine):
         assert [c.command_id for c in commands] == list(range(sent - len(commands) + 1, sent + 1))
         assert all(c.reason for c in commands)
         assert all(c.ttl_ns > 0 for c in commands if isinstance(c, cmd.Retain | cmd.Admit))
-        # Whoever held a slot and still had held turns was told so, and every ask of that kind is answered.
-        assert not self.controller.ledger.askers
+        # Whoever held a slot and still had held turns was told so, unless it came unasked and must go.
+        assert set(self.controller.ledger.askers) <= self.must_go()
         admits = [c for c in commands if isinstance(c, cmd.Admit)]
         assert len({c.program_id for c in admits}) == len(admits)
         limit = self.controller.window.limit
         if limit and any(c.reason.startswith("slot ") for c in admits):
             rescued = sum(c.reason.startswith("the engine was idle") for c in admits)
             assert self.controller.ledger.totals.active_roots - rescued <= limit
+
+        self.check_who_must_go(commands)
+
+    def check_who_must_go(self, commands: Sequence[cmd.Command]) -> None:
+        """Above the window a gate's unasked programs leave between their turns, the last arrived first."""
+        limit, roots = self.controller.window.limit, self.controller.ledger.totals.active_roots
+        busy = {self.state.programs[turn.program_id].root_id for turn in self.state.running.values()}
+        assert self.must_go() <= busy or not self.state.gated
+        taken = {c.program_id for c in commands if c.reason.startswith("an open gate")}
+        assert not taken & busy
+        assert not taken or roots >= limit > 0
+        staying = self.state.unasked.keys() - self.must_go()
+        assert all(
+            self.state.programs[gone].arrived_at_ns >= self.state.programs[kept].arrived_at_ns
+            for gone in taken | self.must_go()
+            for kept in staying
+        )
+
+    def must_go(self) -> set[str]:
+        """The last arrived of those that nobody granted a slot, as many as there are too many."""
+        excess = self.controller.ledger.totals.active_roots - self.controller.window.limit
+        if not self.controller.window.limit or excess <= 0:
+            return set()
+        unasked = sorted(self.state.unasked, key=lambda name: self.state.programs[name].arrived_at_ns, reverse=True)
+        return set(unasked[:excess])
 
     @rule(after_s=st.sampled_from([0, 1, 11, 61]))
     def die_and_decide_the_same(self, after_s: float) -> None:
@@ -271,6 +296,12 @@ class ControllerMachine(RuleBasedStateMachine):
         rebuilt = Ledger(round_trip(self.controller.state, self.preset).ledger)
         assert ledger._children == rebuilt._children
         assert ledger._held_of == rebuilt._held_of
+
+    @invariant()
+    def who_came_unasked_is_an_active_root(self) -> None:
+        everyone = self.state.programs
+        assert all(everyone[name].status is Status.ACTIVE for name in self.state.unasked)
+        assert not any(everyone[name].parent_id for name in self.state.unasked)
 
     @invariant()
     def counts_are_the_records(self) -> None:

@@ -1,21 +1,23 @@
 """What holds for every registered policy. A policy that is added to its folder's dict is tested here."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import FrozenInstanceError, fields, is_dataclass
+from itertools import product
 from typing import Any, get_type_hints
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from policy_strategies import calls, facts, pressures, programs, queues, replicas, residents
+from policy_strategies import blocks, calls, facts, pressures, programs, queues, replicas, residents, shapes
 
 from controlplane.core import commands as cmd
 from controlplane.core.errors import ConfigError
 from controlplane.core.estimate import Estimates
-from controlplane.core.policies import QueuedCall, Replica, Resident
+from controlplane.core.memory.lru import Lru
+from controlplane.core.policies import EngineShape, QueuedCall, Replica, Resident
 from controlplane.core.presets import POLICIES, PRESETS
 from controlplane.core.types import Pressure, Program, QueuedProgram, seconds
 
@@ -24,10 +26,18 @@ LABELS = {"busy", "idle", "inactive"}
 
 
 def instances(kind: str) -> list[Any]:
-    """Each registered policy as it comes, and each as some preset sets it."""
-    found = [make() for make in POLICIES[kind].values()]
+    """Each registered policy as it comes and with its switches thrown, and each as some preset sets it."""
+    found = [make(**switches) for make in POLICIES[kind].values() for switches in switched(make)]
     found += [chosen for preset in PRESETS.values() if (chosen := getattr(preset, kind)) not in found]
     return [pytest.param(policy, id=repr(policy)) for policy in found]
+
+
+def switched(make: type) -> list[dict[str, bool]]:
+    """Every setting of a policy's switches, that of its defaults first."""
+    kinds, defaults = get_type_hints(make), make()
+    names = [item.name for item in fields(make) if kinds[item.name] is bool]
+    choices = [(getattr(defaults, name), not getattr(defaults, name)) for name in names]
+    return [dict(zip(names, chosen, strict=True)) for chosen in product(*choices)]
 
 
 def each(kind: str) -> Any:
@@ -158,10 +168,46 @@ def test_retention_speaks_of_known_programs(
 
 
 @each("priority")
-@given(queue=calls, now_ns=st.integers(0, seconds(100)))
-def test_priority_is_a_permutation(policy: Any, queue: list[QueuedCall], now_ns: int) -> None:
-    _, order = both(policy.order, policy.initial(), queue, now_ns)
+@given(queue=calls, engine=shapes, now_ns=st.integers(0, seconds(100)))
+def test_priority_is_a_permutation(policy: Any, queue: list[QueuedCall], engine: EngineShape, now_ns: int) -> None:
+    _, order = both(policy.order, policy.initial(), queue, engine, now_ns)
     assert sorted(call.turn_id for call in order) == sorted(call.turn_id for call in queue)
+    assert all(call in queue for call in order)
+    _, backwards = policy.order(policy.initial(), queue[::-1], engine, now_ns)
+    assert list(backwards) == list(order), "the order in which calls are handed over decides nothing"
+
+
+@each("priority")
+@given(queue=calls, engine=shapes, now_ns=st.integers(0, seconds(100)))
+def test_an_explicit_priority_goes_first(
+    policy: Any, queue: list[QueuedCall], engine: EngineShape, now_ns: int
+) -> None:
+    _, order = policy.order(policy.initial(), queue, engine, now_ns)
+    assert [call.priority for call in order] == sorted(call.priority for call in queue)
+
+
+@each("priority")
+@given(
+    footprints=st.tuples(blocks, blocks).map(sorted),
+    served=st.tuples(st.integers(0, 10**9), st.integers(0, 10**9)).map(sorted),
+    engine=shapes,
+)
+def test_a_level_never_rises_with_footprint_or_service(
+    policy: Any, footprints: list[int], served: list[int], engine: EngineShape
+) -> None:
+    """Level 0 is the highest."""
+    least = policy.level(footprints[0], served[0], engine)
+    assert type(least) is int
+    assert least >= 0
+    assert least == policy.level(footprints[0], served[0], engine)
+    assert least <= policy.level(footprints[1], served[0], engine) <= policy.level(footprints[1], served[1], engine)
+    assert least <= policy.level(footprints[0], served[1], engine) <= policy.level(footprints[1], served[1], engine)
+
+
+@each("priority")
+def test_the_window_of_served_tokens_is_a_time(policy: Any) -> None:
+    assert type(policy.window_ns) is int
+    assert policy.window_ns >= 0
 
 
 @each("placement")
@@ -180,33 +226,56 @@ def test_placement_names_a_replica(
 def test_memory_makes_enough_room_or_says_that_it_cannot(
     policy: Any, chunk: int, data: st.DataObject, candidates: list[Resident]
 ) -> None:
-    shortfall = data.draw(st.integers(0, chunk))
-    _, fit = both(policy.fit, policy.initial(), chunk, shortfall, candidates, seconds(5))
+    shortfall = data.draw(st.integers(0, chunk), "shortfall")
+    least = data.draw(st.integers(1, chunk) | st.just(chunk), "least")
+    _, fit = both(policy.fit, policy.initial(), chunk, shortfall, least, candidates, seconds(5))
     owned = {resident.program_id: resident.blocks for resident in candidates}
     freed = 0
-    for name, blocks in fit.victims:
-        assert 0 < blocks <= owned[name]
-        freed += blocks
-    assert len({name for name, _ in fit.victims}) == len(fit.victims)
-    assert 0 <= fit.chunk_blocks <= chunk
+    for name, victim_blocks in fit.victims:
+        assert 0 < victim_blocks <= owned[name]
+        freed += victim_blocks
+    assert len({name for name, _ in fit.victims}) == len(fit.victims), "nobody is a victim twice"
     if fit.chunk_blocks > 0:
-        assert freed >= shortfall - (chunk - fit.chunk_blocks)
+        assert least <= fit.chunk_blocks <= chunk, "no chunk is smaller than is worth a step"
+        assert freed >= shortfall - (chunk - fit.chunk_blocks), "victims and a smaller chunk make the room"
+        assert policy.shrinks or fit.chunk_blocks == chunk
     else:
+        assert fit.chunk_blocks == 0
         assert not fit.victims, "nothing is scheduled, so nothing need be evicted"
-    if not candidates and shortfall == 0:
-        assert fit.chunk_blocks == chunk
+        needed = chunk if not policy.shrinks else least
+        assert shortfall - (chunk - needed) > sum(owned.values()), "it gives up only where nothing would do"
+    if shortfall == 0:
+        assert (fit.chunk_blocks, list(fit.victims)) == (chunk, [])
 
 
 @each("memory")
-def test_memory_reads_candidates_lazily(policy: Any) -> None:
-    """With nothing short, an endless list of candidates is no trouble."""
+@given(chunk=st.integers(1, 2000), data=st.data(), candidates=residents)
+def test_growth_never_shrinks(policy: Any, chunk: int, data: st.DataObject, candidates: list[Resident]) -> None:
+    """A decode step needs all of its blocks: the least chunk is the whole one."""
+    shortfall = data.draw(st.integers(0, chunk), "shortfall")
+    _, fit = policy.fit(policy.initial(), chunk, shortfall, chunk, candidates, seconds(5))
+    there = sum(resident.blocks for resident in candidates)
+    assert fit.chunk_blocks == (chunk if there >= shortfall else 0)
 
-    def endless() -> Any:
-        number = 0
-        while number < 1000:
-            number += 1
+
+@pytest.mark.parametrize("shortfall", [0, 3])
+def test_lru_reads_candidates_lazily(shortfall: int) -> None:
+    """The simulator hands over thousands for a few blocks. Who looks for the lowest level has to see them all."""
+
+    def endless() -> Iterator[Resident]:
+        for number in range(1000):
             yield Resident(program_id=f"p{number}", blocks=1, last_used_ns=number)
         raise AssertionError("every candidate was read")
 
-    _, fit = policy.fit(policy.initial(), 5, 3, endless(), 0)
-    assert fit.chunk_blocks > 0
+    _, fit = Lru().fit(Lru().initial(), 5, shortfall, 1, endless(), 0)
+    assert (fit.chunk_blocks, len(fit.victims)) == (5, shortfall)
+
+
+@each("memory")
+def test_without_a_shortfall_no_candidate_is_read(policy: Any) -> None:
+    def unread() -> Iterator[Resident]:
+        raise AssertionError("a candidate was read")
+        yield
+
+    _, fit = policy.fit(policy.initial(), 5, 0, 1, unread(), 0)
+    assert fit.chunk_blocks == 5

@@ -36,7 +36,6 @@ class Aimd:
     window_min: float = 1.0
     window_max: float = 4096.0
     kv_high: float = 0.95  # where the soft cap reaches zero headroom
-    cpu_slowdown_low: float = 1.2  # W_cpu holds from this tool slowdown on
 
     def __post_init__(self) -> None:
         require("alpha", self.alpha, low=0, high=1000, ends="(]")
@@ -45,7 +44,6 @@ class Aimd:
         require("window_min", self.window_min, low=1, high=1_000_000)
         require("window_max", self.window_max, low=self.window_min, high=1_000_000)
         require("kv_high", self.kv_high, low=0, high=2, ends="(]")
-        require("cpu_slowdown_low", self.cpu_slowdown_low, low=0, high=1000)
         if not self.window_min <= self.window_initial <= self.window_max:
             raise ConfigError(
                 f"expected window_min <= window_initial <= window_max, got {self.window_initial:g}",
@@ -62,7 +60,7 @@ class Aimd:
         elif now_ns - state.updated_at_ns >= seconds(self.interval_s):  # Algorithm 1, line 13
             window, why = self._step(state.window, pressure)
             state = AimdState(window=window, updated_at_ns=now_ns)
-        cpu = cpu_cap(pressure, slowdown_low=self.cpu_slowdown_low)
+        cpu = cpu_cap(pressure)
         kv = kv_cap(pressure, kv_high=self.kv_high)
         limit = max(1, min(floor(state.window), cpu, kv))  # line 19
         caps = " ".join(f"{name}={cap}" for name, cap in (("W_cpu", cpu), ("W_kv", kv)) if cap < NO_CAP)

@@ -2,7 +2,8 @@
 
 **Paper**: MARS Algorithm 1, PackQueue, and §4.2 "Global Load Balancer": long sessions first while the host is
 overloaded (they bring fewer tool calls soon), a feasible set by first fit while only long sessions wait, short
-sessions first otherwise. The paper leaves AllLongSessions open; ours (docs/explanation/how-it-decides.md): the
+sessions first otherwise. Where we deviate (docs/adr/0014): who waits long overtakes who is short, or the mean would
+be bought with the tail. The paper leaves AllLongSessions open; ours (docs/explanation/how-it-decides.md): the
 smallest estimate is at least 1/8 of the pool.
 """
 
@@ -17,9 +18,13 @@ from controlplane.core.types import Pressure, QueuedProgram
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PressureAware:
-    """``long_share``: the share of the pool from which a session counts as long."""
+    """``long_share``: the share of the pool from which a session counts as long.
+
+    ``aged``: among short sessions size counts against the time waited, or else by itself.
+    """
 
     long_share: float = 0.125
+    aged: bool = True
 
     def __post_init__(self) -> None:
         require("long_share", self.long_share, low=0, high=1, ends="(]")
@@ -36,12 +41,19 @@ class PressureAware:
         if self._all_long(by_arrival, pressure):  # lines 6-7
             free_blocks = max(0, pressure.kv_total_blocks - pressure.kv_demand_blocks)
             return state, first_fit(by_arrival, free_blocks)
+        if self.aged:
+            return state, sorted(by_arrival, key=lambda waiting: _response_ratio(waiting, now_ns), reverse=True)
         return state, sorted(by_arrival, key=lambda waiting: waiting.blocks)  # lines 8-9
 
     def _all_long(self, queue: Sequence[QueuedProgram], pressure: Pressure) -> bool:
         if not queue or pressure.kv_total_blocks <= 0:
             return False
         return min(waiting.blocks for waiting in queue) >= self.long_share * pressure.kv_total_blocks
+
+
+def _response_ratio(waiting: QueuedProgram, now_ns: int) -> float:
+    """Time since arrival for each block asked for: highest response ratio next (Brinch Hansen 1971)."""
+    return max(1, now_ns - waiting.arrived_at_ns) / max(1, waiting.blocks)
 
 
 def first_fit(queue: Sequence[QueuedProgram], free_blocks: int) -> list[QueuedProgram]:

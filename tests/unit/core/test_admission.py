@@ -6,6 +6,7 @@ from made_facts import MadeFacts
 from controlplane.core.admission.aimd import Aimd, AimdState
 from controlplane.core.admission.fixed import Fixed
 from controlplane.core.errors import ConfigError
+from controlplane.core.forecast import POINTS, Growing
 from controlplane.core.policies import Window
 from controlplane.core.types import Pressure, seconds
 
@@ -62,11 +63,13 @@ def test_the_window_stops_at_its_maximum() -> None:
 
 
 def test_the_caps_clamp_what_is_returned_and_not_the_window() -> None:
-    pressure = Pressure(cpus=4, tools_per_program=1.0, programs_active=8, tool_slowdown_ratio=1.3)
+    pressure = Pressure(cpus=4, tools_per_program=1.0, programs_active=8, cpu_overloaded=True)
     window = run(Aimd(), pressure)[-1]
     assert (window.limit, window.window) == (4, 8.0)
     assert "W_cpu=4" in window.reason
-    pressure = Pressure(kv_total_blocks=100, queued_blocks_mean=50.0, programs_active=1)
+    empty = (0,) * POINTS
+    newcomer = Growing(40, 45)
+    pressure = Pressure(kv_total_blocks=100, kv_forecast_blocks=empty, newcomer=newcomer, programs_active=1)
     window = run(Aimd(), pressure)[-1]
     assert (window.limit, window.window) == (3, 8.0)
     assert "W_kv=3" in window.reason

@@ -151,14 +151,15 @@ def test_an_average_that_settles_is_the_mean_until_it_has_seen_enough() -> None:
     assert average.value == pytest.approx(4.0 + 0.25 * 4.0)
 
 
-def test_a_footprint_is_a_multiple_of_the_first_prompt_until_programs_have_ended() -> None:
+def test_a_slowdown_that_chance_explains_is_none() -> None:
+    """Twenty calls that scatter by a factor of 3 both ways, and a little upwards."""
     estimates = Estimates()
-    assert estimates.footprint_tokens == 0
-    estimates.turn_ended(100, 20, first=True)
-    early = estimates.footprint_tokens
-    assert early > 120
-    estimates.turn_ended(2000, 0, first=False)
-    assert estimates.footprint_tokens == pytest.approx(max(early, (120 + 2000) / 2))
-    for _ in range(200):
-        estimates.turns.add(2)
-    assert estimates.footprint_tokens == pytest.approx((120 + 2000) / 2)
+    for _ in range(5):
+        estimates.tool_ended("bash", 1000, crowded=False)
+    for _ in range(12):
+        estimates.tool_ended("bash", 3000, crowded=True)
+        estimates.tool_ended("bash", 400, crowded=True)
+    assert estimates.slowdown_ratio == 1.0
+    for _ in range(40):
+        estimates.tool_ended("bash", 3000, crowded=True)
+    assert estimates.slowdown_ratio > 1.5, "but not for ever"

@@ -481,3 +481,16 @@ def test_waiting_for_us_is_not_part_of_a_gap() -> None:
     d.wait(3)
     d.submit("a", "a.2")
     assert d.program("a").longest_gap_ns == seconds(4)
+
+
+def test_how_much_a_program_grew_is_learned_when_it_ends() -> None:
+    d = Driver()
+    for turn, tokens in (("a.1", 100), ("a.2", 350), ("a.3", 200)):  # it forgot a part of its history
+        d.run_turn("a", turn, prompt=tokens, output=50)
+    d.run_turn("unknown", prompt=0, output=0)
+    d.end("unknown")
+    growth = d.ledger.estimates.growth
+    assert growth.ascending == []
+    assert (growth.turns, growth.turn_ratios) == (2, 2.5)  # by 250 of 100; a shorter one has not grown
+    d.end("a")
+    assert (growth.ascending, growth.ended_turns) == ([4.0], 3)

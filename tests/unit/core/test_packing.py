@@ -17,8 +17,11 @@ def queue(**blocks: int) -> list[QueuedProgram]:
     ]
 
 
-def names(policy: Fcfs | PressureAware, waiting: list[QueuedProgram], pressure: Pressure) -> str:
-    _, order = policy.order(policy.initial(), waiting, MadeFacts(), pressure, 0)
+BY_SIZE = PressureAware(aged=False)
+
+
+def names(policy: Fcfs | PressureAware, waiting: list[QueuedProgram], pressure: Pressure, now_ns: int = 0) -> str:
+    _, order = policy.order(policy.initial(), waiting, MadeFacts(), pressure, now_ns)
     return "".join(one.program_id for one in order)
 
 
@@ -34,7 +37,20 @@ def test_programs_that_are_alike_keep_the_order_in_which_they_began_to_wait(poli
 
 
 def test_short_sessions_first_while_all_is_well() -> None:
-    assert names(PressureAware(), queue(a=5, b=1, c=3, d=1), Pressure(kv_total_blocks=1000)) == "bdca"
+    pressure = Pressure(kv_total_blocks=1000)
+    assert names(BY_SIZE, queue(a=5, b=1, c=3, d=1), pressure) == "bdca"
+    assert names(PressureAware(), queue(a=5, b=1, c=3, d=1), pressure, now_ns=1000) == "bdca"
+
+
+def test_who_waited_twice_as_long_overtakes_who_is_half_as_long() -> None:
+    pressure = Pressure(kv_total_blocks=1000)
+    waiting = [
+        QueuedProgram(program_id="a", blocks=20, arrived_at_ns=0, queued_at_ns=0),
+        QueuedProgram(program_id="b", blocks=10, arrived_at_ns=100, queued_at_ns=100),
+    ]
+    assert names(PressureAware(), waiting, pressure, now_ns=190) == "ab"
+    assert names(PressureAware(), waiting, pressure, now_ns=210) == "ba"
+    assert names(BY_SIZE, waiting, pressure, now_ns=190) == "ba"
 
 
 def test_long_sessions_first_while_the_host_is_overloaded() -> None:
@@ -49,11 +65,11 @@ def test_first_fit_while_only_long_sessions_wait() -> None:
 
 def test_one_short_session_ends_the_long_regime() -> None:
     pressure = Pressure(kv_total_blocks=800, kv_demand_blocks=300)
-    assert names(PressureAware(), queue(a=400, b=300, c=99), pressure) == "cba"
+    assert names(BY_SIZE, queue(a=400, b=300, c=99), pressure) == "cba"
 
 
 def test_no_pool_sample_means_no_long_regime() -> None:
-    assert names(PressureAware(), queue(a=400, b=300), Pressure()) == "ba"
+    assert names(BY_SIZE, queue(a=400, b=300), Pressure()) == "ba"
 
 
 def test_more_demand_than_pool_fits_nobody() -> None:
