@@ -38,6 +38,7 @@ class ReplayOptions:
     label: str = "replay"
     preset: str = ""
     seed: int = 0
+    run_id: str = ""  # in every program's id, which seeds its words; empty: another one each time
     model: str = ""  # empty: the first that the endpoint lists
     api_key: str = ""
     identity: Identity = "header"

@@ -56,7 +56,7 @@ class _Replay:
         self._display = display
         self._clock = TraceClock(options.time_scale)
         self._measured = Measurements(options)
-        self._run_id = uuid.uuid4().hex[:6]
+        self._run_id = options.run_id or uuid.uuid4().hex[:6]
         self._noted: set[str] = set()
         self._heartbeat: Heartbeat | None = None
         self._emitted = 0

@@ -12,6 +12,7 @@ from math import exp, log, sqrt
 import numpy as np
 
 from controlplane.core.errors import ConfigError, require
+from controlplane.workload.swe_like import draw_program
 from controlplane.workload.trace import ProgramTrace, Trace
 from controlplane.workload.trace_lines import Turn
 
@@ -57,7 +58,9 @@ WORKLOADS: dict[str, Statistics] = {
         tokens=(93_256.0, 68_687.0),
     ),
 }
-"""Built-in workloads by name."""
+"""Built-in workloads by name, those drawn to sums of tokens."""
+
+SWE_LIKE = "swe-like"
 
 
 def synthesize(name: str, *, programs: int, seed: int = 0) -> Trace:
@@ -66,11 +69,16 @@ def synthesize(name: str, *, programs: int, seed: int = 0) -> Trace:
     Raises ``ConfigError`` for an unknown name.
     """
     statistics = WORKLOADS.get(name)
-    if statistics is None:
-        raise ConfigError(f"workload: there is no {name!r}; built in: {', '.join(WORKLOADS)}", field="workload")
+    if statistics is None and name != SWE_LIKE:
+        built_in = ", ".join((*WORKLOADS, SWE_LIKE))
+        raise ConfigError(f"workload: there is no {name!r}; built in: {built_in}", field="workload")
     require("programs", programs, low=1, high=10_000_000)
     rng = np.random.default_rng(seed)
-    drawn = tuple(_program(rng, f"{name}-{i:05d}", name, statistics) for i in range(programs))
+    names = [f"{name}-{i:05d}" for i in range(programs)]
+    if statistics is None:
+        drawn = tuple(draw_program(rng, program_id, name) for program_id in names)
+    else:
+        drawn = tuple(_program(rng, program_id, name, statistics) for program_id in names)
     return Trace(programs=drawn, rejected=[], name=name)
 
 

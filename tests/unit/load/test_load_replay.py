@@ -106,6 +106,18 @@ def test_each_turn_repeats_the_history_and_programs_share_only_the_system_messag
     assert grown[2]["content"].split() == ["w0", "w1", "w2", "w3", "w4"]
 
 
+def test_with_a_run_id_the_programs_say_the_same_words_again() -> None:
+    def said(**options: Any) -> tuple[set[str], list[Any]]:
+        endpoint = EndpointDouble()
+        result, _ = run(endpoint, program("a", (50, 5), (80, 5)), program("b", (40, 5)), seed=3, **options)
+        bodies = sorted(endpoint.requests, key=lambda body: len(str(body["messages"])))
+        return {p.program_id for p in result.programs}, [body["messages"] for body in bodies]
+
+    assert said(run_id="again") == said(run_id="again")
+    assert said(run_id="again")[0] == {"replay-again-00000", "replay-again-00001"}
+    assert said() != said()
+
+
 def test_open_arrivals_count_completion_time_from_the_scheduled_arrival() -> None:
     programs = [program(str(n), (10, 1)) for n in range(8)]
     result, _ = run(EndpointDouble(), *programs, arrival=Poisson(100.0), seed=3)

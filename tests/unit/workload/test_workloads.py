@@ -59,6 +59,27 @@ def test_synthetic_workloads_match_the_published_statistics(name: str) -> None:
     assert all(p.turns[-1].tool_ms is None for p in trace.programs)
 
 
+def test_swe_like_programs_end_with_a_long_context_and_say_little() -> None:
+    programs = synthesize("swe-like", programs=800, seed=5).programs
+    turns = np.array([len(p.turns) for p in programs])
+    contexts = np.array([p.turns[-1].input_tokens for p in programs])
+    first = np.array([p.turns[0].input_tokens for p in programs])
+    tool_ms = np.array([t.tool_ms for p in programs for t in p.turns if t.tool_ms is not None])
+    outputs = np.array([t.output_tokens for p in programs for t in p.turns])
+    assert (turns.mean(), turns.std()) == pytest.approx((10.9, 2.1), rel=0.05)
+    assert contexts.mean() == pytest.approx(70_126, rel=0.03)
+    assert contexts.std() == pytest.approx(19_732, rel=0.06)
+    assert (first / contexts).mean() == pytest.approx(0.18, rel=0.01)
+    assert tool_ms.mean() == pytest.approx(925, rel=0.12)
+    assert np.median(outputs) == pytest.approx(181, rel=0.06)
+    assert outputs.max() <= 900
+    assert all(
+        a.input_tokens <= b.input_tokens for p in programs for a, b in zip(p.turns, p.turns[1:], strict=False)
+    )
+    assert all(p.turns[-1].tool_ms is None and not p.turns[-1].calls_tool for p in programs)
+    assert synthesize("swe-like", programs=3, seed=5).programs == programs[:3]
+
+
 def test_synthetic_workloads_are_reproducible() -> None:
     assert synthesize("swe-bench", programs=5, seed=3) == synthesize("swe-bench", programs=5, seed=3)
     assert synthesize("swe-bench", programs=5, seed=3) != synthesize("swe-bench", programs=5, seed=4)

@@ -1,0 +1,47 @@
+"""Models of the A/B: Llama shapes without weights, and a tokenizer to which one word is one token.
+
+It is the engine tests' tiny model made larger, so that its prefill is costly enough to thrash, with the load
+generator's words in its vocabulary: a prompt's length is exact, and two programs share only their system message.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from tiny_model import VOCABULARY, write_tiny_model
+
+from controlplane.load.prompts import WORDS
+
+SHAPES: Mapping[str, Mapping[str, int]] = {
+    "20m": {
+        "hidden_size": 512,
+        "intermediate_size": 1408,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 64,
+    },
+    "tiny": {},
+}
+"""What differs from the tiny model's shape, by name."""
+
+_FIRST_FREE = 3  # after the special tokens
+
+
+def write_model(folder: Path, shape: str) -> Path:
+    """Write the model into ``folder``, and return that. Serve it with ``--load-format dummy``."""
+    write_tiny_model(folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | SHAPES[shape]))
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"] = vocabulary(tokenizer["model"]["vocab"])
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return folder
+
+
+def vocabulary(tiny: Mapping[str, int]) -> dict[str, int]:
+    """The tiny model's special tokens, the load generator's words, then ``w123`` for what the model says."""
+    words = [word for word, index in sorted(tiny.items(), key=lambda item: item[1]) if index < _FIRST_FREE]
+    words += dict.fromkeys(WORDS)
+    words += [f"w{index}" for index in range(len(words), VOCABULARY)]
+    return {word: index for index, word in enumerate(words)}

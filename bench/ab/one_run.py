@@ -1,0 +1,242 @@
+"""One run: a fresh engine, nats-server and daemon, the programs of its seed, and what they felt."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from support.daemon_process import DaemonProcess
+
+from ab import ROOT, engine, results, systems
+from ab.machine import OthersWatch, wait_for_quiet
+from ab.plan import Job
+from ab.scenario import Scenario
+from controlplane.config import ENVIRONMENT
+from controlplane.core.types import NANOSECONDS_PER_SECOND
+from controlplane.load.options import ReplayOptions
+from controlplane.load.progress import Display, ReplayProgress
+from controlplane.load.replay import replay
+from controlplane.load.watch import StatusWatch
+from controlplane.wire.endpoint import resolve_url
+from controlplane.workload.arrivals import Poisson
+from controlplane.workload.run import RunResult
+
+NODE = "ab"
+_READY_S = 30.0
+_SHOWN_EVERY_S = 30.0
+# Longer than any run: what is compared is when a program gets in, not a client's patience.
+_HOLD_S = 36_000
+
+
+class Lines(Display):
+    """A line every half a minute."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._shown_s = time.monotonic()
+
+    def update(self, progress: ReplayProgress) -> None:
+        if time.monotonic() - self._shown_s >= _SHOWN_EVERY_S:
+            self._shown_s = time.monotonic()
+            self.note(f"{progress.programs_ended}/{progress.programs} programs, {progress.line()}")
+
+    def note(self, text: str) -> None:
+        print(f"  {self._label}: {text}", flush=True)
+
+    def close(self) -> None:
+        """Nothing to put away."""
+
+
+def play(job: Job, scenario: Scenario, environment: Path, keep: Path | None) -> results.Row | None:
+    """Do it; None if it was interrupted. ``keep``: a folder for its logs and all that was measured."""
+    load_before = os.getloadavg()[0]
+    if not scenario.is_smoke:
+        wait_for_quiet()
+    began, began_s = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
+    others = OthersWatch()
+    with tempfile.TemporaryDirectory(prefix="penstock-ab-") as scratch:
+        folder = Path(scratch)
+        try:
+            with _served(job.system, scenario, environment, folder) as url:
+                result = _replayed(job, scenario, url, folder)
+                retractions = engine.retractions(url)
+                health = _health(url) if job.system.has_plugin else {}
+                others_ratio = others.ratio()
+        finally:
+            _keep_logs(folder, keep, job)
+    if result.cut:
+        return None
+    if keep is not None:
+        result.save(_name(keep, job, "json"))
+    failures = sum((health.get("plugin") or {}).get("hook_failures", {}).values())
+    return results.Row(
+        cell=job.cell,
+        load=str(scenario),
+        programs=len(result.programs),
+        figures=_figures(result, retractions, failures),
+        **_columns(result),
+        toml=job.system.toml,
+        effective=systems.effective_digest(job.system),
+        code=systems.code_digest(job.system),
+        revision=_revision(),
+        versions=engine.versions(environment),
+        cpus=os.cpu_count() or 0,
+        load_before=round(load_before, 2),
+        others_ratio=round(others_ratio, 3),
+        began=began,
+        wall_s=round(time.monotonic() - began_s, 1),
+    )
+
+
+@contextlib.contextmanager
+def _served(system: systems.System, scenario: Scenario, environment: Path, folder: Path) -> Iterator[str]:
+    """The engine's address; daemon and nats-server beside it where the system has them."""
+    for name in ENVIRONMENT:
+        os.environ.pop(name, None)  # what this shell is set to is no part of the comparison
+    with contextlib.ExitStack() as stack:
+        plugins: tuple[str, ...] = ()
+        variables: dict[str, str] = {}
+        if system.has_plugin:
+            (folder / "penstock.toml").write_text(system.toml)
+            daemon = DaemonProcess(folder / "daemon", "--config", str(folder / "penstock.toml"), node=NODE)
+            stack.callback(_end, daemon)
+            daemon.start()
+            plugins = ("penstock",)
+            variables = {
+                "PENSTOCK_NODE": NODE,
+                "PENSTOCK_STATE_DIR": str(daemon.folder),
+                "PENSTOCK_GATE_HOLD_S": str(_HOLD_S),
+            }
+        server = engine.start_engine(folder, environment, scenario.engine, plugins=plugins, variables=variables)
+        stack.callback(server.kill)
+        if system.has_plugin:
+            _wait_until_governed(server.url)
+        yield server.url
+
+
+def _end(daemon: DaemonProcess) -> None:
+    with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+        daemon.clean_up()
+
+
+def _wait_until_governed(url: str) -> None:
+    """The gate hears the daemon. Raises ``SystemExit`` where it does not."""
+    deadline_s = time.monotonic() + _READY_S
+    while (health := _health(url)).get("mode") != "governed":
+        if time.monotonic() > deadline_s:
+            raise SystemExit(f"the gate never heard the daemon: {json.dumps(health)}")
+        time.sleep(0.1)
+
+
+def _health(url: str) -> dict[str, Any]:
+    try:
+        with urllib.request.urlopen(f"{url}/penstock/health", timeout=5) as response:
+            return dict(json.load(response))
+    except (urllib.error.URLError, OSError, ValueError):
+        return {}
+
+
+def _replayed(job: Job, scenario: Scenario, url: str, folder: Path) -> RunResult:
+    seed, system = job.cell.seed, job.system
+    bus = resolve_url(None, NODE, folder / "daemon") if system.has_plugin else None
+    with contextlib.nullcontext() if bus is None else StatusWatch(bus, NODE) as watch:
+        options = ReplayOptions(
+            trace=scenario.workload(seed),
+            url=url,
+            arrival=Poisson(job.cell.rate),
+            # The same words for every system: a program's id seeds them.
+            label="ab",
+            run_id=str(seed),
+            preset=system.name,
+            seed=seed,
+            shared_prefix_tokens=scenario.shared_prefix_tokens,
+            nats=bus,
+            node=NODE,
+            observe=None if watch is None else watch.latest,
+            scale=scenario.scale,
+        )
+        return replay(options, Lines(system.name))
+
+
+def _columns(result: RunResult) -> dict[str, Any]:
+    """What a report pairs and resamples: programs in the order of their arrival."""
+    programs = sorted(result.programs, key=lambda program: program.program_id)
+    ttft: dict[str, list[float]] = {program.program_id: [] for program in programs}
+    for turn in sorted(result.turns, key=lambda turn: turn.index):
+        if not turn.error:
+            ttft[turn.program_id].append(_seconds(turn.first_token_ns - turn.queued_ns, 3))
+    return {
+        "jct_s": [None if program.failed else _seconds(program.completion_ns, 2) for program in programs],
+        "ttft_s": list(ttft.values()),
+        "errors": sorted({program.error for program in programs if program.error})[:5],
+    }
+
+
+def _figures(result: RunResult, retractions: int, hook_failures: int) -> results.Figures:
+    summary = result.summary
+    good = [turn for turn in result.turns if not turn.error]
+    return results.Figures(
+        jct_mean_s=round(summary.jct_mean_s, 2),
+        jct_p50_s=round(summary.jct_p50_s, 2),
+        jct_p95_s=round(summary.jct_p95_s, 2),
+        ttft_p50_s=round(summary.ttft_p50_s, 3),
+        ttft_p99_s=round(summary.ttft_p99_s, 3),
+        hit_rate=round(summary.cache_hit_ratio, 4),
+        turns_per_min=round(summary.steps_per_min, 2),
+        output_tokens_per_s=round(summary.output_tokens_per_s, 2),
+        makespan_s=round(summary.makespan_s, 1),
+        longest_hold_s=round(summary.longest_hold_s, 2),
+        programs_failed=summary.programs_failed,
+        turns=summary.turns_ended,
+        prompt_tokens=sum(turn.prompt_tokens for turn in good),
+        cached_tokens=sum(turn.cached_tokens for turn in good),
+        output_tokens=sum(turn.output_tokens for turn in good),
+        retractions=retractions,
+        retries=int(result.facts.get("retries", 0)),
+        hook_failures=hook_failures,
+    )
+
+
+def _seconds(duration_ns: int, digits: int) -> float:
+    return round(duration_ns / NANOSECONDS_PER_SECOND, digits)
+
+
+def _keep_logs(folder: Path, keep: Path | None, job: Job) -> None:
+    if keep is None:
+        return
+    for name, path in (("engine", folder / "engine.log"), ("daemon", folder / "daemon" / "daemon.log")):
+        if path.exists():
+            _name(keep, job, f"{name}.log").write_bytes(path.read_bytes())
+
+
+def _name(keep: Path, job: Job, ending: str) -> Path:
+    keep.mkdir(parents=True, exist_ok=True)
+    cell = job.cell
+    return keep / f"{cell.purpose}-{cell.rate:g}-{cell.seed}-{cell.system}.{ending}"
+
+
+def _revision() -> str:
+    """Of the checkout, with a + where it has changes; empty without git."""
+    try:
+        said = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+", "--abbrev=9"], cwd=ROOT, capture_output=True, text=True
+        )
+    except OSError:
+        return ""
+    return said.stdout.strip()
+
+
+def prepare() -> None:
+    """Processes that are started find this checkout before any other; to be ended is to be interrupted."""
+    os.chdir(ROOT)
+    os.environ["PYTHONPATH"] = str(ROOT)
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))

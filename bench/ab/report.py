@@ -1,0 +1,172 @@
+"""The table of all that was measured, and which targets it meets."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from ab import bootstrap
+from ab.comparison import BEST_RATIO, FIGURES, Comparison
+from ab.machine import QUIET_RATIO
+from ab.results import RUN, Row
+from ab.systems import STOCK
+from ab.tuning import mean_jcts
+
+_COLUMNS = (
+    ("JCT mean", "jct_mean_s", "{:8.1f}"),
+    ("p50", "jct_p50_s", "{:7.1f}"),
+    ("p95", "jct_p95_s", "{:7.1f}"),
+    ("TTFT p50", "ttft_p50_s", "{:8.2f}"),
+    ("p99", "ttft_p99_s", "{:7.2f}"),
+    ("hit rate", "hit_rate", "{:8.2f}"),
+    ("turns/min", "turns_per_min", "{:9.1f}"),
+    ("out tok/s", "output_tokens_per_s", "{:9.1f}"),
+    ("makespan", "makespan_s", "{:8.0f}"),
+)
+_WIDTH = 16
+
+
+def latest_scenario(rows: Sequence[Row]) -> str | None:
+    """The scenario of the last row."""
+    return rows[-1].cell.scenario if rows else None
+
+
+def only(rows: Sequence[Row], systems: frozenset[str]) -> list[Row]:
+    """The rows of these systems, and all that tuning needs; every row where none is named."""
+    return [row for row in rows if not systems or row.cell.system in systems or row.cell.purpose != RUN]
+
+
+def comparisons(rows: Sequence[Row], scenario: str) -> list[Comparison]:
+    """One for each rate that was run, ascending; those without a seed that all systems share are left out."""
+    rates = sorted({r.cell.rate for r in rows if r.cell.scenario == scenario and r.cell.purpose == RUN})
+    return [found for rate in rates if (found := Comparison(rows, scenario, rate)).seeds]
+
+
+def show(rows: Sequence[Row], scenario: str, saturated_from: float) -> str:
+    """All of it as text."""
+    mine = [row for row in rows if row.cell.scenario == scenario]
+    lines = [_machine(mine)]
+    if len(mine) < len(rows):
+        lines.append(f"{len(rows) - len(mine)} rows of other loads or engines are left out")
+    lines += _tuning(rows, scenario)
+    compared = comparisons(rows, scenario)
+    if not compared:
+        lines.append("no rate has yet been run with one seed for every system")
+    for comparison in compared:
+        lines += ["", *_rate(comparison, saturated_from)]
+    if compared:
+        lines += ["", *_over_rates(compared, saturated_from), "", *_method()]
+    return "\n".join(lines)
+
+
+def _machine(rows: Sequence[Row]) -> str:
+    last = rows[-1]
+    versions = ", ".join(f"{name} {version}" for name, version in last.versions.items())
+    revisions = ", ".join(
+        f"{name or 'unknown'} ({count})" for name, count in Counter(r.revision for r in rows).items()
+    )
+    codes = {(r.cell.system, r.code) for r in rows}
+    mixed = sorted({name for name, _ in codes if sum(1 for other, _ in codes if other == name) > 1})
+    others = max(row.others_ratio for row in rows)
+    text = f"{last.load}\n{last.cpus} CPUs, of which other work took at most {others:.0%}; {versions}\n"
+    text += f"revisions: {revisions}"
+    disturbed = sum(row.others_ratio > QUIET_RATIO for row in rows)
+    text += f"\nCAREFUL: other work took more than {QUIET_RATIO:.0%} during {disturbed} runs" if disturbed else ""
+    return text + (f"\nCAREFUL: runs of several versions of the code: {', '.join(mixed)}" if mixed else "")
+
+
+def _tuning(rows: Sequence[Row], scenario: str) -> list[str]:
+    means = mean_jcts(rows, scenario)
+    if not means:
+        return ["the static window was not tuned: the best of those that were run is compared with"]
+    lines = ["static windows on the tuning seeds, mean JCT (s):"]
+    for rate, windows in sorted(means.items()):
+        best = min(windows, key=lambda window: windows[window])
+        cells = "  ".join(f"{w}: {m:.1f}{'*' if w == best else ''}" for w, m in windows.items())
+        lines.append(f"  {rate:g}/s  {cells}")
+    return lines
+
+
+def _rate(comparison: Comparison, saturated_from: float) -> list[str]:
+    seeds = ", ".join(map(str, comparison.seeds))
+    lines = [f"poisson:{comparison.rate:g}, seeds {seeds} (times in s, means over seeds)"]
+    if comparison.seeds_left_out:
+        lines.append(f"  not every system has seed {', '.join(map(str, comparison.seeds_left_out))}: left out")
+    heads = "".join(f"{head:>{len(form.format(0)) + 1}}" for head, _, form in _COLUMNS)
+    lines.append(f"  {'system':{_WIDTH}}{heads}{'failed':>8}{'retr.':>7}  {_against(comparison)}")
+    for name in comparison.systems:
+        cells = "".join(" " + form.format(comparison.mean(name, figure)) for _, figure, form in _COLUMNS)
+        lost, retracted = comparison.total(name, "programs_failed"), comparison.total(name, "retractions")
+        shown = f"{name}*" if name == comparison.static else name
+        lines.append(f"  {shown:{_WIDTH}}{cells}{lost:8}{retracted:7}  {_times_lower(comparison, name)}")
+    failed = [name for name in comparison.systems if comparison.total(name, "programs_failed")]
+    if failed:
+        lines.append(f"    CAREFUL: programs failed under {', '.join(failed)}: no time has them")
+    for name in comparison.candidates:
+        lines += [
+            f"    {name}: {target.what} = {target.ratio}, at most {target.most:g}: {target.verdict}"
+            for target in comparison.targets(name, saturated_from)
+        ]
+    return lines
+
+
+def _against(comparison: Comparison) -> str:
+    return "  ".join(f"{'x lower than ' + name:24}" for name in comparison.references)
+
+
+def _times_lower(comparison: Comparison, name: str) -> str:
+    cells = [
+        "" if name == reference else str(comparison.ratio(reference, name)) for reference in comparison.references
+    ]
+    return "  ".join(f"{cell:24}" for cell in cells).rstrip()
+
+
+def _over_rates(compared: Sequence[Comparison], saturated_from: float) -> list[str]:
+    """The best rate of each candidate."""
+    lines = []
+    for name in sorted({name for comparison in compared for name in comparison.candidates}):
+        ratios = {
+            c.rate: c.ratio(STOCK, name).value
+            for c in compared
+            if name in c.systems and STOCK in c.systems and c.rate >= saturated_from
+        }
+        if ratios:
+            best = max(ratios, key=lambda rate: ratios[rate])
+            verdict = "met" if ratios[best] >= BEST_RATIO else "MISSED"
+            lines.append(
+                f"{name}: at its best rate, {best:g}/s, mean JCT {ratios[best]:.2f} times lower than stock's "
+                f"(at least {BEST_RATIO:g}): {verdict}"
+            )
+    return lines
+
+
+def _method() -> list[str]:
+    return [
+        f"* the static window that is compared with. In brackets: 95% intervals of {bootstrap.RESAMPLES} resamples",
+        "of seeds, and within a seed of its programs, the same for every system; of makespans the least and the",
+        'largest ratio of a seed. "within noise": beyond the bound, which lies in the interval. Holds at the gate',
+        "count in JCT and TTFT.",
+    ]
+
+
+def to_json(rows: Sequence[Row], scenario: str, saturated_from: float) -> str:
+    """The same, for a program to read."""
+    found: list[dict[str, Any]] = []
+    for c in comparisons(rows, scenario):
+        systems = {name: {figure: round(c.mean(name, figure), 4) for figure in FIGURES} for name in c.systems}
+        targets = [
+            {"system": n, "what": t.what, "ratio": _interval(t.ratio), "most": t.most, "verdict": t.verdict}
+            for n in c.candidates
+            for t in c.targets(n, saturated_from)
+        ]
+        lower = {
+            n: {reference: _interval(c.ratio(reference, n)) for reference in c.references if reference != n}
+            for n in c.systems
+        }
+        entry = {"rate": c.rate, "seeds": c.seeds, "static": c.static, "systems": systems}
+        found.append({**entry, "times_lower_than": lower, "targets": targets})
+    return json.dumps({"scenario": scenario, "rates": found})
+
+
+def _interval(estimate: bootstrap.Estimate) -> list[float]:
+    return [round(number, 4) for number in (estimate.value, estimate.low, estimate.high)]

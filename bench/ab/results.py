@@ -1,0 +1,92 @@
+"""One finished run a line, in a file that is committed as the evidence."""
+
+from pathlib import Path
+
+import msgspec
+
+TUNE = "tune"
+RUN = "run"
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """Which run: ``scenario`` is the digest of the load and the engine."""
+
+    purpose: str
+    scenario: str
+    rate: float
+    seed: int
+    system: str
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """The run in numbers; a hold at the gate counts in JCT and TTFT."""
+
+    jct_mean_s: float
+    jct_p50_s: float
+    jct_p95_s: float
+    ttft_p50_s: float
+    ttft_p99_s: float
+    hit_rate: float  # cached / prompt tokens, as the engine's usage says
+    turns_per_min: float
+    output_tokens_per_s: float
+    makespan_s: float
+    longest_hold_s: float
+    programs_failed: int
+    turns: int
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    retractions: int  # -1: not known
+    retries: int  # turns sent again after a 429 or 503
+    hook_failures: int
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A finished run. Programs are in the order of their arrival, so that two systems' can be paired."""
+
+    cell: Cell
+    load: str  # the scenario in words
+    programs: int
+    figures: Figures
+    jct_s: list[float | None]  # None: it failed
+    ttft_s: list[list[float]]  # of each program's turns
+    errors: list[str]  # of the programs that failed, each kind once
+    toml: str  # the daemon's configuration; empty: no plugin
+    effective: str  # digest of that with every default
+    code: str  # digest of the code that decides
+    revision: str  # of the repository; with a + for changes that were not committed
+    versions: dict[str, str]
+    cpus: int
+    load_before: float  # load average over a minute
+    others_ratio: float  # of the CPUs, taken by other work during the run
+    began: str
+    wall_s: float
+
+
+def read(path: Path) -> list[Row]:
+    """All rows; a later one of the same cell replaces an earlier one. A last line that breaks off is left out."""
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")
+    rows: dict[Cell, Row] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = msgspec.json.decode(line, type=Row)
+        except msgspec.DecodeError as error:
+            if number == len(lines):
+                continue
+            raise SystemExit(f"{path}:{number}: not a result: {error}") from error
+        rows.pop(row.cell, None)
+        rows[row.cell] = row
+    return list(rows.values())
+
+
+def append(path: Path, row: Row) -> None:
+    """Add a line. What is left of one that broke off before goes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    held = path.read_bytes() if path.exists() else b""
+    with path.open("ab") as file:
+        file.truncate(held.rfind(b"\n") + 1)
+        file.write(msgspec.json.encode(row) + b"\n")

@@ -1,0 +1,65 @@
+"""What every system gets alike: the programs, their arrivals, the engine."""
+
+import hashlib
+import random
+from dataclasses import dataclass, field, replace
+
+from ab.engine import EngineShape
+from controlplane.runs import SYNTHETIC, load_workload
+from controlplane.workload.scale import Scale
+from controlplane.workload.trace import Trace
+
+# The programs are drawn with a seed of their own, so that they have nothing to do with the gaps between them.
+_PROGRAM_SEEDS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """The load and the engine. ``trace``: ``synthetic:NAME``, or a file of which each seed takes other programs."""
+
+    trace: str = f"{SYNTHETIC}swe-like"
+    programs: int = 60
+    scale: Scale = field(default_factory=lambda: Scale(tokens=0.05, outputs=0.1, tools=1.0))
+    shared_prefix_tokens: int = 100
+    engine: EngineShape = field(default_factory=EngineShape)
+    sglang: str = ""  # its version
+
+    def workload(self, seed: int) -> Trace:
+        """The programs of that seed, the same at every rate. Raises ``ConfigError``."""
+        if self.trace.startswith(SYNTHETIC):
+            return load_workload(self.trace, programs=self.programs, seed=_PROGRAM_SEEDS + seed, scale=self.scale)
+        trace = load_workload(self.trace, max_context_tokens=self._longest_context(), scale=self.scale)
+        chosen = random.Random(_PROGRAM_SEEDS + seed).sample(
+            trace.programs, min(self.programs, len(trace.programs))
+        )
+        return replace(trace, programs=tuple(chosen))
+
+    def _longest_context(self) -> int:
+        """Of programs as they are in the file, so that what is left fits into the pool."""
+        return int(0.9 * self.engine.pool_tokens / self.scale.tokens)
+
+    def __str__(self) -> str:
+        engine = self.engine
+        return (
+            f"{self.trace}, {self.programs} programs, {self.scale}, {self.shared_prefix_tokens} shared tokens; "
+            f"model {engine.model}, {engine.pool_tokens} tokens of KV, chunks of {engine.chunk_tokens}, "
+            f"{engine.threads} threads"
+        )
+
+    @property
+    def is_smoke(self) -> bool:
+        return self.engine.model == "tiny"
+
+    @property
+    def digest(self) -> str:
+        """Names this scenario: results of another one are not compared with its."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()[:10]
+
+
+SMOKE = Scenario(
+    programs=4,
+    scale=Scale(tokens=0.01, outputs=0.02, tools=0.05),
+    shared_prefix_tokens=20,
+    engine=EngineShape(model="tiny", pool_tokens=4000, threads=1),
+)
+"""Seconds long, to see that everything works; its figures mean nothing."""

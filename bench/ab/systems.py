@@ -1,0 +1,73 @@
+"""What is compared: SGLang as it is, and SGLang with the plugin under a daemon's configuration."""
+
+import hashlib
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from ab import ROOT
+from controlplane.config import parse, show
+from controlplane.core.errors import ConfigError
+from controlplane.core.presets import PRESETS
+
+STOCK = "stock"
+_STATIC = re.compile(r"static-(\d+)")
+_DECIDING = ("core", "gate", "emit", "wire", "shell")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """One of the compared. ``toml`` is the daemon's configuration; empty: neither plugin nor daemon."""
+
+    name: str
+    toml: str = ""
+
+    @property
+    def has_plugin(self) -> bool:
+        return bool(self.toml)
+
+    @property
+    def is_static(self) -> bool:
+        return bool(_STATIC.fullmatch(self.name))
+
+
+def static(window: int) -> System:
+    """A fixed window of programs, first come, first served: what an operator can do by hand."""
+    toml = f'preset = "fcfs"\n[admission]\npolicy = "fixed"\nwindow = {window}\n'
+    return System(name=f"static-{window}", toml=toml)
+
+
+def parse_system(text: str) -> System:
+    """``stock``, ``static-8``, a preset's name, or ``NAME=FILE.toml``. Raises ``ConfigError``."""
+    name, separator, file = text.partition("=")
+    if separator:
+        toml = Path(file).read_text()
+        parse(tomllib.loads(toml))
+        return System(name=name, toml=toml)
+    if name == STOCK:
+        return System(name=name)
+    if found := _STATIC.fullmatch(name):
+        return static(int(found[1]))
+    if name in PRESETS:
+        return System(name=name, toml=f'preset = "{name}"\n')
+    known = ", ".join((STOCK, "static-N", *PRESETS, "NAME=FILE.toml"))
+    raise ConfigError(f"--systems: expected some of {known}, got {text!r}")
+
+
+def effective_digest(system: System) -> str:
+    """Of the configuration with every default in it; empty for stock."""
+    return _digest(show(parse(tomllib.loads(system.toml)))) if system.has_plugin else ""
+
+
+def code_digest(system: System) -> str:
+    """Of all the code that decides, holds or tells; empty for stock."""
+    if not system.has_plugin:
+        return ""
+    rooms = [ROOT / "controlplane" / room for room in _DECIDING] + [ROOT / "engine_hooks"]
+    files = sorted(path for room in rooms for path in room.rglob("*.py"))
+    return _digest("".join(path.read_text() for path in files))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:10]

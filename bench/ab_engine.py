@@ -1,0 +1,161 @@
+"""A/B on the real SGLang on this machine's CPU: stock against Penstock, same programs, same arrivals.
+
+Agents arrive open (Poisson), each runs to its end, and all are counted; a hold at the gate counts in JCT and TTFT.
+A system is `stock` (no plugin), `static-N` (plugin and daemon, a fixed window of N programs), `static` (the N that
+`tune` found best), a preset, or NAME=FILE.toml, a daemon's configuration. Each run has a fresh engine, nats-server
+and daemon, and takes minutes: `tune` and `run` take hours. A finished run is a line of the results file and is not
+run again; Ctrl-C loses the run in progress only. Without a command: the report.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, whichever one is installed
+
+from ab import RESULTS, calibrate, report, results, series, tuning
+from ab.engine import find_environment, versions
+from ab.one_run import prepare
+from ab.scenario import SMOKE, Scenario
+from ab.systems import System, parse_system, static
+
+from controlplane.core.errors import ConfigError
+
+RATES = (0.13, 0.15, 0.17, 0.20)
+SEEDS = (1, 2, 3, 4, 5)
+TUNING_RATES = (0.15, 0.20)
+TUNING_SEEDS = (101, 102)
+WINDOWS = (4, 5, 6, 8, 10, 12)
+
+
+def floats(text: str) -> tuple[float, ...]:
+    return tuple(float(part) for part in text.split(","))
+
+
+def integers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.set_defaults(command="report", results=RESULTS, saturated_from=0.15, systems="", json=False)
+    commands = parser.add_subparsers(dest="command")
+
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--results", type=Path, default=RESULTS, help="the file of finished runs")
+    running = argparse.ArgumentParser(add_help=False, parents=[common])
+    running.add_argument("--environment", type=Path, help="the engine's; default: as make engine-env makes it")
+    running.add_argument("--programs", type=int, help="of each run; default: 60")
+    running.add_argument("--threads", type=int, help="of the engine's scheduler; default: 2")
+    running.add_argument("--trace", help="a trace file, or synthetic:NAME; default: synthetic:swe-like")
+    running.add_argument("--keep", type=Path, help="folder for logs and all that was measured of each run")
+    running.add_argument(
+        "--redo-changed", default="", metavar="SYSTEMS", help="those of older code or defaults anew"
+    )
+    running.add_argument("--smoke", action="store_true", help="seconds long, a tiny model: to see that it works")
+
+    run = commands.add_parser("run", parents=[running], help="run the systems side by side")
+    run.add_argument("--rates", type=floats, default=RATES, help="programs a second, comma-separated")
+    run.add_argument("--seeds", type=integers, default=SEEDS, help="of programs and arrivals")
+    run.add_argument("--systems", default="stock,static,mars", help="comma-separated")
+    tune = commands.add_parser("tune", parents=[running], help="find the best static window on other seeds")
+    tune.add_argument("--rates", type=floats, default=TUNING_RATES)
+    tune.add_argument("--seeds", type=integers, default=TUNING_SEEDS)
+    tune.add_argument("--windows", type=integers, default=WINDOWS)
+    shown = commands.add_parser("report", parents=[common], help="print the table")
+    shown.add_argument("--saturated-from", type=float, default=0.15, help="the rate from which ratios are judged")
+    shown.add_argument("--scenario", help="digest of a load and engine; default: that of the last run")
+    shown.add_argument(
+        "--systems", default="", help="only these, comma-separated; seeds count that all of them have"
+    )
+    shown.add_argument("--json", action="store_true", help="print one JSON object")
+    costs = commands.add_parser("calibrate", help="what prefill and decode cost on this machine (five minutes)")
+    costs.add_argument("--environment", type=Path)
+    costs.add_argument("--threads", type=int, default=calibrate.SHAPE.threads, help="of the engine's scheduler")
+    costs.add_argument("--out", type=Path, help="file for the JSON, which is printed anyway")
+    return parser.parse_args()
+
+
+def scenario_of(options: argparse.Namespace, environment: Path) -> Scenario:
+    chosen = replace(SMOKE if options.smoke else Scenario(), sglang=versions(environment)["sglang"])
+    if options.programs:
+        chosen = replace(chosen, programs=options.programs)
+    if options.threads:
+        chosen = replace(chosen, engine=replace(chosen.engine, threads=options.threads))
+    return replace(chosen, trace=options.trace) if options.trace else chosen
+
+
+def systems_at(options: argparse.Namespace, scenario: Scenario) -> dict[float, list[System]]:
+    """The systems of each rate: `static` is another window at each."""
+    if options.command == "tune":
+        return {rate: [static(window) for window in options.windows] for rate in options.rates}
+    means = tuning.mean_jcts(results.read(options.results), scenario.digest)
+    found = {}
+    for rate in options.rates:
+        names = [name.strip() for name in options.systems.split(",")]
+        if "static" in names:
+            window = tuning.best_window(means, rate)
+            if window is None:
+                raise SystemExit("static: no window was tuned: run `tune` first, or name one (static-8)")
+            names = list(dict.fromkeys(f"static-{window}" if name == "static" else name for name in names))
+        found[rate] = [parse_system(name) for name in names]
+    return found
+
+
+def run(options: argparse.Namespace) -> int:
+    for name in ("results", "environment", "keep"):
+        if getattr(options, name) is not None:
+            setattr(options, name, getattr(options, name).absolute())
+    environment = options.environment or find_environment()
+    scenario = scenario_of(options, environment)
+    systems = systems_at(options, scenario)
+    prepare()
+    return series.run(
+        results.TUNE if options.command == "tune" else results.RUN,
+        scenario,
+        rates=options.rates,
+        seeds=options.seeds,
+        systems=systems,
+        environment=environment,
+        path=options.results,
+        keep=options.keep,
+        redo=frozenset(filter(None, options.redo_changed.split(","))),
+    )
+
+
+def show(options: argparse.Namespace) -> int:
+    rows = report.only(results.read(options.results), frozenset(filter(None, options.systems.split(","))))
+    scenario = getattr(options, "scenario", None) or report.latest_scenario(rows)
+    if scenario is None or all(row.cell.scenario != scenario for row in rows):
+        print(
+            f"no such runs in {options.results.name}: python bench/ab_engine.py tune, then run, makes them (hours)"
+        )
+        return 0
+    print((report.to_json if options.json else report.show)(rows, scenario, options.saturated_from))
+    return 0
+
+
+def costs(options: argparse.Namespace) -> int:
+    environment = options.environment or find_environment()
+    with tempfile.TemporaryDirectory(prefix="penstock-ab-") as folder:
+        measured = json.dumps(calibrate.calibrate(Path(folder), environment, options.threads), indent=1)
+    print(measured)
+    if options.out:
+        options.out.write_text(measured + "\n")
+    return 0
+
+
+def main() -> int:
+    options = parse_arguments()
+    command = {"run": run, "tune": run, "calibrate": costs}.get(options.command, show)
+    try:
+        return command(options)
+    except ConfigError as error:
+        raise SystemExit(str(error)) from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

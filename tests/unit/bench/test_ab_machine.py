@@ -1,0 +1,67 @@
+"""Whether a run had the machine to itself."""
+
+import subprocess
+import sys
+
+import pytest
+from ab import machine
+
+
+class MachineDouble:
+    """A machine of two CPUs whose clock moves when somebody sleeps; ``others`` take so much of it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s, self.busy_s, self.own_s = 0.0, 100.0, 40.0
+        self.others = [0.0]
+        monkeypatch.setattr(machine.os, "cpu_count", lambda: 2)
+        monkeypatch.setattr(machine.time, "monotonic", lambda: self.now_s)
+        monkeypatch.setattr(machine.time, "sleep", self.sleep)
+        monkeypatch.setattr(machine, "_busy_s", lambda: self.busy_s)
+        monkeypatch.setattr(machine, "_own_s", lambda: self.own_s)
+
+    def sleep(self, duration_s: float) -> None:
+        others = self.others.pop(0) if len(self.others) > 1 else self.others[0]
+        self.now_s += duration_s
+        self.busy_s += 2 * duration_s * others
+
+
+def test_the_share_of_others_is_what_is_busy_and_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    double = MachineDouble(monkeypatch)
+    watch = machine.OthersWatch()
+    double.now_s, double.busy_s, double.own_s = 4.0, 106.0, 42.0
+    assert watch.ratio() == pytest.approx(0.5)
+    double.own_s = 60.0
+    assert watch.ratio() == 0.0, "a descendant's time may be counted a little later than the machine's"
+
+
+def test_a_run_waits_until_others_are_quiet(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    double = MachineDouble(monkeypatch)
+    double.others = [0.8, 0.0, 0.5, 0.0, 0.05]
+    machine.wait_for_quiet()
+    assert capsys.readouterr().out.splitlines() == [
+        "  waiting: other work takes 80% of the CPUs",
+        "  waiting: other work takes 50% of the CPUs",
+    ]
+
+
+def test_it_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    double = MachineDouble(monkeypatch)
+    double.others = [0.9]
+    machine.wait_for_quiet()
+    assert 900 <= double.now_s < 1000
+    assert "it does not become quiet: going on" in capsys.readouterr().out
+
+
+def test_what_descendants_compute_is_ones_own() -> None:
+    before_s = machine._own_s()
+    burn = "import time\nwhile time.process_time() < 0.4: pass\nprint('burnt', flush=True)\ninput()"
+    child = subprocess.Popen([sys.executable, "-c", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    try:
+        assert child.stdout.readline() == b"burnt\n"
+        assert machine._own_s() - before_s >= 0.35
+        assert machine._busy_s() >= machine._own_s() - before_s
+    finally:
+        child.communicate(b"\n")

@@ -1,0 +1,46 @@
+"""What a comparison of pairs of engines may claim."""
+
+import random
+
+import pytest
+from hook_cost_engine import Estimate, estimate
+
+
+def pairs(
+    ratio: float, *, spread: float, between: float = 0.0, count: int = 8, segments: int = 8
+) -> list[list[float]]:
+    """Made-up ratios: ``spread`` within a pair, ``between`` what the processes of a pair differ by themselves."""
+    rng = random.Random(1)
+    offsets = [rng.gauss(0, between) for _ in range(count)]
+    return [[rng.gauss(ratio + offset, spread) for _ in range(segments)] for offset in offsets]
+
+
+def test_noise_around_nothing_is_no_difference() -> None:
+    found = estimate(pairs(1.0, spread=0.01))
+    assert found.low < 1.0 < found.high
+    assert found.verdict(1.01) == "met"
+
+
+def test_a_difference_beyond_the_budget_is_missed() -> None:
+    assert estimate(pairs(1.03, spread=0.01)).verdict(1.01) == "missed"
+
+
+def test_what_engines_differ_by_themselves_widens_the_interval() -> None:
+    """Many segments of few engines are no proof: another pair may differ the other way."""
+    alike = estimate(pairs(1.0, spread=0.005, segments=40, count=4))
+    apart = estimate(pairs(1.0, spread=0.005, between=0.02, segments=40, count=4))
+    assert apart.high - apart.low > 4 * (alike.high - alike.low)
+    assert apart.verdict(1.01) == "not told from noise"
+
+
+def test_one_segment_that_was_disturbed_moves_nothing() -> None:
+    quiet = pairs(1.0, spread=0.002)
+    disturbed = [[3.0, *quiet[0][1:]], *quiet[1:]]
+    assert estimate(disturbed).value == pytest.approx(estimate(quiet).value, abs=0.001)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"), [(0.99, 1.01, "met"), (1.011, 1.02, "missed"), (0.99, 1.02, "not told from noise")]
+)
+def test_the_whole_interval_must_lie_on_one_side(low: float, high: float, verdict: str) -> None:
+    assert Estimate(value=1.0, low=low, high=high).verdict(1.01) == verdict
