@@ -52,6 +52,17 @@ class EngineView:
             protected=int(tree.protected_size()),
         )
 
+    @property
+    def chunk_tokens(self) -> int:
+        """Tokens of a prefill step at most."""
+        chunk = int(getattr(self.scheduler, "chunked_prefill_size", 0) or 0)
+        return chunk if chunk > 0 else int(self.scheduler.max_prefill_tokens)
+
+    @property
+    def has_host_tier(self) -> bool:
+        """Whether what leaves the device may go to host memory."""
+        return bool(getattr(self.scheduler, "enable_hierarchical_cache", False))
+
     def blocks(self, tokens: int) -> int:
         """Tokens in whole pages."""
         return ceil(tokens / self.page_tokens)
@@ -92,32 +103,42 @@ class EngineView:
             self.tree.dec_lock_ref(lock.node)
 
     def discard(self, key: Any) -> int:
-        """Free the leaves of ``key``'s path that nobody else shares or locks; the tokens freed.
+        """Free the program's own part of ``key``'s path; the tokens freed."""
+        return self.evict_tail(key, len(key))
+
+    def evict_tail(self, key: Any, most_tokens: int) -> int:
+        """Free, from the end, the leaves of ``key``'s path that nobody else shares or locks.
+
+        Until ``most_tokens`` are freed. Returns how many were: the last leaf goes as a whole, so they may be more.
 
         Evicting a node that is no evictable leaf panics the core and ends the scheduler: so only nodes that the
         engine itself lists as candidates are evicted.
         """
-        return self._discard_unified(key) if hasattr(self.tree, "tree_core") else self._discard_radix(key)
+        if hasattr(self.tree, "tree_core"):
+            return self._evict_tail_unified(key, most_tokens)
+        return self._evict_tail_radix(key, most_tokens)
 
-    def _discard_radix(self, key: Any) -> int:
+    def _evict_tail_radix(self, key: Any, most_tokens: int) -> int:
         tree, freed = self.tree, 0
-        while True:
+        while freed < most_tokens:
             node, tokens = self.match(key)
             if tokens == 0 or node not in tree.evictable_leaves:
                 return freed
             freed += len(node.value)
             tree.token_to_kv_pool_allocator.free(node.value)
             tree._delete_leaf(node)
+        return freed
 
-    def _discard_unified(self, key: Any) -> int:
+    def _evict_tail_unified(self, key: Any, most_tokens: int) -> int:
         from sglang.srt.mem_cache.unified_cache.components import ComponentType
 
         tree, full = self.tree, ComponentType.FULL
         tracker = dict.fromkeys(tree.tree_components, 0)
-        while True:
+        while tracker[full] < most_tokens:
             target, tokens = self.match(key)
             if tokens == 0 or tree.is_root(target) or not self._evict_leaf(target, tracker, full):
-                return int(tracker[full])
+                break
+        return int(tracker[full])
 
     def _evict_leaf(self, target: Any, tracker: dict[Any, int], component: Any) -> bool:
         tree = self.tree
@@ -154,6 +175,13 @@ def cached_tokens(request: Any) -> int:
     if hasattr(request, "prefix_indices"):
         return len(request.prefix_indices)
     return int(request.prefix_len)  # 0.5.23
+
+
+def extended_tokens(request: Any) -> int:
+    """The tokens that the present step prefills for it."""
+    if hasattr(request, "extend_range"):
+        return int(request.extend_range.end - request.extend_range.start)
+    return int(request.extend_len)  # 0.5.23
 
 
 def custom_params(request: Any) -> dict[str, Any]:

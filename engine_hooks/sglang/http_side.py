@@ -1,20 +1,20 @@
 """The plugin in SGLang's HTTP process: the gate, its emitter, and the hook that carries identities on.
 
 The gate is made before the server has an event loop; it goes to work with the server's first message, and only if
-this server's arguments are supported and its hooks were bound. Until a daemon is heard it lets everything pass.
+this server's arguments are supported and its hooks were bound. Until a daemon is heard it lets everything pass. A
+probe has no gate, only the hook and the health page.
 """
 
 import asyncio
 import functools
-import re
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 from controlplane.core.events import Event
 from controlplane.emit.emitter import Emitter
-from controlplane.gate import Gate, GateLink, GateMiddleware, Inbox, Mode
+from controlplane.gate import Gate, GateLink, GateMiddleware, HealthPage, Inbox, Mode
+from engine_hooks.sglang.board import Board, account
 from engine_hooks.sglang.carrier import carrier
 from engine_hooks.sglang.guard import Guard, log
 from engine_hooks.sglang.settings import Settings
@@ -22,14 +22,17 @@ from engine_hooks.sglang.targets import GENERATE, TERMINATE, Feature
 from engine_hooks.sglang.verify import sglang_version, unbound, unproven
 
 _ROLE = "gate"
-_PASSWORD = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
 class HttpSide:
-    """The gate and what belongs to it. ``why_passive`` is asked once, when the server starts."""
+    """The gate and what belongs to it. ``why_passive`` is asked once, when the server starts.
 
-    def __init__(self, settings: Settings, why_passive: Callable[[], str]) -> None:
+    ``board`` is what the scheduler's process writes on.
+    """
+
+    def __init__(self, settings: Settings, why_passive: Callable[[], str], board: Board) -> None:
         self.guard = Guard()
+        self._board = board
         self.gate = Gate(send=self._send, now_ns=time.monotonic_ns, limits=settings.gate)
         self._settings = settings
         self._why_passive = why_passive
@@ -70,41 +73,44 @@ class HttpSide:
             self.gate.close()
 
     def health(self) -> object:
-        """What ``GET /penstock/health`` shows. No password of the bus is in it."""
-        stats = asdict(self._emitter.stats)
-        stats["last_error"] = _PASSWORD.sub("***", stats["last_error"])
+        """What ``GET /penstock/health`` shows."""
+        told = account(self.guard, self._emitter)
         return {
             **self.gate.health(),
             "plugin": {
-                "mode": str(self._settings.mode),
-                "node": self._settings.node,
-                "sglang": sglang_version(),
+                **_plugin(self._settings),
                 "passive_because": self._passive_because,
-                "hook_failures": dict(self.guard.failures),
+                "hook_failures": told["hook_failures"],
             },
-            "emitter": stats,
+            "emitter": told["emitter"],
+            "scheduler": self._board.read(),
         }
 
     def _send(self, event: Event, urgent: bool) -> None:
         self._emitter.emit(event, urgent)
 
 
-def install(settings: Settings, *, gated: bool = True) -> HttpSide | None:
-    """Register the HTTP process's hooks, and the gate where ``gated``; SGLang must be importable.
+def install(settings: Settings, *, lacking: bool = False) -> HttpSide | None:
+    """Register the HTTP process's hooks, the gate unless the settings ask for a probe, and the health page.
 
-    Raises whatever is wrong with this SGLang before anything is changed.
+    ``lacking``: this SGLang has not what the gate and the page need, so that there is the one hook only. SGLang
+    must be importable. Raises whatever is wrong with it before anything is changed.
     """
     from sglang.srt.managers.io_struct import GenerateReqInput
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    if not gated:
-        HookRegistry.register(GENERATE, carrier(GenerateReqInput, Guard()), HookType.AROUND)
+    hooks: dict[str, Callable[..., Any]] = {}
+    if lacking or not settings.obeys:
+        guard = Guard()
+        hooks[GENERATE] = carrier(GenerateReqInput, guard)
+        HookRegistry.register(GENERATE, hooks[GENERATE], HookType.AROUND)
+        if not lacking:
+            _serve_probe_health(settings, guard, hooks)
         return None
 
     from sglang.srt.entrypoints.http_server import app
 
-    hooks: dict[str, Callable[..., Any]] = {}
-    side = HttpSide(settings, functools.partial(_why_passive, app, hooks))
+    side = HttpSide(settings, functools.partial(_why_passive, app, hooks), Board())
     hooks[GENERATE] = carrier(GenerateReqInput, side.guard)
     hooks[TERMINATE] = side.guard.around("sigterm_handler", after=side.terminating)
     for target, hook in hooks.items():
@@ -113,8 +119,32 @@ def install(settings: Settings, *, gated: bool = True) -> HttpSide | None:
     return side
 
 
+def _serve_probe_health(settings: Settings, guard: Guard, hooks: dict[str, Callable[..., Any]]) -> None:
+    """What a probe does, it does in the scheduler's process: the page shows what that one tells."""
+    from sglang.srt.entrypoints.http_server import app
+
+    board = Board()
+
+    def health() -> object:
+        return {
+            "mode": str(settings.mode),
+            "plugin": {
+                **_plugin(settings),
+                "passive_because": _why_passive(app, hooks),
+                "hook_failures": dict(guard.failures),
+            },
+            "scheduler": board.read(),
+        }
+
+    app.add_middleware(HealthPage, health=health)
+
+
+def _plugin(settings: Settings) -> dict[str, str]:
+    return {"mode": str(settings.mode), "node": settings.node, "sglang": sglang_version()}
+
+
 def _why_passive(app: Any, hooks: dict[str, Callable[..., Any]]) -> str:
-    """Why the gate must not hold anything on this server; empty if it may."""
+    """Why the plugin must do nothing on this server; empty if it may."""
     problems = unbound(hooks, Feature.GATE)
     if problems:
         return problems[0].message

@@ -6,14 +6,12 @@ every pin ends by itself.
 
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from controlplane.core.events import Pin
+from engine_hooks.sglang.contexts import Contexts
 from engine_hooks.sglang.engine_view import EngineView, Lock
-
-_MOST_KEYS = 4096  # programs whose last context is remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,26 +25,19 @@ class Held:
 class Pins:
     """The pins of one scheduler. ``budget_ratio``: the share of the pool that pins may take together."""
 
-    def __init__(self, view: EngineView, budget_ratio: float) -> None:
+    def __init__(self, view: EngineView, contexts: Contexts, budget_ratio: float) -> None:
         self._view = view
+        self._contexts = contexts
         self._budget_ratio = budget_ratio
         self._held: OrderedDict[str, Held] = OrderedDict()
-        self._keys: OrderedDict[str, Any] = OrderedDict()  # by program: the key of its last turn
-
-    def remember(self, program_id: str, key: Any) -> None:
-        """A turn of the program ended and left its context in the tree."""
-        self._keys[program_id] = key
-        self._keys.move_to_end(program_id)
-        if len(self._keys) > _MOST_KEYS:
-            self._keys.popitem(last=False)
 
     def retain(self, program_id: str, ttl_ns: int) -> str:
         """Pin the program's last context; the reason if that cannot be done."""
-        key = self._keys.get(program_id)
-        if key is None:
+        context = self._contexts.find(program_id)
+        if context is None:
             return "no turn of it ended here"
         self.release(program_id)
-        lock = self._view.lock(key)
+        lock = self._view.lock(context.key)
         if lock is None:
             return "nothing of it is cached any more"
         if self.tokens + lock.tokens > self._budget_ratio * self._view.scheduler.max_total_num_tokens:
@@ -65,10 +56,11 @@ class Pins:
     def discard(self, program_id: str) -> str:
         """Unpin and free the program's own part of the tree now; the reason if that cannot be done."""
         self.release(program_id)
-        key = self._keys.pop(program_id, None)
-        if key is None:
+        context = self._contexts.find(program_id)
+        if context is None:
             return "no turn of it ended here"
-        self._view.discard(key)
+        self._contexts.forget(program_id)
+        self._view.discard(context.key)
         return ""
 
     def expire(self) -> None:
@@ -93,7 +85,12 @@ class Pins:
     def forget_all(self) -> None:
         """The tree was reset: handles of the old one must never be used again."""
         self._held.clear()
-        self._keys.clear()
+        self._contexts.forget_all()
+
+    @property
+    def programs(self) -> Iterable[str]:
+        """Who is pinned."""
+        return self._held.keys()
 
     @property
     def tokens(self) -> int:

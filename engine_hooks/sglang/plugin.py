@@ -27,14 +27,17 @@ def _install() -> None:
         log.info("penstock: off")
         return
     # Imported late, so that a plugin that is off costs nothing and one that lacks something says what.
-    from engine_hooks.sglang import http_side, scheduler_side
+    from engine_hooks.sglang import board, http_side, scheduler_side
     from engine_hooks.sglang.targets import TARGETS, Feature
     from engine_hooks.sglang.verify import report_problems, verify
 
-    lacking = report_problems(verify(TARGETS))
+    # Whether host memory can be used is told where it is on.
+    lacking = report_problems(verify(target for target in TARGETS if target.feature is not Feature.HOST))
     if Feature.PROBE in lacking:
         return  # a gate whose turns the daemon never sees run would only hold them
     obeys_in_engine = settings.obeys and Feature.PINS not in lacking
-    scheduler_side.install(settings if obeys_in_engine else replace(settings, mode=PluginMode.PROBE))
+    scheduler = scheduler_side.install(settings if obeys_in_engine else replace(settings, mode=PluginMode.PROBE))
     if multiprocessing.current_process().name == "MainProcess":
-        http_side.install(settings, gated=settings.obeys and Feature.GATE not in lacking)
+        http_side.install(settings, lacking=Feature.GATE in lacking)
+    else:
+        board.post(scheduler.account)

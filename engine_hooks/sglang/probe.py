@@ -55,11 +55,18 @@ class Turn:
 class Probe:
     """Follows requests through one scheduler; ``send`` takes each event."""
 
-    def __init__(self, view: EngineView, send: Callable[[Event], None], retained_tokens: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        view: EngineView,
+        send: Callable[[Event], None],
+        retained_tokens: Callable[[], int],
+        host_tokens: Callable[[], tuple[int, int]] = lambda: (0, 0),
+    ) -> None:
         self.retractions = 0
         self._view = view
         self._send = send
         self._retained_tokens = retained_tokens
+        self._host_tokens = host_tokens  # all, and in use
         self._turns: dict[str, Turn] = {}  # by rid
         self._claimed: OrderedDict[str, None] = OrderedDict()  # turn ids that were given out
         self._output = MovingAverage(value=256.0)
@@ -165,6 +172,7 @@ class Probe:
             return
         self._sampled_ns = now_ns
         view, pool = self._view, self._view.pool()
+        host_total, host_used = self._host_tokens()
         self._send(
             PoolSampled(
                 total_blocks=view.blocks(pool.total),
@@ -175,6 +183,8 @@ class Probe:
                 turns_running=len(view.scheduler.running_batch.reqs),
                 turns_waiting=len(view.scheduler.waiting_queue),
                 retractions=self.retractions,
+                host_total_blocks=host_total // view.page_tokens,
+                host_used_blocks=view.blocks(host_used),
             )
         )
         self._end_the_vanished()
@@ -199,6 +209,15 @@ class Probe:
             OpenTurn(program_id=t.program_id, turn_id=t.turn_id, blocks=t.blocks, parent_id=t.parent_id)
             for t in list(self._turns.values())
         ]
+
+    def queued_ns(self, request: Any) -> int:
+        """When the scheduler queued it first; now for one that is not followed."""
+        turn = self._turns.get(request.rid)
+        return turn.submitted_ns if turn is not None else time.monotonic_ns()
+
+    def running_programs(self) -> set[str]:
+        """Programs with a turn in the scheduler."""
+        return {turn.program_id for turn in self._turns.values()}
 
     def is_running(self, program_id: str) -> bool:
         """Whether a turn of the program is in the scheduler."""

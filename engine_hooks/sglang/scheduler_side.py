@@ -4,18 +4,25 @@ Commands arrive in the emitter's thread and are obeyed at the next scheduling st
 the radix tree has no other.
 """
 
+import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from controlplane.core import commands as cmd
 from controlplane.core.events import CommandApplied, CommandRejected, Event, PublisherState
 from controlplane.emit.emitter import Emitter
-from engine_hooks.sglang.engine_view import EngineView, program_of
-from engine_hooks.sglang.guard import Guard, log
+from engine_hooks.sglang.board import account
+from engine_hooks.sglang.contexts import Contexts
+from engine_hooks.sglang.engine_view import EngineView, extended_tokens, program_of
+from engine_hooks.sglang.guard import log, make_guard
+from engine_hooks.sglang.host_tier import HostTier
+from engine_hooks.sglang.moves import Moves
 from engine_hooks.sglang.pins import Pins
 from engine_hooks.sglang.probe import Probe
 from engine_hooks.sglang.settings import Settings
+from engine_hooks.sglang.steering import Steering
 from engine_hooks.sglang.verify import report_problems, unbound, unproven
 
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
@@ -23,12 +30,21 @@ BATCH = "sglang.srt.managers.schedule_batch.ScheduleBatch"
 RELEASE = "sglang.srt.mem_cache.common.release_kv_cache"
 PRIORITY = "sglang.srt.managers.schedule_policy.SchedulePolicy.calc_priority"
 ADD_ONE = "sglang.srt.managers.schedule_policy.PrefillAdder.add_one_req"
-TREES = (
+RESETS = (
     "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache.reset",
     "sglang.srt.mem_cache.radix_cache.RadixCache.reset",
 )
-# Priorities do not concern the gate's or the window's commands: those are the HTTP side's.
+EVICTIONS = (  # the first that there is: where room for an allocation is made
+    "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache.evict_for_alloc",
+    "sglang.srt.mem_cache.radix_cache.RadixCache.evict",
+)
+CHUNKS = (  # 0.5.17 has neither
+    "sglang.srt.managers.schedule_policy.PrefillAdder._check_prefill_budget",
+    "sglang.srt.mem_cache.prefill_budget.PrefillBudget.available_chunk_tokens",
+)
+# Grants and the window are the HTTP side's; here they only tell whose context is waited for.
 _OURS = (cmd.Retain, cmd.Release, cmd.Discard, cmd.SetPriority, cmd.Demote, cmd.Prefetch, cmd.Label)
+_PARKING = (cmd.Admit, cmd.Restore, cmd.Pause)
 _LEAST_ROOM_TOKENS = 8
 
 
@@ -37,7 +53,7 @@ class SchedulerSide:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self.guard = Guard()
+        self.guard = make_guard(timed=settings.timed)
         self.hooks: dict[str, Callable[..., Any]] = {}  # by target, once they are registered
         self._commands: deque[cmd.Command] = deque(maxlen=65_536)
         self._ranks: dict[str, int] = {}
@@ -45,6 +61,14 @@ class SchedulerSide:
         self._view: EngineView | None = None
         self._probe: Probe | None = None
         self._pins: Pins | None = None
+        self._moves: Moves | None = None
+        self._contexts = Contexts()
+        self._steering: Steering | None = None
+        self._begun_rid = ""  # the unfinished prefill that began with a shrunk chunk
+
+    def account(self) -> dict[str, object]:
+        """What the health page shows of this process. Called in a thread of its own."""
+        return account(self.guard, self._emitter)
 
     # Hooks; each is called through the guard
 
@@ -57,31 +81,40 @@ class SchedulerSide:
         if report_problems(unbound(self.hooks)):
             return  # told by the report; half of the hooks would tell half of the truth
         view = EngineView(scheduler)
-        pins = Pins(view, self._settings.pin_budget_ratio)
+        pins = Pins(view, self._contexts, self._settings.pin_budget_ratio)
+        steering = Steering(view, self._contexts, program_of)
         self._emitter = Emitter(
             url=self._settings.bus,
             node=self._settings.node,
             role="engine",
             on_command=self._on_command,
+            on_heartbeat=steering.heard if self._settings.obeys else None,
             state=self._state,
         )
-        self._view, self._pins = view, pins
-        self._probe = Probe(view, self._send, lambda: pins.tokens)
+        self._view, self._pins, self._steering = view, pins, steering
+        host = HostTier(view)
+        self._probe = Probe(view, self._send, lambda: pins.tokens, host.pool)
+        self._moves = Moves(host, self._contexts, pins, self._probe.is_running, self._answer)
         self._emitter.start()
         log.info("penstock: probe on, node %s, pool of %d tokens", self._settings.node, view.pool().total)
 
     def request_queued(self, result: Any, kept: Any, scheduler: Any, request: Any, *args: Any) -> None:
-        if self._probe is not None:
+        if self._probe is not None and self._steering is not None:
             self._probe.submitted(request)
+            self._steering.arrived()
 
     def prefill_planned(self, plan: Any, kept: Any, *args: Any) -> None:
         batch = getattr(plan, "batch_to_run", plan)
-        if self._probe is None or self._pins is None or batch is None:
+        if self._probe is None or self._pins is None or self._steering is None or batch is None:
             return
+        if self._moves is not None:
+            self._moves.planned(batch)  # before all else: what it does is needed for the batch to run right
         for request in batch.reqs:
             program_id = self._probe.scheduled(request)
             if program_id:
                 self._pins.release(program_id)  # the running turn locks its context by itself
+        for request in batch.reqs:
+            self._steering.served(program_of(request), extended_tokens(request))
 
     def step_done(self, result: Any, kept: Any, scheduler: Any, batch: Any, *args: Any) -> None:
         if self._probe is not None:
@@ -97,20 +130,25 @@ class SchedulerSide:
         return pool.free + pool.evictable, self._view.key_of(request)
 
     def released(self, result: Any, kept: Any, request: Any, *args: Any) -> None:
-        if kept is None or self._probe is None or self._pins is None or self._view is None:
+        if kept is None or self._probe is None or self._steering is None or self._view is None:
             return
         available_before, key = kept
-        self._pins.remember(program_of(request), key)
+        program_id = program_of(request)
+        self._contexts.remember(program_id, key, time.monotonic_ns())
+        self._steering.served(program_id, len(request.output_ids))
         pool = self._view.pool()
         # What enters the tree is evictable from now on: to admission that is as good as free.
         self._probe.ended(request, pool.free + pool.evictable - available_before)
 
     def step_begins(self, *args: Any) -> None:
-        if self._probe is None or self._pins is None:
+        if self._probe is None or self._pins is None or self._steering is None:
             return
+        self._steering.step()
         self._pins.expire()
         while self._commands:
             self._obey(self._commands.popleft())
+        if self._moves is not None:
+            self._moves.step()
         self._probe.sample_if_due()
 
     def before_retraction(self, batch: Any, *args: Any) -> None:
@@ -123,13 +161,50 @@ class SchedulerSide:
             self._probe.retractions += len(result[0])
 
     def queue_ordered(self, result: Any, kept: Any, policy: Any, waiting_queue: Any, *args: Any) -> None:
-        """SetPriority: lower ranks first; ties keep the engine's order."""
-        if self._ranks:
-            waiting_queue.sort(key=lambda request: self._ranks.get(program_of(request), 0))
+        if self._steering is not None and self._probe is not None:
+            self._steering.order(waiting_queue, self._ranks, self._probe.queued_ns)
 
     def tree_reset(self, result: Any, kept: Any, tree: Any, *args: Any) -> None:
         if self._pins is not None:
             self._pins.forget_all()
+        if self._moves is not None:
+            self._moves.forget_all()
+
+    def evict(self, tree: Any, params: Any) -> tuple[int, Any]:
+        """Evict by the daemon's policy; the tokens freed, and what the engine has still to evict."""
+        if self._steering is None or self._probe is None or self._pins is None or not params.num_tokens:
+            return 0, params
+        busy = {*self._probe.running_programs(), *self._pins.programs}
+        freed_tokens = self._steering.evict(int(params.num_tokens), busy)
+        if not freed_tokens:
+            return 0, params
+        return freed_tokens, replace(params, num_tokens=max(0, params.num_tokens - freed_tokens))
+
+    def first_chunk(self, verdict: Any, adder: Any, request: Any, sizes: dict[str, Any]) -> int:
+        """A prefill does not fit as a whole: how much of it may begin. SGLang keeps one unfinished prefill only."""
+        fits, _ = verdict
+        if fits or self._steering is None or self._view is None or not adder.rem_chunk_tokens:
+            return 0
+        wanted_tokens = int(sizes["extend_input_len"])
+        if self._view.scheduler.chunked_req is not None or adder.new_chunked_req is not None:
+            return 0
+        most_tokens = min(wanted_tokens, int(adder.rem_chunk_tokens))
+        tokens = self._steering.chunk(adder.memory_budget, adder.can_run_list, most_tokens)
+        if tokens >= wanted_tokens:
+            return 0  # it would run as a whole, against the engine's own judgement
+        if tokens:
+            self._begun_rid = request.rid
+        return tokens
+
+    def next_chunk(self, budget: Any, chunk_limit: int) -> int:
+        """How much more of a prefill that was begun so may run: nothing while others need the room. -1: as ever."""
+        if self._steering is None or self._view is None:
+            return -1
+        scheduler = self._view.scheduler
+        if scheduler.chunked_req is None or scheduler.chunked_req.rid != self._begun_rid:
+            return -1
+        tokens = self._steering.chunk(budget, (), chunk_limit)
+        return tokens if tokens or scheduler.running_batch.reqs else -1
 
     def room_for(self, adder: Any, request: Any) -> bool:
         """A request found no room: reclaim pins for it. True if it is worth another try."""
@@ -149,7 +224,7 @@ class SchedulerSide:
 
     def _on_command(self, command: cmd.Command) -> None:
         """In the emitter's thread."""
-        if isinstance(command, _OURS) and self._settings.obeys:
+        if isinstance(command, _OURS + _PARKING) and self._settings.obeys:
             self._commands.append(command)
 
     def _obey(self, command: cmd.Command) -> None:
@@ -158,6 +233,9 @@ class SchedulerSide:
         if not isinstance(command, cmd.ProgramCommand):
             return
         program_id, problem = command.program_id, ""
+        if isinstance(command, _PARKING):
+            self._contexts.park(program_id, isinstance(command, cmd.Pause))
+            return  # the gate answers these
         match command:
             case cmd.Retain():
                 if self._probe.is_running(program_id):
@@ -166,8 +244,13 @@ class SchedulerSide:
                     problem = self._pins.retain(program_id, command.ttl_ns)
             case cmd.Release():
                 self._pins.release(program_id)
-            case cmd.Discard():
+            case cmd.Discard() if self._moves is None or not self._moves.on:
                 problem = self._pins.discard(program_id)
+            case cmd.Prefetch() if self.guard.given_up("get_new_batch_prefill"):
+                problem = "the hook that makes turns wait for the load was given up"
+            case cmd.Demote() | cmd.Prefetch() | cmd.Discard() if self._moves is not None:
+                self._moves.begin(command)
+                return  # answered when it was done
             case cmd.SetPriority():
                 self._ranks[program_id] = command.priority
             case _:
@@ -208,6 +291,25 @@ def install(settings: Settings) -> SchedulerSide:
             result = original(adder, request, *args, **kwargs)
         return result
 
+    def evict(original: Any, tree: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
+        freed_tokens, rest = side.guard.run("evict", side.evict, tree, params) or (0, params)
+        result = original(tree, rest, *args, **kwargs)
+        if freed_tokens:
+            side.guard.run("evict", _count_evicted, result, freed_tokens)
+        return result
+
+    def check_prefill(original: Any, adder: Any, request: Any, *args: Any, **sizes: Any) -> Any:
+        verdict = original(adder, request, *args, **sizes)
+        tokens = side.guard.run("check_prefill", side.first_chunk, verdict, adder, request, sizes)
+        return (True, tokens) if tokens else verdict
+
+    def chunk_tokens(original: Any, budget: Any, chunk_limit: int) -> Any:
+        limit = original(budget, chunk_limit)
+        tokens = side.guard.run("available_chunk_tokens", side.next_chunk, budget, chunk_limit)
+        if tokens is None or tokens < 0:
+            return limit
+        return tokens or None  # None: the request waits as it is
+
     hooks = {
         f"{SCHEDULER}.__init__": around("__init__", after=side.scheduler_made),
         f"{SCHEDULER}._add_request_to_queue": around("_add_request_to_queue", after=side.request_queued),
@@ -220,11 +322,18 @@ def install(settings: Settings) -> SchedulerSide:
         PRIORITY: around("calc_priority", after=side.queue_ordered),
         ADD_ONE: add_one,
     }
-    hooks |= {target: around("reset", after=side.tree_reset) for target in _present(TREES)}
+    hooks |= {target: around("reset", after=side.tree_reset) for target in _present(RESETS)}
+    hooks |= dict.fromkeys(_present(EVICTIONS)[:1], evict)
+    if len(_present(CHUNKS)) == len(CHUNKS):
+        hooks |= dict(zip(CHUNKS, (check_prefill, chunk_tokens), strict=True))
     side.hooks = hooks
     for target, hook in hooks.items():
         HookRegistry.register(target, hook, HookType.AROUND)
     return side
+
+
+def _count_evicted(result: Any, freed_tokens: int) -> None:
+    result.num_tokens_evicted += freed_tokens
 
 
 def _present(targets: tuple[str, ...]) -> list[str]:

@@ -16,6 +16,7 @@ from controlplane.wire.subjects import check_name
 MODE_VARIABLE = "PENSTOCK_PLUGIN"
 NODE_VARIABLE = "PENSTOCK_NODE"
 PIN_BUDGET_VARIABLE = "PENSTOCK_PIN_BUDGET_RATIO"
+TIMING_VARIABLE = "PENSTOCK_PLUGIN_TIMING"
 _GATE_PREFIX = "PENSTOCK_GATE_"
 _MIB = 1 << 20
 
@@ -40,6 +41,7 @@ class Settings:
     nats_url: str = ""
     state_dir: Path | None = None
     pin_budget_ratio: float = 0.5  # share of the KV pool that pins may take together
+    timed: bool = False  # measure the hooks and show that on the health page
     gate: GateLimits = field(default_factory=GateLimits)
 
     def __post_init__(self) -> None:
@@ -87,6 +89,7 @@ def settings_from(environment: Mapping[str, str] = os.environ) -> Settings:
             nats_url=texts.get(URL_VARIABLE, ""),
             state_dir=Path(state_dir) if state_dir else None,
             pin_budget_ratio=ratio,
+            timed=_switch(texts, TIMING_VARIABLE),
             gate=GateLimits(**limits),
         )
     except ConfigError as error:
@@ -99,6 +102,13 @@ def _mode(text: str) -> PluginMode:
         return PluginMode(text.lower())
     except ValueError:
         raise ConfigError(f"{MODE_VARIABLE}: expected on, probe or off, got {text[:80]!r}") from None
+
+
+def _switch(texts: Mapping[str, str], variable: str) -> bool:
+    text = texts.get(variable, "0")
+    if text not in ("0", "1"):
+        raise ConfigError(f"{variable}: expected 0 or 1, got {text[:80]!r}", field=variable)
+    return text == "1"
 
 
 def _gate_values(texts: Mapping[str, str]) -> dict[str, int]:

@@ -9,6 +9,7 @@ from enum import StrEnum
 
 SUPPORTED_VERSIONS = ("0.5.17", "0.5.21")  # the test suite's; others are tried and said to be untested
 KNOWN_DIFFERENCES = {
+    "0.5.17": "another tree keeps host memory (HiCache): contexts are not moved to it and back",
     "0.5.23": "release_kv_cache takes checkpoint by keyword; Req.prefix_indices is prefix_len;"
     " MatchResult.device_indices is device_prefix_len; insert_req and unpin are checkpoint, lock and unlock",
 }
@@ -20,6 +21,7 @@ class Feature(StrEnum):
     PROBE = "probe"
     GATE = "gate"
     PINS = "pins"
+    HOST = "host"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,7 @@ REQUEST = "sglang.srt.managers.io_struct.GenerateReqInput"
 ADD_MIDDLEWARE = "sglang.srt.entrypoints.http_server.app.add_middleware"
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler."
 _BATCH = "sglang.srt.managers.schedule_batch.ScheduleBatch."
+_CORE = "sglang.srt.mem_cache.unified_cache.unified_tree_core_interface.UnifiedTreeCoreInterface."
 _POLICY = "sglang.srt.managers.schedule_policy."
 _TREES = (
     "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache.",
@@ -82,4 +85,22 @@ TARGETS: tuple[Target, ...] = (
     _one(Feature.PINS, _BATCH + "new_tokens_required_next_decode", "self", "selected_indices"),
     _one(Feature.PINS, _POLICY + "SchedulePolicy.calc_priority", "self", "waiting_queue"),
     _one(Feature.PINS, _POLICY + "PrefillAdder.add_one_req", "self", "req"),
+    _one(
+        Feature.HOST,
+        "sglang.srt.mem_cache.base_prefix_cache.MatchResult",
+        has=("best_match_node", "host_hit_length"),
+    ),
+    _one(Feature.HOST, "sglang.srt.mem_cache.unified_cache.cache_action.BackupKV"),
+    _one(Feature.HOST, _BATCH + "hicache_consumer_index"),
+    _one(Feature.HOST, "sglang.srt.managers.cache_controller.HiCacheController.start_loading", "self"),
+    _one(Feature.HOST, _TREES[0] + "load_back", "self", "node_id", "mem_quota"),
+    _one(Feature.HOST, _TREES[0] + "ready_to_load_host_cache", "self"),
+    _one(Feature.HOST, _TREES[0] + "is_backuped", "self", "node_id"),
+    _one(Feature.HOST, _TREES[0] + "flush_pending_backups", "self"),
+    _one(Feature.HOST, _TREES[0] + "_execute_and_commit_kv_backup", "self", "action"),
+    _one(Feature.HOST, _TREES[0] + "_evict_device_next_node", "self", "component_type", "tracker"),
+    _one(Feature.HOST, _TREES[0] + "_drop_subtree_no_host", "self", "node_id", "tracker"),
+    _one(Feature.HOST, _CORE + "match_full_device_prefix", "self", "key"),
+    _one(Feature.HOST, _CORE + "evict_device_start", "self", "component_type", "request_cnt"),
+    _one(Feature.HOST, _CORE + "evict_device_end", "self", "component_type"),
 )

@@ -4,6 +4,7 @@ SGLang logs a hook that it cannot apply and goes on; a plugin that lost half its
 truth. ``python -m engine_hooks.sglang.verify`` prints what is found and what is missing here.
 """
 
+import importlib
 import importlib.metadata
 import inspect
 import logging
@@ -58,7 +59,7 @@ def unbound(hooks: Mapping[str, Callable[..., Any]], feature: Feature = Feature.
     problems = []
     for path, hook in hooks.items():
         try:
-            bound = _is_bound(pkgutil.resolve_name(path), hook)
+            bound = _is_bound(_resolve(path), hook)
         except Exception as error:
             problems.append(Problem(feature=feature, path=path, message=f"{path}: {_line(error)}"))
             continue
@@ -91,20 +92,37 @@ def unproven(server_args: Any) -> str:
 
 def _what_is_wrong(target: Target, path: str) -> str:
     try:
-        found = pkgutil.resolve_name(path)
+        found = _resolve(path)
     except Exception as error:  # a broken module raises whatever it likes
         return f"{path}: {_line(error)}"
     if not target.first and not target.has:
         return ""
     try:
         names = list(inspect.signature(found).parameters)
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # a class may make its signature itself
         return f"{path}: its parameters cannot be told: {_line(error)}"
     shown = f"({', '.join(names)})"
     if tuple(names[: len(target.first)]) != target.first:
         return f"{path}: expected the first parameters ({', '.join(target.first)}), found {shown}"
     missing = [name for name in target.has if name not in names]
     return f"{path}: has no parameter {', '.join(missing)}" if missing else ""
+
+
+def _resolve(path: str) -> Any:
+    """What ``path`` names. Raises what is wrong; of a module that is there and cannot be imported, why."""
+    try:
+        return pkgutil.resolve_name(path)
+    except AttributeError as missing:
+        name = ""
+        for part in path.split("."):
+            name = f"{name}.{part}" if name else part
+            try:
+                importlib.import_module(name)
+            except ModuleNotFoundError as error:
+                if error.name == name:  # no module, so an attribute that is not there
+                    break
+                raise
+        raise missing
 
 
 def _is_bound(function: Any, hook: Callable[..., Any]) -> bool:

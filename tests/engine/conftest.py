@@ -1,7 +1,7 @@
 """Fixtures of the engine tests: the real SGLang on this machine's CPU, with and without Penstock's plugin.
 
-An engine takes about 20 s to start, so that one of each kind serves all tests; a test names its programs and
-prompts so that they are its own, and has a nats-server and a daemon of its own.
+An engine takes about 20 s to start, so that one of each kind serves all tests of its version; a test names its
+programs and prompts so that they are its own, and has a nats-server and a daemon of its own.
 """
 
 import subprocess
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from engine_scene import NODE, Bus
 from engine_server import ROOT, EngineServer
+from engine_versions import ENGINES
 from tiny_model import write_tiny_model
 
 
@@ -20,14 +21,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The first test of a kind starts its engine."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.timeout(240))
+            item.add_marker(pytest.mark.timeout(480))
+
+
+@pytest.fixture(scope="session", params=ENGINES[:1])
+def engine_version(request: pytest.FixtureRequest) -> str:
+    """SGLang's version; when it changes, the engines of the one before end."""
+    version: str = request.param
+    return version
 
 
 @pytest.fixture(scope="session")
-def engine_env() -> Path:
+def engine_env(engine_version: str) -> Path:
     """The environment that ``make engine-env`` made. It is needed: without it the test fails."""
     script = ROOT / "scripts" / "engine_env.py"
-    said = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
+    command = [sys.executable, script, "--check", "--version", engine_version]
+    said = subprocess.run(command, capture_output=True, text=True)
     assert said.returncode == 0, f"the engine tests need their environment: {said.stderr.strip()}: make engine-env"
     return Path(said.stdout.strip())
 

@@ -10,6 +10,9 @@ from typing import Any
 import aiohttp
 from support.daemon_process import eventually
 
+REQUEST_TIMEOUT_S = 120.0
+MODE_TIMEOUT_S = 60.0
+
 Messages = list[dict[str, str]]
 
 _SAMPLE = re.compile(r"^(?P<name>[\w:]+)(?:\{[^}]*\})? (?P<value>\S+)$", re.MULTILINE)
@@ -103,7 +106,23 @@ class EngineClient:
             health = await self.penstock()
             return health if health["mode"] == wanted else None
 
-        return await eventually(look, what=f"gate that is {wanted}", timeout_s=15.0)
+        return await eventually(look, what=f"gate that is {wanted}", timeout_s=MODE_TIMEOUT_S)
+
+    async def boot_id(self) -> str:
+        """The daemon that the plugin's gate heard last; empty before the first."""
+        return str((await self.penstock())["daemon"]["boot_id"])
+
+    async def governed_anew(self, before: str) -> Any:
+        """The plugin's health once its gate is governed by another daemon than ``before``.
+
+        The lease of a daemon that is gone goes on for a while, so that the mode alone does not tell.
+        """
+
+        async def look() -> Any:
+            health = await self.penstock()
+            return health if health["mode"] == "governed" and health["daemon"]["boot_id"] != before else None
+
+        return await eventually(look, what="gate that is governed by another daemon", timeout_s=MODE_TIMEOUT_S)
 
     async def flush(self) -> None:
         """Empty the engine's cache; nothing may run."""

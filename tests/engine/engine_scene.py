@@ -11,12 +11,12 @@ from typing import Any
 
 import aiohttp
 import nats
-from engine_client import EngineClient
+from engine_client import REQUEST_TIMEOUT_S, EngineClient
 from engine_server import EngineServer
 from support.daemon_process import DaemonProcess, eventually
 
 from controlplane.core.commands import Command, Pause, Release
-from controlplane.core.events import Event
+from controlplane.core.events import Event, PoolSampled
 from controlplane.wire.codec import decode_events, encode_commands, encode_events
 from controlplane.wire.endpoint import Endpoint, endpoint_path, write_endpoint
 from controlplane.wire.subjects import (
@@ -28,7 +28,7 @@ from controlplane.wire.subjects import (
 )
 
 NODE = "engine-test"
-TIMEOUT_S = 15.0
+TIMEOUT_S = 60.0  # far more than is needed: the machine may be busy
 _FIRST_COMMAND_ID = 1_000_000  # far from a daemon's own
 
 
@@ -148,12 +148,17 @@ class Scene(EngineClient):
 
 
 def play(story: Callable[[Scene], Coroutine[Any, Any, None]], engine: EngineServer, bus: Bus) -> None:
-    """Tell the plugin of the bus and run ``story`` once the gate is governed; a daemon must have been started."""
+    """Tell the plugin of the bus and run ``story`` once both its processes are on it.
+
+    A daemon must have been started: it governs the gate then.
+    """
 
     async def main() -> None:
-        bus.announce()
         async with scene_of(engine, bus) as scene:
-            await scene.mode("governed")
+            before = await scene.boot_id()
+            bus.announce()
+            await scene.governed_anew(before)
+            await scene.until(PoolSampled)  # a scheduler that is heard hears commands, too
             try:
                 await story(scene)
             finally:
@@ -173,7 +178,7 @@ async def scene_of(engine: EngineServer, bus: Bus) -> AsyncIterator[Scene]:
 
     client = await nats.connect(bus.server.url, reconnect_time_wait=0.1, max_reconnect_attempts=-1, error_cb=quiet)
     try:
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as http:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)) as http:
             scene = Scene(engine.url, http, client)
             await scene.listen()
             yield scene
@@ -185,7 +190,7 @@ def talk(story: Callable[[EngineClient], Awaitable[None]], engine: EngineServer)
     """Run ``story`` with a client of an engine, and no bus."""
 
     async def main() -> None:
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as http:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)) as http:
             await story(EngineClient(engine.url, http))
 
     asyncio.run(main())

@@ -8,6 +8,7 @@ from engine_client import EngineClient, Reply
 from engine_load import first_turn, next_turn
 from engine_scene import Bus, Scene, play
 from engine_server import EngineServer
+from engine_versions import on_every_version
 from tiny_model import words
 
 from controlplane.core.events import FirstToken, PoolSampled, TurnEnded, TurnQueued, TurnSubmitted
@@ -34,6 +35,7 @@ async def account(scene: Scene, program_id: str, replies: list[Reply]) -> None:
     assert sorted(told) == sorted(used)
 
 
+@on_every_version
 def test_turns_under_kv_pressure(plugin_engine: EngineServer, bus: Bus) -> None:
     """Six programs of three turns at once need more than the pool, so that some return to a cache that is gone."""
 
@@ -65,6 +67,7 @@ def test_turns_under_kv_pressure(plugin_engine: EngineServer, bus: Bus) -> None:
     play(story, plugin_engine, bus)
 
 
+@on_every_version
 @pytest.mark.parametrize("stream", [False, True])
 def test_every_way_to_ask(plugin_engine: EngineServer, bus: Bus, stream: bool) -> None:
     async def story(scene: Scene) -> None:
@@ -112,6 +115,7 @@ def test_requests_that_name_nobody_are_programs_of_their_own(plugin_engine: Engi
     play(story, plugin_engine, bus)
 
 
+@on_every_version
 def test_a_client_that_leaves_ends_its_turn(plugin_engine: EngineServer, bus: Bus) -> None:
     async def story(scene: Scene) -> None:
         asking = asyncio.ensure_future(scene.chat("leaves", words(300, 40), output_tokens=3000, stream=True))
@@ -125,6 +129,7 @@ def test_a_client_that_leaves_ends_its_turn(plugin_engine: EngineServer, bus: Bu
     play(story, plugin_engine, bus)
 
 
+@on_every_version
 def test_pool_samples_and_the_engines_own_figures(plugin_engine: EngineServer, bus: Bus) -> None:
     async def story(scene: Scene) -> None:
         running = asyncio.ensure_future(scene.chat("pool", words(310, 900), output_tokens=1500))

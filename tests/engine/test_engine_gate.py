@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from engine_scene import Bus, Scene, play
 from engine_server import EngineServer
+from engine_versions import on_every_version
 from tiny_model import words
 
 from controlplane.core.events import (
@@ -28,6 +29,7 @@ async def held(scene: Scene, program_id: str, seed: int, **more: Any) -> "asynci
     return asking
 
 
+@on_every_version
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_program_waits_until_the_one_before_has_ended(
     plugin_engine: EngineServer, bus: Bus, stream: bool
@@ -60,6 +62,7 @@ def test_a_program_waits_until_the_one_before_has_ended(
     play(story, plugin_engine, bus)
 
 
+@on_every_version
 def test_a_client_that_leaves_while_held_never_runs(plugin_engine: EngineServer, bus: Bus) -> None:
     async def story(scene: Scene) -> None:
         running = asyncio.ensure_future(scene.chat("stays", words(410, 60), output_tokens=800))

@@ -5,6 +5,7 @@ import asyncio
 from engine_client import Reply
 from engine_scene import Bus, Scene, play
 from engine_server import EngineServer
+from engine_versions import on_every_version
 from tiny_model import words
 
 from controlplane.core.events import HostSampled, ProgramEnded, ToolEnded, ToolStarted, TurnEnded, TurnQueued
@@ -33,6 +34,7 @@ async def agent(scene: Scene, number: int) -> list[Reply]:
     return replies
 
 
+@on_every_version
 def test_agents_under_mars_all_end_and_no_hook_fails(plugin_engine: EngineServer, bus: Bus) -> None:
     async def story(scene: Scene) -> None:
         await scene.until(HostSampled)

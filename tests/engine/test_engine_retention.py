@@ -3,12 +3,14 @@
 from engine_load import PROMPT_TOKENS, fill, first_turn, next_turn
 from engine_scene import Bus, Scene, play
 from engine_server import EngineServer
+from engine_versions import on_every_version
 
-from controlplane.core.commands import Demote, Discard, Prefetch, Release, Retain
+from controlplane.core.commands import Demote, Discard, Label, Prefetch, Release, Retain
 from controlplane.core.events import CommandApplied, CommandRejected, PoolSampled
 from controlplane.core.types import seconds
 
 
+@on_every_version
 def test_a_retained_programs_next_turn_hits_where_stock_misses(plugin_engine: EngineServer, bus: Bus) -> None:
     async def story(scene: Scene) -> None:
         messages = await first_turn(scene, "kept", seed=500)
@@ -38,6 +40,7 @@ def test_a_released_programs_next_turn_misses_again(plugin_engine: EngineServer,
     play(story, plugin_engine, bus)
 
 
+@on_every_version
 def test_a_discarded_programs_next_turn_misses_at_once(plugin_engine: EngineServer, bus: Bus) -> None:
     async def story(scene: Scene) -> None:
         other = await first_turn(scene, "other", seed=540)
@@ -63,17 +66,18 @@ def test_a_retained_program_can_be_discarded(plugin_engine: EngineServer, bus: B
     play(story, plugin_engine, bus)
 
 
+@on_every_version
 def test_a_pin_ends_by_itself(plugin_engine: EngineServer, bus: Bus) -> None:
     """The engine is idle meanwhile: nothing but its own clock can end the pin."""
 
     async def story(scene: Scene) -> None:
         messages = await first_turn(scene, "brief", seed=560)
         (command_id,) = await scene.say(Retain(program_id="brief", ttl_ns=seconds(1.5)))
-        await scene.until(CommandApplied, command_id=command_id)
-        pinned = await scene.until(PoolSampled, where=lambda event: event.retained_blocks >= PROMPT_TOKENS)
+        applied = await scene.until(CommandApplied, command_id=command_id)
         expired = await scene.until(
-            PoolSampled, where=lambda event: event.sequence > pinned.sequence and not event.retained_blocks
+            PoolSampled, where=lambda event: event.sequence > applied.sequence and not event.retained_blocks
         )
+        assert expired.at_ns - applied.at_ns > seconds(1.4), "it was pinned in every sample before"
         assert expired.free_blocks + expired.evictable_blocks == expired.total_blocks
         await fill(scene, seed=570)
         assert (await next_turn(scene, "brief", messages)).cached_tokens == 0
@@ -82,6 +86,7 @@ def test_a_pin_ends_by_itself(plugin_engine: EngineServer, bus: Bus) -> None:
     play(story, plugin_engine, bus)
 
 
+@on_every_version
 def test_pins_yield_to_a_turn_that_needs_the_room(plugin_engine: EngineServer, bus: Bus) -> None:
     """MARS §4.3: pinned contexts are reclaimed before any running turn is retracted."""
 
@@ -116,14 +121,17 @@ def test_pins_stay_within_their_budget(plugin_engine: EngineServer, bus: Bus) ->
 def test_what_cannot_be_done_here_is_rejected_with_its_reason(plugin_engine: EngineServer, bus: Bus) -> None:
     async def story(scene: Scene) -> None:
         await first_turn(scene, "known", seed=600)
-        demote, prefetch, unknown, nothing = await scene.say(
+        demote, prefetch, label, unknown, nothing = await scene.say(
             Demote(program_id="known"),
             Prefetch(program_id="known"),
+            Label(program_id="known", label="busy"),
             Retain(program_id="never-seen", ttl_ns=seconds(1)),
             Discard(program_id="never-seen"),
         )
         for command_id in (demote, prefetch):
-            assert "not supported" in (await scene.until(CommandRejected, command_id=command_id)).reason
+            reason = (await scene.until(CommandRejected, command_id=command_id)).reason
+            assert reason == "host memory is off: start SGLang with --enable-hierarchical-cache"
+        assert "not supported" in (await scene.until(CommandRejected, command_id=label)).reason
         for command_id in (unknown, nothing):
             assert (await scene.until(CommandRejected, command_id=command_id)).reason
 
@@ -131,6 +139,7 @@ def test_what_cannot_be_done_here_is_rejected_with_its_reason(plugin_engine: Eng
     play(story, plugin_engine, bus)
 
 
+@on_every_version
 def test_a_flush_of_the_cache_with_a_live_pin_does_no_harm(plugin_engine: EngineServer, bus: Bus) -> None:
     async def story(scene: Scene) -> None:
         messages = await first_turn(scene, "flushed", seed=610)

@@ -93,8 +93,9 @@ class SglangDouble:
         path = target.paths[0]
         names = target.first or target.has
         if path.rpartition(".")[2][0].isupper():
-            names = ("self", *names)
-        self.set(path, made_function(names))
+            self._owner(path).__init__ = made_function(("self", *names))  # it may have methods already
+        else:
+            self.set(path, made_function(names))
 
     def set(self, path: str, value: Any) -> None:
         owner_path, _, name = path.rpartition(".")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from controlplane.core.types import seconds
+from engine_hooks.sglang.contexts import Contexts
 from engine_hooks.sglang.engine_view import Lock, PoolTokens
 from engine_hooks.sglang.pins import Pins
 
@@ -41,10 +42,10 @@ class ViewDouble:
 
 def pins(budget_ratio: float = 0.5, **contexts: int) -> tuple[Pins, ViewDouble]:
     view: Any = ViewDouble(**contexts)
-    made = Pins(view, budget_ratio)
+    known = Contexts()
     for key in contexts:
-        made.remember(key, key)
-    return made, view
+        known.remember(key, key, 0)
+    return Pins(view, known, budget_ratio), view
 
 
 def test_a_retained_context_is_locked_until_released() -> None:
@@ -65,9 +66,9 @@ def test_retaining_again_replaces_the_deadline_and_locks_once() -> None:
 
 
 def test_what_cannot_be_retained_is_told() -> None:
-    p, view = pins(a=100)
+    p, view = pins(a=100, gone=100)
+    del view.contexts["gone"]
     assert p.retain("stranger", 1) == "no turn of it ended here"
-    p.remember("gone", "gone")
     assert p.retain("gone", 1) == "nothing of it is cached any more"
     assert view.locked == []
 
@@ -114,11 +115,13 @@ def test_after_a_reset_of_the_tree_no_old_handle_is_used() -> None:
     p.expire()
     assert not p.release("a")
     assert not p.reclaim(TOTAL)
+    assert p.retain("a", 1) == "no turn of it ended here"
 
 
-def test_only_the_latest_contexts_are_remembered() -> None:
-    p, _ = pins()
-    for number in range(5000):
-        p.remember(str(number), str(number))
-    assert p.retain("0", 1) == "no turn of it ended here"
-    assert p.retain("4999", 1) == "nothing of it is cached any more"
+def test_who_is_pinned_is_told() -> None:
+    p, _ = pins(a=100, b=100, c=100)
+    p.retain("a", seconds(60))
+    p.retain("c", seconds(60))
+    assert set(p.programs) == {"a", "c"}
+    p.release("a")
+    assert set(p.programs) == {"c"}

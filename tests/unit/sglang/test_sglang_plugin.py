@@ -3,6 +3,7 @@
 import asyncio
 import json
 import multiprocessing
+import os
 import types
 from collections.abc import Callable
 from typing import Any
@@ -13,8 +14,9 @@ from sglang_double import GenerateReqInput, SglangDouble
 from controlplane.core.commands import Admit, Retain, StateRequest
 from controlplane.core.events import CommandApplied, Event, PublisherState, TurnQueued
 from controlplane.emit.emitter import Emitter
-from controlplane.gate import Gate, GateMiddleware
-from engine_hooks.sglang import plugin, scheduler_side
+from controlplane.gate import Gate, GateMiddleware, HealthPage
+from engine_hooks.sglang import board, plugin, scheduler_side
+from engine_hooks.sglang.board import VARIABLE as BOARD
 from engine_hooks.sglang.http_side import HttpSide
 from engine_hooks.sglang.settings import PluginMode, Settings
 from engine_hooks.sglang.targets import ADD_MIDDLEWARE, GENERATE, TERMINATE
@@ -35,6 +37,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in VARIABLES:
         monkeypatch.delenv(f"PENSTOCK_{name}", raising=False)
     monkeypatch.setattr(Emitter, "start", lambda self: None)  # no bus here; the thread has tests of its own
+    monkeypatch.setenv(BOARD, "")
 
 
 def registered(sglang: SglangDouble) -> set[str]:
@@ -60,7 +63,8 @@ def test_in_a_scheduler_process_there_is_no_gate(sglang: SglangDouble, monkeypat
 def test_a_probe_labels_requests_but_holds_none(sglang: SglangDouble, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_PLUGIN", "probe")
     plugin.register()
-    assert sglang.app.middlewares == []
+    ((middleware, _),) = sglang.app.middlewares
+    assert middleware is HealthPage
     assert "generate_request" in registered(sglang)
     assert "process_batch_result" in registered(sglang)
 
@@ -151,7 +155,7 @@ def started(sglang: SglangDouble) -> tuple[HttpSide, GateMiddleware, list[Event]
 class Exchange:
     """One request to the middleware."""
 
-    def __init__(self, app: GateMiddleware, path: str, method: str = "POST") -> None:
+    def __init__(self, app: GateMiddleware | HealthPage, path: str, method: str = "POST") -> None:
         self.sent: list[Any] = []
         scope = {"type": "http", "method": method, "path": path, "headers": [(b"x-session-id", b"p")]}
         self._inbound: asyncio.Queue[Any] = asyncio.Queue()
@@ -170,7 +174,7 @@ class Exchange:
         return json.loads(self.sent[1]["body"])
 
 
-async def health(app: GateMiddleware) -> Any:
+async def health(app: GateMiddleware | HealthPage) -> Any:
     exchange = Exchange(app, "/penstock/health", "GET")
     await exchange.task
     return exchange.json
@@ -194,6 +198,46 @@ def test_without_a_daemon_everything_passes_and_health_says_passive(sglang: Sgla
         assert told["mode"] == "passive"
         assert told["plugin"]["passive_because"] == ""
         assert told["emitter"]["connected"] is False
+
+    asyncio.run(story())
+
+
+def test_what_the_scheduler_tells_is_shown(sglang: SglangDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        _, app, _ = started(sglang)
+        assert (await health(app))["scheduler"] is None
+        told: list[Any] = []
+        monkeypatch.setattr(multiprocessing, "current_process", lambda: types.SimpleNamespace(name="Spawn-1"))
+        monkeypatch.setattr(board, "post", told.append)
+        plugin.register()
+        file = os.open(os.environ[BOARD], os.O_WRONLY)
+        os.pwrite(file, json.dumps(told[0]()).encode(), 0)
+        os.close(file)
+        assert (await health(app))["scheduler"] == {"hook_failures": {}, "emitter": None}
+
+    asyncio.run(story())
+
+
+def test_a_probe_serves_its_health_and_nothing_else(sglang: SglangDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_PLUGIN", "probe")
+
+    async def served(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b'"the engine"'})
+
+    async def story() -> None:
+        plugin.register()
+        sglang.registry.apply_hooks()
+        ((_, options),) = sglang.app.middlewares
+        app = HealthPage(served, **options)
+        told = await health(app)
+        assert (told["mode"], told["plugin"]["mode"], told["scheduler"]) == ("probe", "probe", None)
+        assert told["plugin"]["passive_because"] == ""
+        exchange = Exchange(app, "/generate")
+        await exchange.task
+        assert exchange.json == "the engine"
+        sglang.app.server_args.tp_size = 2
+        assert "tp_size=2" in (await health(app))["plugin"]["passive_because"]
 
     asyncio.run(story())
 

@@ -22,6 +22,7 @@ def test_every_setting_comes_from_its_variable(tmp_path: Path) -> None:
             "PENSTOCK_NATS_URL": "nats://host:1",
             "PENSTOCK_STATE_DIR": str(tmp_path),
             "PENSTOCK_PIN_BUDGET_RATIO": "0.25",
+            "PENSTOCK_PLUGIN_TIMING": "1",
             "PENSTOCK_GATE_HOLD_S": "1.5",
             "PENSTOCK_GATE_MAX_HELD": "7",
             "PENSTOCK_GATE_MAX_HELD_MIB": "2",
@@ -32,6 +33,7 @@ def test_every_setting_comes_from_its_variable(tmp_path: Path) -> None:
     assert (settings.node, settings.state_dir, settings.pin_budget_ratio) == ("n1", tmp_path, 0.25)
     assert (settings.gate.hold_ns, settings.gate.max_held, settings.gate.keep_ns) == (seconds(1.5), 7, 0)
     assert settings.gate.max_held_bytes == 2 << 20
+    assert settings.timed
     assert settings.bus() == "nats://host:1"
 
 
@@ -47,6 +49,7 @@ def test_only_a_plugin_that_is_on_obeys(mode: str, obeys: bool) -> None:
         ("PENSTOCK_NODE", "a b", "letters, digits"),
         ("PENSTOCK_PIN_BUDGET_RATIO", "1.5", "0 <= pin_budget_ratio <= 1, got 1.5"),
         ("PENSTOCK_PIN_BUDGET_RATIO", "nan", "expected a number"),
+        ("PENSTOCK_PLUGIN_TIMING", "yes", "expected 0 or 1, got 'yes'"),
         ("PENSTOCK_GATE_HOLD_S", "soon", "expected a number, got 'soon'"),
         ("PENSTOCK_GATE_HOLD_S", "0", "1 <= hold_ns"),
         ("PENSTOCK_GATE_KEEP_S", "-1", "0 <= keep_ns"),

@@ -1,5 +1,6 @@
 """What is found and missing in an SGLang, and whether hooks were bound."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -57,6 +58,21 @@ def test_a_parameter_that_is_missing_is_named(sglang: SglangDouble) -> None:
     assert [problem.message for problem in verify()] == [
         "sglang.srt.mem_cache.radix_cache.RadixKey: has no parameter extra_key"
     ]
+
+
+def test_a_module_that_cannot_be_imported_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not that its parent lacks it, which would look like another version of SGLang."""
+    package = tmp_path / "half_an_engine"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "scheduler.py").write_text("import a_library_that_is_not_there")
+    monkeypatch.syspath_prepend(tmp_path)
+    for path, told in {
+        "half_an_engine.scheduler.run": "No module named 'a_library_that_is_not_there'",
+        "half_an_engine.policy.run": "module 'half_an_engine' has no attribute 'policy'",
+    }.items():
+        (problem,) = verify([Target(feature=Feature.PROBE, paths=(path,))])
+        assert problem.message == f"{path}: {told}"
 
 
 def test_problems_are_logged_with_what_stays_off(caplog: pytest.LogCaptureFixture, sglang: SglangDouble) -> None:

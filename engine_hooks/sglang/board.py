@@ -1,0 +1,77 @@
+"""A notice board: what the scheduler's process tells of itself, for the health page of the HTTP process.
+
+It is a piece of memory that belongs to the HTTP process and ends with it. The scheduler's process, its child, finds
+it by an environment variable and writes on it once a second, from a thread of its own.
+"""
+
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from controlplane.emit.emitter import Emitter
+from engine_hooks.sglang.guard import Guard, log
+
+VARIABLE = "PENSTOCK_PLUGIN_BOARD"
+_SIZE_BYTES = 1 << 16
+_READS = 3  # one that meets a write in progress makes no sense
+_PASSWORD = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+
+
+class Board:
+    """The board, as the HTTP process has it."""
+
+    def __init__(self) -> None:
+        self._file = os.memfd_create("penstock-board")
+        os.environ[VARIABLE] = f"/proc/{os.getpid()}/fd/{self._file}"
+
+    def read(self) -> Any:
+        """What was written last; None if that is nothing."""
+        for _ in range(_READS):
+            data = os.pread(self._file, _SIZE_BYTES, 0)
+            try:
+                return json.loads(data)
+            except ValueError:
+                continue
+        return None
+
+
+def post(tell: Callable[[], object], *, every_s: float = 1.0) -> threading.Thread | None:
+    """Write what ``tell`` says on the parent's board, now and then again; None where there is no board.
+
+    An error ends that and nothing else.
+    """
+    path = os.environ.get(VARIABLE, "")
+    if not path:
+        return None
+    thread = threading.Thread(target=_post, args=(path, tell, every_s), name="penstock-board", daemon=True)
+    thread.start()
+    return thread
+
+
+def _post(path: str, tell: Callable[[], object], every_s: float) -> None:
+    try:
+        file = os.open(path, os.O_WRONLY)
+        while True:
+            text = json.dumps(tell()).encode()
+            if len(text) <= _SIZE_BYTES:
+                os.pwrite(file, text.ljust(_SIZE_BYTES), 0)
+            time.sleep(every_s)
+    except Exception as error:
+        log.warning("penstock: the health page says nothing of the scheduler: %s", error)
+
+
+def account(guard: Guard, emitter: Emitter | None) -> dict[str, object]:
+    """What a health page shows of one process. No password of the bus is in it."""
+    told: dict[str, object] = {"hook_failures": dict(guard.failures), "emitter": None}
+    if guard.times:
+        told["hook_times"] = {name: asdict(spent) for name, spent in list(guard.times.items())}
+    if emitter is not None:
+        stats = asdict(emitter.stats)
+        stats["last_error"] = _PASSWORD.sub("***", stats["last_error"])
+        told["emitter"] = stats
+    return told

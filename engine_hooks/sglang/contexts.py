@@ -1,0 +1,60 @@
+"""The contexts that programs left in the radix tree: what can be pinned, discarded or evicted by name."""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+_MOST_CONTEXTS = 4096
+_MOST_PARKED = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A program's last context: its radix key, and how many tokens that has."""
+
+    key: Any
+    tokens: int
+    used_ns: int
+
+
+class Contexts:
+    """By program, least recently used first. The oldest are forgotten beyond 4096: the engine's own order holds."""
+
+    def __init__(self) -> None:
+        self._contexts: OrderedDict[str, Context] = OrderedDict()
+        self._parked: OrderedDict[str, None] = OrderedDict()
+
+    def remember(self, program_id: str, key: Any, now_ns: int) -> None:
+        """A turn of the program ended and left its context in the tree."""
+        self._contexts[program_id] = Context(key, len(key), now_ns)
+        self._contexts.move_to_end(program_id)
+        if len(self._contexts) > _MOST_CONTEXTS:
+            self._contexts.popitem(last=False)
+
+    def find(self, program_id: str) -> Context | None:
+        """The program's last context, if a turn of it ended here."""
+        return self._contexts.get(program_id)
+
+    def forget(self, program_id: str) -> None:
+        """Nothing of it is in the tree any more."""
+        self._contexts.pop(program_id, None)
+
+    def forget_all(self) -> None:
+        """The tree was reset."""
+        self._contexts.clear()
+
+    def park(self, program_id: str, parked: bool) -> None:
+        """The program ended or was paused, so that nobody waits for its context; or it was let in again."""
+        if not parked:
+            self._parked.pop(program_id, None)
+            return
+        self._parked[program_id] = None
+        if len(self._parked) > _MOST_PARKED:
+            self._parked.popitem(last=False)
+
+    def is_parked(self, program_id: str) -> bool:
+        return program_id in self._parked
+
+    def __iter__(self) -> Iterator[tuple[str, Context]]:
+        return iter(self._contexts.items())

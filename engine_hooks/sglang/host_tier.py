@@ -1,0 +1,244 @@
+"""Host memory behind SGLang's KV pool (HiCache): what the plugin reads of it and moves to and from it.
+
+Everything that depends on SGLang's version is here. Only 0.5.21's unified tree is known: on others ``problem`` says
+so and nothing is moved. Everything runs in the scheduler's thread, and nothing waits for a copy to end.
+
+Two dangers that the code below is shaped by. A node that is no evictable leaf must not be evicted, the core panics
+and ends the scheduler: so only nodes that the engine itself lists as candidates are. And a batch may run before a
+load has ended, on memory that is not written yet: so such a batch is told to wait for it, layer by layer, as for a
+load of its own.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine_hooks.sglang.engine_view import EngineView
+from engine_hooks.sglang.targets import TARGETS, Feature
+from engine_hooks.sglang.verify import report_problems, sglang_version, verify
+
+OFF = "host memory is off: start SGLang with --enable-hierarchical-cache"
+NOTHING_HERE = "nothing of it is on the device"
+_ALL = 1 << 40  # tokens: more than any pool has
+_SPARE_TOKENS = 64  # left to each running request while a load holds its pages
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node of the tree that is on the device, with its tokens: from ``start`` to ``end`` of the key."""
+
+    handle: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """How far a move got: ``tokens`` have left the device. It may be tried again if it ``waits``."""
+
+    tokens: int = 0
+    waits: bool = False
+    problem: str = ""
+
+
+class HostTier:
+    """HiCache of one scheduler."""
+
+    def __init__(self, view: EngineView) -> None:
+        self._view = view
+        self._lacks = ""
+        self._loading: tuple[Any, int] = (None, -1)  # our last load: its node, and the engine's index of it
+        if view.has_host_tier:
+            missing = verify(target for target in TARGETS if target.feature is Feature.HOST)
+            report_problems(missing)
+            self._lacks = missing[0].message if missing else ""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether SGLang was started with it."""
+        return self._view.has_host_tier
+
+    @property
+    def problem(self) -> str:
+        """Why nothing can be moved here; empty if it can."""
+        tree = self._view.tree
+        if not self.is_on:
+            return OFF
+        if self._lacks or not hasattr(tree, "tree_core"):
+            lacks = self._lacks or f"its tree is {type(tree).__name__}"
+            return f"moving to host memory is not supported with SGLang {sglang_version()}: {lacks}"
+        if tree.cache_controller is None or tree.linker is not None:
+            return "no host memory is attached to the tree"
+        if tree.host_memory_mode != "cache":
+            return "host memory is a buffer only here: --hicache-host-memory-mode cache would keep contexts in it"
+        if [component.name for component in tree.tree_components] != ["FULL"] or tree.tree_core.is_eagle:
+            return "only models with plain attention, without EAGLE, can be moved to host memory yet"
+        return ""
+
+    def pool(self) -> tuple[int, int]:
+        """Tokens that host memory holds at most, and those in use; zeros without it. Two counters, O(1)."""
+        controller = getattr(self._view.tree, "cache_controller", None) if self.is_on else None
+        if controller is None:
+            return 0, 0
+        pool = controller.mem_pool_host
+        total = int(getattr(pool, "logical_size", pool.size))
+        return total, total - int(pool.available_size())
+
+    # Device to host
+
+    def demote(self, key: Any, others: Iterable[Any]) -> Move:
+        """Move ``key``'s own part to host memory: what no key of ``others`` begins with too.
+
+        A copy to the host is made first where there is none yet. While it runs the move waits: call again at a
+        later step.
+        """
+        path = self._path(key)
+        own = _own(key, others, path)
+        if not own:
+            return Move(problem="all of it is shared with other programs" if path else NOTHING_HERE)
+        tree = self._view.tree
+        if not all(tree.is_backuped(node.handle) for node in own):
+            # Written through, a node's copy needs its parents'; written back, it stands alone.
+            self._copy(own if tree.is_write_back else path)
+            if not all(tree.is_backuped(node.handle) for node in own):
+                return Move(problem="no room in host memory")
+        return self._leave(own)
+
+    def discard(self, key: Any, others: Iterable[Any]) -> Move:
+        """Free ``key``'s own part on the device, copied to the host or not. Host copies fall to the host's LRU."""
+        own = _own(key, others, self._path(key))
+        return self._leave(own, drop=True) if own else Move()
+
+    def _leave(self, own: Sequence[Node], *, drop: bool = False) -> Move:
+        tokens = self._evict([node.handle for node in own], drop=drop)
+        if tokens < own[-1].end - own[0].start and self._view.tree.ongoing_write_through:
+            return Move(tokens=tokens, waits=True)  # a copy that has not ended holds its node
+        return Move(tokens=tokens, problem="" if tokens else "a running turn or a pin holds it")
+
+    def _path(self, key: Any) -> list[Node]:
+        """The nodes on the device that lie wholly on ``key``'s path, from the root; reads only, splits nothing.
+
+        Each match with a longer beginning of the key tells where one more node ends.
+        """
+        core, page_tokens = self._view.tree.tree_core, self._view.page_tokens
+        nodes: list[Node] = []
+        most_tokens = core.match_full_device_prefix(key)[0]
+        end = 0
+        while end < most_tokens:
+            matched, handle, node_end = core.match_full_device_prefix(key[: end + page_tokens])
+            if matched <= end or node_end > most_tokens:
+                break  # a node that goes on otherwise than the key is not this program's
+            nodes.append(Node(int(handle), end, int(node_end)))
+            end = int(node_end)
+        return nodes
+
+    def _copy(self, nodes: Sequence[Node]) -> None:
+        """Begin to copy to the host what has no copy there, parents first. The engine locks it meanwhile."""
+        from sglang.srt.mem_cache.unified_cache.cache_action import BackupKV
+
+        tree = self._view.tree
+        missing = [node.handle for node in nodes if not tree.is_backuped(node.handle)]
+        tree._execute_and_commit_kv_backup(BackupKV(missing))
+        tree.flush_pending_backups()
+
+    def _evict(self, handles: Sequence[int], *, drop: bool) -> int:
+        """Evict these nodes, from the last on, as far as the engine lists them as candidates; the tokens freed.
+
+        One walk through the candidates: a node's parent is listed once the node has gone.
+        """
+        from sglang.srt.mem_cache.unified_cache.components import ComponentType
+
+        tree, full = self._view.tree, ComponentType.FULL
+        tracker = dict.fromkeys(tree.tree_components, 0)
+        wanted = list(handles)
+        tree.tree_core.evict_device_start(full, _ALL)
+        try:
+            while wanted:
+                handle, progress = tree._evict_device_next_node(full, tracker)
+                if handle is None and not progress:
+                    break
+                if handle != wanted[-1]:
+                    continue
+                wanted.pop()
+                # Without a copy and written back the engine would copy it first, and leaves it as it is.
+                uncopied = tree._evict_device_leaf(handle, tracker) is not None
+                if uncopied and not (drop and tree._drop_subtree_no_host(handle, tracker)):
+                    break
+        finally:
+            tree.tree_core.evict_device_end(full)
+        return int(tracker[full])
+
+    # Host to device
+
+    @property
+    def loads(self) -> bool:
+        """Whether a load to the device is under way, whoever began it."""
+        controller = self._view.tree.cache_controller
+        return bool(self._view.tree.ongoing_load_back or controller.load_queue or controller.ack_load_queue)
+
+    def load_back(self, key: Any) -> str:
+        """Prepare to load what of ``key`` lies on the host alone; the reason if that cannot be done.
+
+        ``start_loading`` starts all that were prepared. Neither may be called while the engine ``loads``: it keeps
+        three loads at most and would end on a fourth.
+        """
+        from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams
+
+        tree, pool = self._view.tree, self._view.pool()
+        found = tree.match_prefix(MatchPrefixParams(key=key))
+        tokens = int(found.host_hit_length)
+        if tokens == 0:
+            return "nothing of it lies on the host alone"
+        spare_tokens = len(self._view.scheduler.running_batch.reqs) * max(_SPARE_TOKENS, self._view.page_tokens)
+        room_tokens = pool.free + pool.evictable - spare_tokens
+        if tokens > room_tokens:
+            return f"no room on the device: it needs {tokens} tokens and {max(0, room_tokens)} could be had"
+        if not tree.load_back(found.best_match_node, mem_quota=room_tokens):
+            return "no room on the device, or too little of it lies on the host"
+        self._loading = (found.best_match_node, -1)
+        return ""
+
+    def start_loading(self) -> None:
+        """Start what ``load_back`` prepared."""
+        anchor, _ = self._loading
+        self._loading = (anchor, int(self._view.tree.ready_to_load_host_cache()))
+
+    def hold_back(self, batch: Any) -> None:
+        """Make a prefill batch wait for our load, if one is under way and it has none of its own to wait for.
+
+        Loads run in the order in which they began: one that waits for a later load has waited for ours.
+        """
+        anchor, index = self._loading
+        if index < 0:
+            return
+        if anchor not in self._view.tree.ongoing_load_back:
+            self._loading = (None, -1)
+        elif batch.hicache_consumer_index < 0:
+            batch.hicache_consumer_index = index
+
+    def forget_all(self) -> None:
+        """The tree was reset."""
+        self._loading = (None, -1)
+
+
+def _own(key: Any, others: Iterable[Any], path: Sequence[Node]) -> Sequence[Node]:
+    """The nodes at the end of ``path`` that no other key leads through."""
+    shared = shared_tokens(key, others, [node.end for node in path])
+    return [node for node in path if node.end > shared]
+
+
+def shared_tokens(key: Any, others: Iterable[Any], ends: Sequence[int]) -> int:
+    """The last of ``ends``, ascending, up to which another key begins as ``key`` does; 0 if none."""
+    shared = 0
+    for other in others:
+        while shared < len(ends) and _begins_alike(key, other, ends[shared]):
+            shared += 1
+    return ends[shared - 1] if shared else 0
+
+
+def _begins_alike(key: Any, other: Any, tokens: int) -> bool:
+    if len(other) < tokens or (key.extra_key, key.cache_salt) != (other.extra_key, other.cache_salt):
+        return False
+    if other.token_ids[tokens - 1] != key.token_ids[tokens - 1]:
+        return False  # nearly all that differ do so here: this keeps thousands of contexts cheap
+    return bool(other.token_ids[:tokens] == key.token_ids[:tokens])

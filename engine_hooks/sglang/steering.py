@@ -1,0 +1,211 @@
+"""The daemon's two policies inside the engine: in which order turns are scheduled, and whose cache goes first.
+
+**Paper**: MARS §4.3, Priority-Aware Coordinator and Opportunistic Co-Scheduler. The decisions are those of
+``controlplane.core``, the same that the simulator runs; here are only the engine's figures and handles. Policies
+come with the daemon's heartbeat and hold for its lease: without a daemon the engine works as it always did.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from controlplane.core.engine_policies import STOCK, EnginePolicies, loads
+from controlplane.core.errors import RemoteEventError
+from controlplane.core.policies import EngineShape, QueuedCall, Resident
+from controlplane.core.service import ServiceWindow
+from engine_hooks.sglang.contexts import Contexts
+from engine_hooks.sglang.engine_view import EngineView
+from engine_hooks.sglang.guard import log
+
+_RESERVE_TOKENS = 8  # SGLang's own slack per admission
+
+
+class Beat(Protocol):
+    """What is read of a heartbeat."""
+
+    @property
+    def lease_ttl_ns(self) -> int: ...
+    @property
+    def engine_policies(self) -> str: ...
+
+
+class Steering:
+    """Runs the engine policies in the scheduler's thread; ``heard`` alone may be called in another.
+
+    ``program_of(request)`` names a request's program.
+    """
+
+    def __init__(
+        self,
+        view: EngineView,
+        contexts: Contexts,
+        program_of: Callable[[Any], str],
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._view = view
+        self._contexts = contexts
+        self._program_of = program_of
+        self._now_ns = now_ns
+        self._heard: tuple[str, int] = ("", 0)  # the policies' text, and until when they hold
+        self._text = ""
+        self._use(STOCK)
+
+    @property
+    def policies(self) -> EnginePolicies:
+        """Those that hold now."""
+        return self._policies
+
+    def heard(self, beat: Beat) -> None:
+        """A heartbeat of the daemon, in the emitter's thread: one assignment, so no lock."""
+        self._heard = (beat.engine_policies, self._now_ns() + beat.lease_ttl_ns)
+
+    def step(self) -> None:
+        """A scheduling step begins: take up what was heard, or give it up when the lease is over."""
+        text, until_ns = self._heard
+        if text and self._now_ns() > until_ns:
+            text = ""
+        if text == self._text:
+            return
+        self._text = text
+        try:
+            self._use(loads(text))
+        except RemoteEventError as error:  # of another version: told once, and not tried again
+            self._use(STOCK)
+            log.warning("penstock: the engine keeps its own policies: %s", error)
+        else:
+            log.info("penstock: engine policies: %s", text or "the engine's own")
+
+    def _use(self, policies: EnginePolicies) -> None:
+        self._policies = policies
+        self._priority_state = policies.priority.initial()
+        self._memory_state = policies.memory.initial()
+        self._served = ServiceWindow(policies.priority.window_ns)
+
+    def shape(self) -> EngineShape:
+        """The engine's sizes now: operators may change the chunk while it runs."""
+        view, page_tokens = self._view, self._view.page_tokens
+        return EngineShape(
+            pool_blocks=max(1, int(view.scheduler.max_total_num_tokens) // page_tokens),
+            block_tokens=page_tokens,
+            chunk_tokens=view.chunk_tokens,
+        )
+
+    # The queue
+
+    def served(self, program_id: str, tokens: int) -> None:
+        """The engine prefilled or decoded ``tokens`` for the program."""
+        self._served.add(program_id, tokens, self._now_ns())
+
+    def arrived(self) -> None:
+        """A request joins the engine's queue, perhaps to overtake: what found no room must be asked again.
+
+        Once its first waiting request found no room, SGLang looks at no other until a running one ends.
+        """
+        if not isinstance(self._policies.priority, type(STOCK.priority)):
+            self._view.scheduler.running_batch.batch_is_full = False
+
+    def order(self, waiting_queue: list[Any], ranks: dict[str, int], queued_ns: Callable[[Any], int]) -> None:
+        """Sort the engine's queue in place. ``ranks``: SetPriority's; ``queued_ns`` tells when a request came."""
+        stock = isinstance(self._policies.priority, type(STOCK.priority))
+        if len(waiting_queue) < 2 or (stock and not ranks):
+            return
+        if stock:  # the engine's own order, but for the ranks
+            waiting_queue.sort(key=lambda request: ranks.get(self._program_of(request), 0))
+            return
+        now_ns = self._now_ns()
+        by_turn = {request.rid: request for request in waiting_queue}
+        if len(by_turn) < len(waiting_queue):
+            return  # two requests of one name: nobody may be lost
+        calls = [self._call(request, ranks, queued_ns(request), now_ns) for request in waiting_queue]
+        self._priority_state, ordered = self._policies.priority.order(
+            self._priority_state, calls, self.shape(), now_ns
+        )
+        waiting_queue[:] = [by_turn[call.turn_id] for call in ordered]
+
+    def _call(self, request: Any, ranks: dict[str, int], queued_ns: int, now_ns: int) -> QueuedCall:
+        program_id = self._program_of(request)
+        tokens = len(request.origin_input_ids) + len(request.output_ids)
+        return QueuedCall(
+            turn_id=request.rid,
+            program_id=program_id,
+            queued_at_ns=queued_ns,
+            footprint_blocks=self._view.blocks(tokens),
+            priority=ranks.get(program_id, 0),
+            served_tokens=self._served.tokens(program_id, now_ns),
+            retracted=bool(request.output_ids),
+        )
+
+    # The memory
+
+    def evict(self, needed_tokens: int, busy: Iterable[str]) -> int:
+        """Evict contexts by name until ``needed_tokens`` are freed; what was freed, the engine sees to the rest.
+
+        ``busy``: programs with a running turn or a pin.
+        """
+        if isinstance(self._policies.memory, type(STOCK.memory)) or self._view.has_host_tier:
+            return 0
+        now_ns, shape, passed = self._now_ns(), self.shape(), frozenset(busy)
+        needed_blocks = self._view.blocks(needed_tokens)
+        candidates = (
+            Resident(
+                program_id=name,
+                blocks=self._view.blocks(context.tokens),
+                last_used_ns=context.used_ns,
+                level=self._policies.priority.level(
+                    self._view.blocks(context.tokens), self._served.tokens(name, now_ns), shape
+                ),
+                parked=self._contexts.is_parked(name),
+            )
+            for name, context in self._contexts
+            if name not in passed
+        )
+        self._memory_state, fit = self._policies.memory.fit(
+            self._memory_state, needed_blocks, needed_blocks, needed_blocks, candidates, now_ns
+        )
+        freed_tokens = 0
+        for name, blocks in fit.victims:
+            freed_tokens += self._evict_tail(name, blocks * shape.block_tokens)
+            if freed_tokens >= needed_tokens:
+                break
+        return freed_tokens
+
+    def _evict_tail(self, program_id: str, tokens: int) -> int:
+        context = self._contexts.find(program_id)
+        if context is None:
+            return 0
+        freed_tokens = self._view.evict_tail(context.key, tokens)
+        if freed_tokens < tokens:
+            self._contexts.forget(program_id)  # the rest is shared, or was gone already
+        return freed_tokens
+
+    def chunk(self, budget: Any, admitted: Iterable[Any], wanted_tokens: int) -> int:
+        """How much of a prefill that does not fit may run now, in whole blocks; 0: none of it.
+
+        ``admitted``: requests that this pass has scheduled already.
+        """
+        memory = self._policies.memory
+        if not memory.shrinks:
+            return 0
+        shape = self.shape()
+        wanted = self._view.blocks(wanted_tokens)
+        room = max(0, self._room_tokens(budget, admitted) // shape.block_tokens)
+        self._memory_state, fit = memory.fit(
+            self._memory_state, wanted, max(0, wanted - room), shape.floor_blocks, (), self._now_ns()
+        )
+        return fit.chunk_blocks * shape.block_tokens
+
+    def _room_tokens(self, budget: Any, admitted: Iterable[Any]) -> int:
+        """Tokens that a parked prefill may hold while every running request can still reach its longest output.
+
+        A prefill in parts cannot be retracted: with less in reserve the engine would abort its last request.
+        """
+        to_come = sum(
+            int(request.sampling_params.max_new_tokens or 0) - len(request.output_ids) + 1
+            for request in (*self._view.scheduler.running_batch.reqs, *admitted)
+            if not request.finished()
+        )
+        pool = self._view.pool()
+        # Contexts that somebody waits for are not evicted to begin early: that would only be paid for later.
+        parked = sum(context.tokens for name, context in self._contexts if self._contexts.is_parked(name))
+        taken_tokens = int(budget.current_offset) + 2 * self._view.page_tokens + _RESERVE_TOKENS
+        return pool.free + min(pool.evictable, parked) - to_come - taken_tokens

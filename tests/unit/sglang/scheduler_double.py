@@ -1,0 +1,82 @@
+"""Doubles of what the plugin meets in SGLang's scheduler: requests, the scheduler itself, its view of the tree."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from engine_hooks.sglang.engine_view import EngineView, Lock, PoolTokens, program_of
+
+Key = tuple[str, ...]
+
+
+class RequestDouble:
+    """A request with so many tokens of prompt and of output so far."""
+
+    def __init__(
+        self, rid: str, prompt: int = 16, *, output: int = 0, most: int = 0, program: str | None = None
+    ) -> None:
+        self.rid = rid
+        self.origin_input_ids = [0] * prompt
+        self.output_ids = [0] * output
+        self.extend_range = SimpleNamespace(start=0, end=prompt)
+        named = {"program_id": rid if program is None else program}
+        self.sampling_params = SimpleNamespace(max_new_tokens=most, custom_params=named if program != "" else None)
+        self.routing_key = None
+        self.prefix_indices: list[int] = []
+        self.finished_reason = None
+        self.is_finished = False
+
+    def finished(self) -> bool:
+        return self.is_finished
+
+
+class SchedulerDouble:
+    """Sizes and queues."""
+
+    def __init__(self, *, pool_tokens: int = 6400, page_tokens: int = 1, chunk_tokens: int = 1000) -> None:
+        self.page_size = page_tokens
+        self.max_total_num_tokens = pool_tokens
+        self.chunked_prefill_size = chunk_tokens
+        self.max_prefill_tokens = 16_384
+        self.enable_hierarchical_cache = False
+        self.running_batch = SimpleNamespace(reqs=[])
+        self.waiting_queue: list[Any] = []
+        self.chunked_req: Any = None
+        self.server_args = SimpleNamespace()
+        self.tree_cache = SimpleNamespace()
+
+
+class ViewDouble(EngineView):
+    """The real view but for the tree: contexts are so many tokens under a key that begins with their program."""
+
+    def __init__(self, scheduler: SchedulerDouble, *, free_tokens: int = 0, leaf_tokens: int = 1) -> None:
+        super().__init__(scheduler)
+        self.free_tokens = free_tokens
+        self.leaf_tokens = leaf_tokens  # evicted as a whole
+        self.cached: dict[str, int] = {}
+        self.evicted: list[tuple[str, int]] = []  # program, and the tokens that were asked for
+
+    def pool(self) -> PoolTokens:
+        total = self.scheduler.max_total_num_tokens
+        return PoolTokens(total=total, free=self.free_tokens, evictable=sum(self.cached.values()), protected=0)
+
+    def key_of(self, request: RequestDouble) -> Key:
+        return key_of(program_of(request), len(request.origin_input_ids) + len(request.output_ids))
+
+    def lock(self, key: Key) -> Lock | None:
+        return Lock(key[0], None, len(key)) if self.cached.get(key[0]) else None
+
+    def unlock(self, lock: Lock) -> None:
+        """Nothing to do: what is pinned still counts as evictable here."""
+
+    def evict_tail(self, key: Key, most_tokens: int) -> int:
+        program = key[0]
+        self.evicted.append((program, most_tokens))
+        leaves = -(-most_tokens // self.leaf_tokens)
+        freed = min(self.cached.get(program, 0), leaves * self.leaf_tokens)
+        self.cached[program] = self.cached.get(program, 0) - freed
+        return freed
+
+
+def key_of(program: str, tokens: int) -> Key:
+    """A radix key of so many tokens."""
+    return (program,) * tokens

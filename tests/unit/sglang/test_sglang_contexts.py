@@ -1,0 +1,78 @@
+"""What is remembered of the contexts in the tree, and of whom nobody waits for."""
+
+from engine_hooks.sglang.contexts import Contexts
+
+
+def known(*programs: str) -> Contexts:
+    contexts = Contexts()
+    for at_ns, name in enumerate(programs):
+        contexts.remember(name, name * 10, at_ns)
+    return contexts
+
+
+def names(contexts: Contexts) -> list[str]:
+    return [name for name, _ in contexts]
+
+
+def test_the_last_context_of_a_program_is_found() -> None:
+    contexts = known("a", "b")
+    contexts.remember("a", "longer key", 7)
+    found = contexts.find("a")
+    assert found is not None
+    assert (found.key, found.tokens, found.used_ns) == ("longer key", 10, 7)
+    assert contexts.find("stranger") is None
+
+
+def test_contexts_come_least_recently_used_first() -> None:
+    contexts = known("a", "b", "c")
+    contexts.remember("a", "a", 9)
+    assert names(contexts) == ["b", "c", "a"]
+
+
+def test_what_is_gone_is_forgotten() -> None:
+    contexts = known("a", "b", "c")
+    contexts.forget("b")
+    contexts.forget("stranger")
+    assert names(contexts) == ["a", "c"]
+    contexts.forget_all()
+    assert names(contexts) == []
+    assert contexts.find("a") is None
+
+
+def test_the_contexts_used_longest_ago_are_forgotten() -> None:
+    contexts = known(*(str(number) for number in range(4096)))
+    contexts.remember("0", "0", 5000)
+    contexts.remember("one more", "key", 5001)
+    assert len(names(contexts)) == 4096
+    assert contexts.find("1") is None
+    assert contexts.find("0") is not None
+    assert contexts.find("one more") is not None
+
+
+def test_parked_until_let_in_again() -> None:
+    contexts = known("a")
+    assert not contexts.is_parked("a")
+    contexts.park("a", True)
+    contexts.park("without a context", True)
+    assert contexts.is_parked("a")
+    contexts.park("a", False)
+    contexts.park("never parked", False)
+    assert not contexts.is_parked("a")
+    assert contexts.is_parked("without a context")
+
+
+def test_a_reset_of_the_tree_lets_nobody_in() -> None:
+    contexts = known("a")
+    contexts.park("a", True)
+    contexts.forget_all()
+    contexts.remember("a", "key", 1)
+    assert contexts.is_parked("a")
+
+
+def test_the_programs_parked_longest_ago_are_forgotten() -> None:
+    contexts = Contexts()
+    for number in range(65_537):
+        contexts.park(str(number), True)
+    assert not contexts.is_parked("0")
+    assert contexts.is_parked("1")
+    assert contexts.is_parked("65536")

@@ -1,0 +1,417 @@
+"""The hooks of order, eviction and chunks: the engine's own call runs once, whatever becomes of our part."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from scheduler_double import RequestDouble, SchedulerDouble, ViewDouble
+from sglang_double import SglangDouble
+
+from controlplane.core.commands import Admit, Pause, Retain
+from controlplane.core.engine_policies import EnginePolicies
+from controlplane.core.events import CommandApplied, Event, FirstToken
+from controlplane.core.memory.opportunistic import Opportunistic
+from controlplane.core.priority.mlfq import Mlfq
+from controlplane.core.types import seconds
+from controlplane.emit.emitter import Emitter
+from engine_hooks.sglang import scheduler_side
+from engine_hooks.sglang.scheduler_side import CHUNKS, EVICTIONS, PRIORITY, RELEASE, SCHEDULER
+from engine_hooks.sglang.settings import PluginMode, Settings
+
+MARS = EnginePolicies(priority=Mlfq(), memory=Opportunistic())
+
+
+@dataclass
+class EvictParamsDouble:
+    """SGLang's."""
+
+    num_tokens: int = 0
+    swa_num_tokens: int = 0
+
+
+@dataclass
+class EvictResultDouble:
+    """SGLang's."""
+
+    num_tokens_evicted: int = 0
+
+
+class Engine:
+    """SGLang's functions as doubles that note their calls, with the plugin's hooks around them."""
+
+    def __init__(self, sglang: SglangDouble, monkeypatch: pytest.MonkeyPatch, mode: PluginMode) -> None:
+        self.calls: list[Any] = []
+        self.verdict: Any = (False, None)
+        self.limit: Any = 777
+        self.evict_result: Any = EvictResultDouble(5)
+        self._sglang = sglang
+        sglang.set(EVICTIONS[0], lambda tree, params: self._called(params, self.evict_result))
+        sglang.set(CHUNKS[0], lambda adder, req, **sizes: self._called(sizes, self.verdict))
+        sglang.set(CHUNKS[1], lambda budget, chunk_limit: self._called(chunk_limit, self.limit))
+        self.scheduler = SchedulerDouble()
+        self.view = ViewDouble(self.scheduler)
+        self.sent: list[Event] = []
+        monkeypatch.setattr(scheduler_side, "EngineView", lambda scheduler: self.view)
+        monkeypatch.setattr(Emitter, "start", lambda emitter: None)
+        monkeypatch.setattr(Emitter, "emit", lambda emitter, event, urgent=False: self.sent.append(event))
+        self.side = scheduler_side.install(Settings(mode=mode))
+        sglang.registry.apply_hooks()
+        self.call(f"{SCHEDULER}.__init__", self.scheduler)
+
+    def _called(self, given: Any, result: Any) -> Any:
+        self.calls.append(given)
+        return result
+
+    def call(self, target: str, *args: Any, **kwargs: Any) -> Any:
+        """One of SGLang's functions, as SGLang calls it."""
+        return self._sglang.find(target)(*args, **kwargs)
+
+    # What goes on in the scheduler
+
+    def step(self) -> None:
+        self.call(f"{SCHEDULER}.get_next_batch_to_run", self.scheduler)
+
+    def steered(self, policies: EnginePolicies = MARS) -> "Engine":
+        """A heartbeat with policies has come."""
+        self.beat(policies.dumps())
+        return self
+
+    def beat(self, text: str) -> None:
+        heard = self.side._emitter._on_heartbeat  # type: ignore[union-attr]
+        assert heard is not None
+        heard(SimpleNamespace(engine_policies=text, lease_ttl_ns=seconds(60)))  # type: ignore[arg-type]
+        self.step()
+
+    def command(self, command: Any) -> None:
+        self.side._on_command(command)
+        self.step()
+
+    def queued(self, request: RequestDouble) -> RequestDouble:
+        self.call(f"{SCHEDULER}._add_request_to_queue", self.scheduler, request)
+        return request
+
+    def prefilled(self, batch: Any) -> None:
+        """The scheduler planned this prefill."""
+        hook = self.side.hooks[f"{SCHEDULER}.get_new_batch_prefill"]
+        assert hook(lambda scheduler: batch, self.scheduler) is batch
+
+    def ran(self, program: str, tokens: int) -> None:
+        """A turn of the program came, ended and left a context."""
+        request = self.queued(RequestDouble(f"turn of {program}", tokens, program=program))
+        request.is_finished = True
+        self.call(RELEASE, request, "tree")
+        self.view.cached[program] = tokens
+
+    def evict(self, tokens: int) -> Any:
+        return self.call(EVICTIONS[0], "tree", EvictParamsDouble(tokens, swa_num_tokens=3))
+
+    def check_prefill(self, request: RequestDouble, *, rem_chunk_tokens: int | None = 1000, **adder: Any) -> Any:
+        made = SimpleNamespace(
+            rem_chunk_tokens=rem_chunk_tokens,
+            new_chunked_req=adder.get("new_chunked_req"),
+            memory_budget=SimpleNamespace(current_offset=0),
+            can_run_list=[],
+        )
+        wanted = len(request.origin_input_ids)
+        return self.call(
+            CHUNKS[0], made, request, extend_input_len=wanted, total_tokens=wanted + 100, swa_host_hit_length=0
+        )
+
+    def chunk_tokens(self, chunk_limit: int = 1000) -> Any:
+        return self.call(CHUNKS[1], SimpleNamespace(current_offset=0), chunk_limit)
+
+
+@pytest.fixture
+def make(sglang: SglangDouble, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Engine]:
+    return lambda mode=PluginMode.ON: Engine(sglang, monkeypatch, mode)
+
+
+@pytest.fixture
+def engine(make: Callable[..., Engine]) -> Engine:
+    return make()
+
+
+def broken(*args: Any) -> Any:
+    raise RuntimeError("a bug of ours")
+
+
+# Eviction
+
+
+def test_what_was_evicted_by_name_is_not_evicted_again_and_is_counted(engine: Engine) -> None:
+    engine.steered().ran("small", 50)
+    engine.ran("large", 2000)
+    result = engine.evict(1500)
+    assert engine.calls == [EvictParamsDouble(0, swa_num_tokens=3)]
+    assert result is engine.evict_result
+    assert result.num_tokens_evicted == 1500 + 5
+    assert engine.view.cached == {"small": 50, "large": 500}
+
+
+def test_the_engine_evicts_the_rest(engine: Engine) -> None:
+    engine.steered().ran("shared", 1000)
+    engine.view.cached["shared"] = 300  # most of it belongs to others, too
+    engine.evict(900)
+    assert engine.calls == [EvictParamsDouble(600, swa_num_tokens=3)]
+
+
+@pytest.mark.parametrize("policies", [EnginePolicies(), EnginePolicies(priority=Mlfq())])
+def test_without_a_policy_of_ours_eviction_is_the_engines(engine: Engine, policies: EnginePolicies) -> None:
+    engine.steered(policies).ran("p", 1000)
+    assert engine.evict(500).num_tokens_evicted == 5
+    assert engine.calls == [EvictParamsDouble(500, swa_num_tokens=3)]
+    assert engine.view.evicted == []
+
+
+def test_an_eviction_of_something_else_is_left_alone(engine: Engine) -> None:
+    engine.steered().ran("p", 1000)
+    engine.evict(0)
+    assert engine.calls == [EvictParamsDouble(0, swa_num_tokens=3)]
+    assert engine.view.evicted == []
+
+
+def test_whoever_runs_or_is_pinned_is_not_evicted(engine: Engine) -> None:
+    engine.steered()
+    for name in ("runs", "pinned", "idle"):
+        engine.ran(name, 500)
+    engine.queued(RequestDouble("again", program="runs"))
+    engine.command(Retain(program_id="pinned", ttl_ns=seconds(60)))
+    engine.evict(500)
+    assert engine.view.cached == {"runs": 500, "pinned": 500, "idle": 0}
+
+
+def test_paused_programs_are_evicted_first_until_they_are_let_in_again(engine: Engine) -> None:
+    engine.steered()
+    for name in ("a", "b", "c"):
+        engine.ran(name, 500)
+    engine.command(Pause(program_id="b"))
+    engine.command(Pause(program_id="c"))
+    engine.command(Admit(program_id="c"))
+    engine.evict(700)
+    assert engine.view.cached == {"a": 300, "b": 0, "c": 500}
+    assert not any(isinstance(event, CommandApplied) for event in engine.sent), "the gate answers these"
+
+
+@pytest.mark.parametrize("result", [EvictResultDouble(5), None])
+def test_a_failing_eviction_of_ours_leaves_the_engines_as_it_was(engine: Engine, result: Any) -> None:
+    engine.steered().ran("p", 1000)
+    engine.view.evict_tail = broken  # type: ignore[method-assign]
+    engine.evict_result = result
+    assert engine.evict(500) is result
+    assert engine.calls == [EvictParamsDouble(500, swa_num_tokens=3)]
+    assert result is None or result.num_tokens_evicted == 5
+    assert engine.side.guard.failures["evict"] == 1
+
+
+def test_a_result_that_cannot_count_is_returned_as_it_is(engine: Engine) -> None:
+    engine.steered().ran("p", 1000)
+    engine.evict_result = None
+    assert engine.evict(500) is None
+    assert engine.calls == [EvictParamsDouble(0, swa_num_tokens=3)]
+
+
+# The first chunk
+
+
+def test_a_prefill_that_does_not_fit_begins_with_what_does(engine: Engine) -> None:
+    engine.steered().view.free_tokens = 400
+    fits, tokens = engine.check_prefill(RequestDouble("r", 900))
+    assert fits
+    assert 300 < tokens < 400
+    assert engine.calls == [{"extend_input_len": 900, "total_tokens": 1000, "swa_host_hit_length": 0}]
+
+
+def test_a_prefill_that_fits_is_the_engines(engine: Engine) -> None:
+    engine.steered().view.free_tokens = 400
+    engine.verdict = (True, 123)
+    assert engine.check_prefill(RequestDouble("r", 900)) is engine.verdict
+    assert len(engine.calls) == 1
+
+
+def refused(engine: Engine, **more: Any) -> bool:
+    """The engine's refusal stands, and it was asked once."""
+    engine.calls.clear()
+    answer = engine.check_prefill(RequestDouble("r", 900), **more)
+    return answer is engine.verdict and len(engine.calls) == 1
+
+
+def test_where_nothing_may_begin_the_engines_refusal_stands(engine: Engine) -> None:
+    engine.view.free_tokens = 400
+    assert refused(engine), "no policy"
+    engine.steered()
+    assert not refused(engine)
+    assert refused(engine, new_chunked_req="another that begins in this pass")
+    assert refused(engine, rem_chunk_tokens=0)
+    assert refused(engine, rem_chunk_tokens=None), "chunking is off"
+    engine.scheduler.chunked_req = RequestDouble("another that was begun")
+    assert refused(engine)
+    engine.scheduler.chunked_req = None
+    engine.view.free_tokens = 50
+    assert refused(engine), "too little room"
+    engine.view.free_tokens = 5000
+    assert refused(engine), "the whole would have room: the engine has its reasons"
+
+
+def test_no_more_begins_than_the_pass_has_left(engine: Engine) -> None:
+    engine.steered().view.free_tokens = 5000
+    assert engine.check_prefill(RequestDouble("r", 900), rem_chunk_tokens=256) == (True, 256)
+
+
+def test_a_failing_chunk_of_ours_leaves_the_engines_refusal(engine: Engine) -> None:
+    engine.steered()
+    engine.view.pool = broken  # type: ignore[method-assign]
+    assert refused(engine)
+    assert engine.side.guard.failures["check_prefill"] == 1
+    engine.verdict = "of another version"
+    assert refused(engine)
+
+
+# The chunks after it
+
+
+def begun(engine: Engine, tokens: int = 900) -> RequestDouble:
+    """A request that was begun with a shrunk chunk, as SGLang holds it between two passes."""
+    request = RequestDouble("begun", tokens)
+    engine.steered().view.free_tokens = 400
+    fits, _ = engine.check_prefill(request)
+    assert fits
+    engine.scheduler.chunked_req = request
+    engine.scheduler.running_batch.reqs = [RequestDouble("runs", most=100)]
+    engine.calls.clear()
+    return request
+
+
+def test_what_was_begun_goes_on_with_what_room_there_is(engine: Engine) -> None:
+    begun(engine)
+    engine.view.free_tokens = 500
+    tokens = engine.chunk_tokens(1000)
+    assert 300 < tokens < 400
+    engine.view.free_tokens = 5000
+    assert engine.chunk_tokens(256) == 256
+    assert engine.calls == [1000, 256]
+
+
+def test_it_waits_as_it_is_while_others_need_the_room(engine: Engine) -> None:
+    begun(engine)
+    engine.view.free_tokens = 120
+    assert engine.chunk_tokens() is None
+    assert len(engine.calls) == 1
+
+
+def test_where_nothing_else_runs_the_engine_makes_it_go_on(engine: Engine) -> None:
+    begun(engine)
+    engine.view.free_tokens = 0
+    engine.scheduler.running_batch.reqs = []
+    assert engine.chunk_tokens() == engine.limit
+    assert len(engine.calls) == 1
+
+
+def test_a_prefill_that_the_engine_began_is_the_engines(engine: Engine) -> None:
+    engine.steered()
+    assert engine.chunk_tokens() == engine.limit
+    begun(engine)
+    engine.scheduler.chunked_req = RequestDouble("another")
+    assert engine.chunk_tokens() == engine.limit
+    assert len(engine.calls) == 1
+
+
+def test_a_failing_next_chunk_of_ours_leaves_the_engines(engine: Engine) -> None:
+    begun(engine)
+    engine.view.pool = broken  # type: ignore[method-assign]
+    assert engine.chunk_tokens() == engine.limit
+    assert len(engine.calls) == 1
+    assert engine.side.guard.failures["available_chunk_tokens"] == 1
+
+
+# Order, and the steps around it
+
+
+def test_the_queue_is_ordered_after_the_engine_ordered_it(engine: Engine) -> None:
+    engine.steered()
+    queue = [engine.queued(RequestDouble("large", 3000)), engine.queued(RequestDouble("small", 10))]
+    assert engine.call(PRIORITY, "policy", queue) == ("policy", queue)
+    assert [request.rid for request in queue] == ["small", "large"]
+
+
+@pytest.mark.parametrize(("policies", "asked_again"), [(EnginePolicies(), False), (MARS, True)])
+def test_a_request_that_may_overtake_has_the_engine_look_again(
+    engine: Engine, policies: EnginePolicies, asked_again: bool
+) -> None:
+    """SGLang looks at no request any more once the first one that waits found no room."""
+    engine.steered(policies)
+    engine.scheduler.running_batch.batch_is_full = True
+    engine.queued(RequestDouble("small", 10))
+    assert engine.scheduler.running_batch.batch_is_full is not asked_again
+
+
+def test_a_failing_order_of_ours_leaves_the_engines(engine: Engine) -> None:
+    engine.steered()
+    queue = [RequestDouble("large", 3000), SimpleNamespace(rid="of another version"), RequestDouble("small", 10)]
+    before = list(queue)
+    engine.call(PRIORITY, "policy", queue)
+    assert queue == before
+    assert engine.side.guard.failures["calc_priority"] == 1
+
+
+def test_prefilled_and_decoded_tokens_count_as_service(engine: Engine) -> None:
+    engine.steered()
+    batch = SimpleNamespace(reqs=[engine.queued(RequestDouble("1", 2500, program="prefilled"))])
+    engine.prefilled(batch)
+    done = engine.queued(RequestDouble("2", 10, output=2500, program="decoded"))
+    done.is_finished = True
+    engine.call(RELEASE, done, "tree")
+    queue = [engine.queued(RequestDouble(f"next {name}", program=name)) for name in ("prefilled", "decoded", "new")]
+    engine.call(PRIORITY, "policy", queue)
+    assert [request.rid for request in queue] == ["next new", "next prefilled", "next decoded"]
+
+
+def test_requests_whose_service_cannot_be_told_are_followed_all_the_same(engine: Engine) -> None:
+    requests = [engine.queued(RequestDouble(name)) for name in "ab"]
+    for request in requests:
+        request.extend_range = None  # type: ignore[assignment]
+        request.prefix_indices = [1, 2, 3]
+    batch = SimpleNamespace(reqs=requests)
+    engine.prefilled(batch)
+    for request in requests:
+        request.output_ids = [1]
+    engine.call(f"{SCHEDULER}.process_batch_result", engine.scheduler, batch)
+    assert [event.cached_tokens for event in engine.sent if isinstance(event, FirstToken)] == [3, 3]
+
+
+def test_policies_that_make_no_sense_hold_up_nothing_else(engine: Engine) -> None:
+    engine.ran("p", 500)
+    engine.side._on_command(Retain(command_id=7, program_id="p", ttl_ns=seconds(60)))
+    engine.beat("nonsense")
+    assert [event.command_id for event in engine.sent if isinstance(event, CommandApplied)] == [7]
+    assert engine.side.guard.failures == {}
+
+
+def test_a_probe_hears_no_policies(make: Callable[..., Engine]) -> None:
+    engine = make(PluginMode.PROBE)
+    assert engine.side._emitter is not None
+    assert engine.side._emitter._on_heartbeat is None
+
+
+# What this SGLang has
+
+
+def hooked(sglang: SglangDouble) -> set[str]:
+    scheduler_side.install(Settings())
+    return set(sglang.registry.hooks)
+
+
+def test_only_one_kind_of_tree_is_hooked_for_eviction(sglang: SglangDouble) -> None:
+    sglang.set(EVICTIONS[1], lambda tree, params: None)
+    assert set(EVICTIONS) & hooked(sglang) == {EVICTIONS[1]}
+    sglang.registry.hooks.clear()
+    sglang.set(EVICTIONS[0], lambda tree, params: None)
+    assert set(EVICTIONS) & hooked(sglang) == {EVICTIONS[0]}
+
+
+def test_without_both_functions_of_chunks_neither_is_hooked(sglang: SglangDouble) -> None:
+    sglang.set(CHUNKS[0], lambda adder, req, **sizes: None)
+    assert not set(CHUNKS) & hooked(sglang)
+    sglang.set(CHUNKS[1], lambda budget, chunk_limit: None)
+    assert set(CHUNKS) <= hooked(sglang)

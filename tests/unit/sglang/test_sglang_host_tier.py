@@ -1,0 +1,264 @@
+"""The host tier, over a double of SGLang's tree."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from sglang_double import SglangDouble
+from unified_tree_double import ComponentType, KeyDouble, TreeDouble, add_classes, scheduler_double
+
+from engine_hooks.sglang.engine_view import EngineView
+from engine_hooks.sglang.host_tier import OFF, HostTier, Move, shared_tokens
+from engine_hooks.sglang.probe import Probe
+
+SYSTEM, FIRST, SECOND, OTHER = range(40), range(100, 120), range(200, 230), range(300, 350)
+
+
+@pytest.fixture(autouse=True)
+def classes(sglang: SglangDouble) -> SglangDouble:
+    add_classes(sglang)
+    return sglang
+
+
+def tier(tree: TreeDouble, *, host: bool = True) -> HostTier:
+    return HostTier(EngineView(scheduler_double(tree, host=host)))
+
+
+def batch(consumer: int = -1) -> Any:
+    """A double of a prefill batch."""
+    return SimpleNamespace(hicache_consumer_index=consumer)
+
+
+# Whether it is there
+
+
+def test_without_host_memory_it_says_how_to_get_it() -> None:
+    host = tier(TreeDouble(), host=False)
+    assert (host.is_on, host.problem, host.pool()) == (False, OFF, (0, 0))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("linker", object(), "attached"),
+        ("cache_controller", None, "attached"),
+        ("host_memory_mode", "buffer_only", "buffer only"),
+        ("tree_components", (ComponentType.FULL, ComponentType.SWA), "plain attention"),
+        ("is_eagle", True, "EAGLE"),
+    ],
+)
+def test_what_cannot_be_moved_here_is_told(field: str, value: object, said: str) -> None:
+    tree = TreeDouble()
+    assert tier(tree).problem == ""
+    setattr(tree, field, value)
+    assert said in tier(tree).problem
+
+
+def test_another_versions_tree_is_left_alone(sglang: SglangDouble) -> None:
+    tree = TreeDouble()
+    scheduler = scheduler_double(tree)
+    scheduler.tree_cache = SimpleNamespace(cache_controller=tree.cache_controller)
+    host = HostTier(EngineView(scheduler))
+    assert "not supported with SGLang" in host.problem
+    assert host.pool() == (1000, 0), "its host memory can be read all the same"
+    sglang.remove("sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache.load_back")
+    assert "load_back" in tier(tree).problem
+
+
+def test_the_host_pools_use_is_read() -> None:
+    tree = TreeDouble()
+    tree.add(SYSTEM, FIRST)
+    assert tier(tree).pool() == (1000, 60)
+
+
+def test_samples_of_the_pool_tell_the_host_tier_in_blocks() -> None:
+    tree = TreeDouble(host_tokens=160)
+    scheduler = scheduler_double(tree)
+    scheduler.page_size = 16
+    scheduler.waiting_queue = []
+    view = EngineView(scheduler)
+    tree.add(range(33))
+    sent: list[Any] = []
+    Probe(view, sent.append, lambda: 0, HostTier(view).pool).sample_if_due()
+    assert [(s.host_total_blocks, s.host_used_blocks) for s in sent] == [(10, 3)]
+
+
+# Device to host
+
+
+@pytest.mark.parametrize("write_back", [False, True])
+def test_a_programs_own_part_moves_and_what_others_share_stays(write_back: bool) -> None:
+    tree = TreeDouble(is_write_back=write_back)
+    key, other = tree.add(SYSTEM, FIRST, SECOND), tree.add(SYSTEM, OTHER)
+    host = tier(tree)
+    move = host.demote(key, [other])
+    if write_back:
+        assert (move, tree.where(key)) == (Move(waits=True), "DDD"), "the copy has only begun"
+        tree.look()
+        move = host.demote(key, [other])
+    assert move == Move(tokens=50)
+    assert (tree.where(key), tree.where(other)) == ("DHH", "DD")
+
+
+def test_the_shared_part_stays_even_while_only_the_host_has_the_others() -> None:
+    tree = TreeDouble()
+    key, other = tree.add(SYSTEM, FIRST), tree.add(SYSTEM, OTHER)
+    host = tier(tree)
+    assert host.demote(other, [key]).tokens == 50
+    assert host.demote(key, [other]).tokens == 20
+    assert (tree.where(key), tree.where(other)) == ("DH", "DH")
+
+
+def test_a_context_without_a_copy_gets_one_parents_first() -> None:
+    """As with write_through_selective, or where the host was full before."""
+    tree = TreeDouble()
+    key = tree.add(SYSTEM, FIRST, SECOND)
+    other = tree.add(SYSTEM, OTHER)
+    for node in tree._nodes:
+        node.on_host = False
+    host = tier(tree)
+    assert host.demote(key, [other]).waits
+    tree.look()
+    assert host.demote(key, [other]).tokens == 50
+    assert tree.where(key) == "DHH"
+
+
+def test_a_full_host_is_told_and_nothing_leaves_the_device() -> None:
+    tree = TreeDouble(is_write_back=True, host_tokens=30)
+    key = tree.add(SYSTEM, FIRST)
+    assert tier(tree).demote(key, []).problem == "no room in host memory"
+    tree.look()
+    assert tree.where(key) == "DD"
+
+
+def test_what_a_turn_holds_is_not_touched() -> None:
+    tree = TreeDouble()
+    key, longer = tree.add(SYSTEM, FIRST), tree.add(SYSTEM, FIRST, SECOND)
+    tree.hold(key)
+    host = tier(tree)
+    assert "holds it" in host.demote(key, []).problem
+    assert host.demote(longer, []).tokens == 30, "only its own end is free to go"
+    assert tree.where(longer) == "DDH"
+
+
+def test_with_nothing_of_its_own_on_the_device_nothing_is_moved() -> None:
+    tree = TreeDouble()
+    key, same = tree.add(SYSTEM, FIRST), tree.add(SYSTEM, FIRST)
+    host = tier(tree)
+    assert "shared" in host.demote(key, [same]).problem
+    assert host.demote(key, []).tokens == 60
+    assert "on the device" in host.demote(key, []).problem
+
+
+def test_a_node_that_goes_on_otherwise_is_not_the_programs() -> None:
+    """A longer context took the place of an evicted one: its node is longer than the key."""
+    tree = TreeDouble()
+    tree.add(SYSTEM, [*FIRST, *SECOND])
+    key = KeyDouble([*SYSTEM, *FIRST])
+    assert tier(tree).demote(key, []).tokens == 0
+    assert tree.where(KeyDouble([*SYSTEM, *FIRST, *SECOND])) == "DD"
+
+
+@pytest.mark.parametrize("write_back", [False, True])
+def test_a_discarded_context_leaves_the_device_without_a_copy(write_back: bool) -> None:
+    tree = TreeDouble(is_write_back=write_back)
+    key, other = tree.add(SYSTEM, FIRST, SECOND), tree.add(SYSTEM, OTHER)
+    assert tier(tree).discard(key, [other]) == Move(tokens=50)
+    assert tree.where(key) == ("D.." if write_back else "DHH")
+    assert tree.where(other) == "DD"
+    assert tier(tree).discard(key, [other]) == Move(), "there is nothing to free"
+
+
+def test_a_discard_waits_for_the_copy_that_holds_the_context() -> None:
+    tree = TreeDouble(is_write_back=True)
+    key = tree.add(SYSTEM)
+    host = tier(tree)
+    host.demote(key, [])
+    assert host.discard(key, []).waits
+    tree.look()
+    assert host.discard(key, []).tokens == 40
+
+
+# Host to device
+
+
+def test_what_lies_on_the_host_alone_is_loaded_back() -> None:
+    tree = TreeDouble()
+    key = tree.add(SYSTEM, FIRST)
+    host = tier(tree)
+    assert "on the host" in host.load_back(key)
+    host.demote(key, [])
+    assert not host.loads
+    assert host.load_back(key) == ""
+    host.start_loading()
+    assert (tree.where(key), host.loads) == ("DD", True)
+    tree.look()
+    assert not host.loads
+
+
+def test_a_load_leaves_room_to_the_running_turns() -> None:
+    tree = TreeDouble(pool_tokens=200)
+    key = tree.add(SYSTEM, FIRST)
+    scheduler = scheduler_double(tree)
+    host = HostTier(EngineView(scheduler))
+    host.demote(key, [])
+    scheduler.running_batch.reqs = [object()] * 3
+    assert host.load_back(key) == "no room on the device: it needs 60 tokens and 8 could be had"
+    scheduler.running_batch.reqs = []
+    assert host.load_back(key) == ""
+
+
+def test_too_little_to_be_worth_a_load_is_told() -> None:
+    tree = TreeDouble()
+    key = tree.add(range(5))
+    host = tier(tree)
+    host.demote(key, [])
+    assert "too little" in host.load_back(key)
+
+
+def test_batches_wait_for_a_load_of_ours_for_as_long_as_it_runs() -> None:
+    tree = TreeDouble()
+    key = tree.add(SYSTEM)
+    host = tier(tree)
+    early, during, own, late = batch(), batch(), batch(consumer=2), batch()
+    host.hold_back(early)
+    host.demote(key, [])
+    host.load_back(key)
+    host.start_loading()
+    for planned in (during, own):
+        host.hold_back(planned)
+    tree.look()
+    host.hold_back(late)
+    indices = [planned.hicache_consumer_index for planned in (early, during, own, late)]
+    assert indices == [-1, 0, 2, -1], "one that waits for a later load waits for ours as well"
+
+
+def test_after_a_reset_of_the_tree_no_batch_waits_for_an_old_load() -> None:
+    tree = TreeDouble()
+    key = tree.add(SYSTEM)
+    host = tier(tree)
+    host.demote(key, [])
+    host.load_back(key)
+    host.start_loading()
+    host.forget_all()
+    planned = batch()
+    host.hold_back(planned)
+    assert planned.hicache_consumer_index == -1
+
+
+# What is shared
+
+
+def test_what_is_shared_is_told_by_the_other_keys() -> None:
+    ends = [4, 8, 12]
+    key = KeyDouble(range(12))
+
+    def shared(*others: KeyDouble) -> int:
+        return shared_tokens(key, others, ends)
+
+    assert shared() == 0
+    assert shared(KeyDouble(range(3))) == 0
+    assert shared(KeyDouble(range(4))) == 4
+    assert shared(KeyDouble([*range(8), 99, 99, 99, 11])) == 8, "one alike token does not make it shared"
+    assert shared(KeyDouble(range(5)), KeyDouble(range(50))) == 12
+    assert shared(KeyDouble(range(50), extra_key="another namespace")) == 0
