@@ -1,11 +1,13 @@
-"""Make the engine tests' environment: the real SGLang on a CPU, beside this checkout of Penstock.
+"""Make an environment of the engine tests: the real SGLang on a CPU, beside this checkout of Penstock.
 
 Prints the environment's path; progress goes to the standard error. It takes two to three minutes and 3 GB the
-first time; later calls find it complete, and make it anew only when its requirements changed. It lies in
-``$PENSTOCK_ENGINE_ENV``, else below ``$XDG_CACHE_HOME/penstock`` or ``~/.cache/penstock``, named after a digest
-of its requirements. Packages come from wherever pip is configured to look (``PIP_INDEX_URL``,
-``PIP_EXTRA_INDEX_URL``, ``PIP_FIND_LINKS``): a CPU build of torch is taken where one is on offer, and saves
-several GB.
+first time; later calls find it complete, and make it anew only when its requirements changed. Another version than
+the default is a layer on the default's environment: SGLang itself and what it pins otherwise lie in it, torch and
+the rest are borrowed; that takes seconds and some hundred MB. Environments lie below ``$XDG_CACHE_HOME/penstock``
+or ``~/.cache/penstock``, named after a digest of their requirements; the default's in ``$PENSTOCK_ENGINE_ENV`` if
+that is set, and layers beside it. Packages come from wherever pip is configured to look (``PIP_INDEX_URL``,
+``PIP_EXTRA_INDEX_URL``, ``PIP_FIND_LINKS``): a CPU build of torch is taken where one is on offer, and saves several
+GB.
 """
 
 import argparse
@@ -19,86 +21,154 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 ENGINE = "0.5.21"
+LAYERS = ("0.5.17", "0.5.23")
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "tests" / "engine"
-REQUIREMENTS = FOLDER / f"requirements-{ENGINE}.txt"
-WITHOUT_DEPENDENCIES = FOLDER / f"requirements-{ENGINE}-no-deps.txt"
 STANDIN = FOLDER / "cpu_standin"
 PYTHON_VERSION = (3, 11)
 NEEDED_BYTES = 4 << 30
+NEEDED_BY_LAYER_BYTES = 1 << 30
 
 STAMP = "penstock-engine-env"  # the digest, once the environment is complete; empty while it is being made
 CHECKOUT_STAMP = "penstock-checkout"  # which checkout is installed in it
+BORROW_FILE = "penstock_borrows.pth"
 
 
 class Problem(Exception):
     """The environment cannot be made; the text says why, and what would help."""
 
 
-def requirements_digest() -> str:
-    """A short digest of all that the environment is made from, this checkout of Penstock aside."""
-    digest = hashlib.sha256()
-    sources = sorted(path for path in STANDIN.rglob("*") if path.suffix in (".py", ".toml"))
-    for path in (REQUIREMENTS, WITHOUT_DEPENDENCIES, *sources):
-        digest.update(path.relative_to(FOLDER).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()[:12]
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The environment of one version of SGLang, there or not."""
+
+    version: str
+
+    @property
+    def whole(self) -> "Environment":
+        """The one that stands on its own: this one, or the one that it borrows from."""
+        return Environment(ENGINE)
+
+    @property
+    def is_layer(self) -> bool:
+        return self.version != ENGINE
+
+    @property
+    def requirements(self) -> Path:
+        """Installed with what they require; a layer has none."""
+        return FOLDER / f"requirements-{self.version}.txt"
+
+    @property
+    def without_dependencies(self) -> Path:
+        return FOLDER / f"requirements-{self.version}-no-deps.txt"
+
+    @property
+    def digest(self) -> str:
+        """A short digest of all that it is made from, this checkout of Penstock aside."""
+        digest = hashlib.sha256()
+        if self.is_layer:
+            digest.update(str(self.whole.path).encode() + b"\0" + self.whole.digest.encode() + b"\0")
+            sources = [self.without_dependencies]
+        else:
+            standin = sorted(path for path in STANDIN.rglob("*") if path.suffix in (".py", ".toml"))
+            sources = [self.requirements, self.without_dependencies, *standin]
+        for path in sources:
+            digest.update(path.relative_to(FOLDER).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+        return digest.hexdigest()[:12]
+
+    @property
+    def path(self) -> Path:
+        """Where it is, or would be made."""
+        if chosen := os.environ.get("PENSTOCK_ENGINE_ENV"):
+            path = Path(chosen).expanduser().absolute()
+            return path.with_name(f"{path.name}-{self.version}") if self.is_layer else path
+        cache = os.environ.get("XDG_CACHE_HOME")
+        base = Path(cache) if cache else Path.home() / ".cache"
+        return base / "penstock" / f"engine-{self.version}-{self.digest}"
+
+    @property
+    def python(self) -> str:
+        return str(self.path / "bin" / "python")
+
+    @property
+    def packages(self) -> Path:
+        """Its site-packages."""
+        return self.path / "lib" / "python{}.{}".format(*PYTHON_VERSION) / "site-packages"
+
+    def is_complete(self) -> bool:
+        """Whether it was made from today's requirements, and what it borrows from as well."""
+        made = _read(self.path / STAMP) == self.digest and Path(self.python).exists()
+        return made and (not self.is_layer or self.whole.is_complete())
+
+    def holds_this_checkout(self) -> bool:
+        """Whether this checkout of Penstock, as its ``pyproject.toml`` now is, was installed last.
+
+        A layer borrows it.
+        """
+        return _read(self.whole.path / CHECKOUT_STAMP) == _checkout_digest()
 
 
-def environment_path() -> Path:
-    """Where the environment is, or would be made."""
-    if chosen := os.environ.get("PENSTOCK_ENGINE_ENV"):
-        return Path(chosen).expanduser().absolute()
-    cache = os.environ.get("XDG_CACHE_HOME")
-    base = Path(cache) if cache else Path.home() / ".cache"
-    return base / "penstock" / f"engine-{ENGINE}-{requirements_digest()}"
-
-
-def is_complete(path: Path) -> bool:
-    """Whether ``path`` holds an environment made from today's requirements."""
-    return _read(path / STAMP) == requirements_digest() and (path / "bin" / "python").exists()
-
-
-def holds_this_checkout(path: Path) -> bool:
-    """Whether this checkout of Penstock, as its ``pyproject.toml`` now is, was installed in it last."""
-    return _read(path / CHECKOUT_STAMP) == _checkout_digest()
-
-
-def make(path: Path) -> None:
-    """Make the environment at ``path``, or what of it is out of date. Raises ``Problem``."""
+def make(environment: Environment) -> None:
+    """Make the environment, or what of it is out of date. Raises ``Problem``."""
+    if environment.is_layer:
+        make(environment.whole)
+    path = environment.path
     path.parent.mkdir(parents=True, exist_ok=True)
     with _lock(path):
-        if not is_complete(path):
-            _make_anew(path)
-        if not holds_this_checkout(path):
-            _step("Penstock, from this checkout", lambda: _install_penstock(path))
+        if not environment.is_complete():
+            _make_anew(environment)
+        if not environment.holds_this_checkout():
+            _step("Penstock, from this checkout", lambda: _install_penstock(environment))
 
 
-def _make_anew(path: Path) -> None:
+def _make_anew(environment: Environment) -> None:
+    path = environment.path
     if path.exists() and any(path.iterdir()) and not (path / STAMP).exists():
         raise Problem(f"{path} is not empty and was not made by this script: remove it, or choose another place")
     free = shutil.disk_usage(path.parent).free
-    if free < NEEDED_BYTES and not path.exists():
-        raise Problem(f"{path.parent} has {free >> 20} MiB free, and the environment needs {NEEDED_BYTES >> 20}")
-    python = _base_python()
+    needed = NEEDED_BY_LAYER_BYTES if environment.is_layer else NEEDED_BYTES
+    if free < needed and not path.exists():
+        raise Problem(f"{path.parent} has {free >> 20} MiB free, and the environment needs {needed >> 20}")
+    base_python = _base_python()
     began = time.monotonic()
-    _say(f"SGLang {ENGINE} for CPU: making {path} (two to three minutes)")
+    _say(f"SGLang {environment.version} for CPU: making {path}")
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)
     (path / STAMP).touch()
-    _step("virtual environment", lambda: _run([python, "-m", "venv", str(path)], path))
-    _step("torch, transformers and others", lambda: _pip(path, "--requirement", str(REQUIREMENTS)))
-    _step(
-        "SGLang", lambda: _pip(path, "--no-deps", "--requirement", str(WITHOUT_DEPENDENCIES), "--only-binary=:all:")
-    )
-    _step("torchvision for this torch", lambda: _fit_torchvision(path))
-    _step("the stand-in for sgl_kernel", lambda: _install_standin(path))
-    _step("a first import", lambda: _run([_python(path), "-c", "import sgl_kernel, sglang.launch_server"], path))
-    (path / CHECKOUT_STAMP).unlink(missing_ok=True)
-    (path / STAMP).write_text(requirements_digest())
+    if environment.is_layer:
+        _fill_layer(environment, base_python)
+    else:
+        _fill_whole(environment, base_python)
+    look = [environment.python, "-c", "import sgl_kernel, sglang.launch_server"]
+    _step("a first import", lambda: _run(look, path))
+    (path / STAMP).write_text(environment.digest)
     _say(f"ready after {time.monotonic() - began:.0f} s")
+
+
+def _fill_whole(environment: Environment, base_python: str) -> None:
+    path, wheels = environment.path, ("--only-binary=:all:", "--no-deps")
+    listed = ("--requirement", str(environment.without_dependencies))
+    _step("virtual environment (two to three minutes)", lambda: _run([base_python, "-m", "venv", str(path)], path))
+    _step(
+        "torch, transformers and others", lambda: _pip(environment, "--requirement", str(environment.requirements))
+    )
+    _step("SGLang", lambda: _pip(environment, *wheels, *listed))
+    _step("torchvision for this torch", lambda: _fit_torchvision(environment))
+    _step("the stand-in for sgl_kernel", lambda: _install_standin(environment))
+
+
+def _fill_layer(environment: Environment, base_python: str) -> None:
+    """Its own packages come first on the path; ``--ignore-installed`` leaves the lender's alone."""
+    path, packages = environment.path, environment.whole.packages
+    _run([base_python, "-m", "venv", "--without-pip", str(path)], path)
+    (environment.packages / BORROW_FILE).write_text(f"import site; site.addsitedir({str(packages)!r})\n")
+    wheels = ("--only-binary=:all:", "--no-deps", "--ignore-installed")
+    listed = ("--requirement", str(environment.without_dependencies))
+    _step("SGLang and what it pins", lambda: _pip(environment, *wheels, *listed))
 
 
 def _base_python() -> str:
@@ -111,31 +181,34 @@ def _base_python() -> str:
     return found
 
 
-def _fit_torchvision(path: Path) -> None:
+def _fit_torchvision(environment: Environment) -> None:
     """SGLang imports torchvision for its Python parts. A CUDA build beside a CPU torch fails in one import only,
     which registers its compiled operators; without that line the rest can be imported."""
-    look = [_python(path), "-c", "import torchvision"]
+    path = environment.path
+    look = [environment.python, "-c", "import torchvision"]
     if subprocess.run(look, capture_output=True).returncode == 0:
         return
-    found = list(path.glob("lib/python*/site-packages/torchvision/__init__.py"))
-    if not found:
+    found = environment.packages / "torchvision" / "__init__.py"
+    if not found.exists():
         raise Problem(f"no torchvision below {path}")
-    lines = found[0].read_text().splitlines(keepends=True)
-    found[0].write_text("".join(line for line in lines if line.strip() != "_meta_registrations,"))
+    lines = found.read_text().splitlines(keepends=True)
+    found.write_text("".join(line for line in lines if line.strip() != "_meta_registrations,"))
     _run(look, path)
 
 
-def _install_standin(path: Path) -> None:
+def _install_standin(environment: Environment) -> None:
     """From a copy: a build leaves files beside its sources."""
     with tempfile.TemporaryDirectory() as scratch:
         copy = shutil.copytree(STANDIN, Path(scratch) / "standin")
-        _pip(path, "--no-deps", "--no-build-isolation", str(copy))
+        _pip(environment, "--no-deps", "--no-build-isolation", str(copy))
 
 
-def _install_penstock(path: Path) -> None:
-    pins = ["--constraint", str(REQUIREMENTS), "--constraint", str(WITHOUT_DEPENDENCIES)]
-    _pip(path, "--no-build-isolation", *pins, "--editable", f"{ROOT}[sglang]")
-    (path / CHECKOUT_STAMP).write_text(_checkout_digest())
+def _install_penstock(environment: Environment) -> None:
+    whole = environment.whole
+    listed = (whole.requirements, whole.without_dependencies)
+    pins = [argument for path in listed for argument in ("--constraint", str(path))]
+    _pip(whole, "--no-build-isolation", *pins, "--editable", f"{ROOT}[sglang]")
+    (whole.path / CHECKOUT_STAMP).write_text(_checkout_digest())
 
 
 def _checkout_digest() -> str:
@@ -143,9 +216,11 @@ def _checkout_digest() -> str:
     return hashlib.sha256(str(ROOT).encode() + b"\0" + project).hexdigest()
 
 
-def _pip(path: Path, *arguments: str) -> None:
-    command = [_python(path), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
-    _run([*command, *arguments], path)
+def _pip(environment: Environment, *arguments: str) -> None:
+    """A layer has no pip; its lender's installs into it."""
+    pip = [environment.whole.python, "-m", "pip", "--python", environment.python]
+    options = ["--quiet", "--disable-pip-version-check", "--no-input"]
+    _run([*pip, "install", *options, *arguments], environment.path)
 
 
 def _run(command: Sequence[str], path: Path) -> None:
@@ -160,10 +235,6 @@ def _run(command: Sequence[str], path: Path) -> None:
         said = log.read_text()[began:].splitlines()
         last = "\n".join(f"  {line}" for line in said[-20:])
         raise Problem(f"this failed ({done.returncode}): {' '.join(command)}\n{last}\nAll of it: {log}")
-
-
-def _python(path: Path) -> str:
-    return str(path / "bin" / "python")
 
 
 def _read(path: Path) -> str:
@@ -200,20 +271,23 @@ def _say(text: str) -> None:
 def main() -> int:
     """Make the environment and print its path."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--version", choices=(ENGINE, *LAYERS), default=ENGINE, help="SGLang's; default: %(default)s"
+    )
     parser.add_argument("--check", action="store_true", help="make nothing; exit with 1 if it is not up to date")
     arguments = parser.parse_args()
-    path = environment_path()
+    environment = Environment(arguments.version)
     if arguments.check:
-        if not is_complete(path) or not holds_this_checkout(path):
-            _say(f"{path} is not there or not up to date")
+        if not environment.is_complete() or not environment.holds_this_checkout():
+            _say(f"{environment.path} is not there or not up to date")
             return 1
     else:
         try:
-            make(path)
+            make(environment)
         except (Problem, OSError) as problem:
             _say(f"engine-env: {problem}")
             return 1
-    sys.stdout.write(f"{path}\n")
+    sys.stdout.write(f"{environment.path}\n")
     return 0
 
 

@@ -9,7 +9,7 @@ from controlplane.gate.identity import BadIdentity, Identity, identify
 from controlplane.gate.inbox import Inbox
 from controlplane.gate.limits import GateLimits
 from controlplane.gate.link import GateLink
-from controlplane.gate.middleware import GatedRequest, GateMiddleware
+from controlplane.gate.middleware import GatedRequest, GateMiddleware, HealthPage
 from controlplane.gate.tickets import Entered, GateCounters, GateState, Refused, Ticket
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "GateMiddleware",
     "GateState",
     "GatedRequest",
+    "HealthPage",
     "Identity",
     "Inbox",
     "Mode",

@@ -172,7 +172,7 @@ class Gate:
     # -- what others may see -------------------------------------------------------------------------------
 
     def state(self) -> GateState:
-        """Held turns, oldest first, and the programs whose turns pass."""
+        """Held turns, oldest first, and the programs that a daemon granted a slot."""
         now_ns = self._now_ns()
         held = tuple(
             OpenTurn(
@@ -182,7 +182,11 @@ class Gate:
             )
             for one in self._holds
         )
-        granted = tuple(program.program_id for program in self._programs if program.granted(now_ns))
+        granted = tuple(
+            program.program_id
+            for program in self._programs
+            if program.granted(now_ns) and not program.local_grant  # who came in unasked has no claim to a slot
+        )
         return GateState(held_turns=held, granted=granted)
 
     def health(self) -> dict[str, object]:

@@ -7,6 +7,7 @@ belong together. What is no text is as if it were absent. A request that names n
 """
 
 import hashlib
+import json
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -39,8 +40,12 @@ _BORROWED_FIELDS = (
     "session_params.id",
     "metadata.session_id",
     "conversation_id",
+    "conversation.id",
+    "conversation",
     "prompt_cache_key",
 )
+_CLAUDE_CODE_USER = "metadata.user_id"  # names a session too: as JSON, before 2.1.78 behind the last of these
+_CLAUDE_CODE_SESSION = "_session_"
 _PARENT = ("x-penstock-parent-id", ("parent_id", "custom_params.parent_id", "metadata.parent_id"))
 _TENANT = ("x-penstock-tenant", ("tenant", "custom_params.tenant", "metadata.tenant"))
 
@@ -137,7 +142,19 @@ def _borrowed(texts: Mapping[str, str], body: Body) -> tuple[str, str]:
             return _made_good(value), f"body {path}"
         if isinstance(value, int) and not isinstance(value, bool):
             return _made_good(str(value)), f"body {path}"
-    return "", ""
+    session = _claude_code_session(_field(body, _CLAUDE_CODE_USER))
+    return (_made_good(session), f"body {_CLAUDE_CODE_USER}") if session else ("", "")
+
+
+def _claude_code_session(user: object) -> str:
+    """The session that Claude Code names in its user id; a user alone is no program."""
+    if not isinstance(user, str):
+        return ""
+    try:
+        session = json.loads(user)["session_id"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        session = user.rpartition(_CLAUDE_CODE_SESSION)[2] if _CLAUDE_CODE_SESSION in user else ""
+    return session if isinstance(session, str) else ""
 
 
 def _made_good(text: str) -> str:

@@ -25,10 +25,11 @@ from controlplane.gate.asgi import (
 )
 from controlplane.gate.gate import Gate
 from controlplane.gate.identity import BadIdentity, Identity, identify
+from controlplane.gate.problems import ANTHROPIC_PATH, problem
 from controlplane.gate.sizing import prompt_size
 from controlplane.gate.tickets import Entered, Refused, Ticket
 
-GATED_PATHS = ("/v1/chat/completions", "/v1/completions", "/generate")
+GATED_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", ANTHROPIC_PATH, "/generate")
 HEALTH_PATH = "/penstock/health"
 _GATED_METHODS = ("POST", "PUT")  # SGLang's /generate takes either
 _CLIENT_CLOSED_REQUEST = 499  # as nginx counts it
@@ -76,23 +77,24 @@ class GateMiddleware:
         path = _path(scope) if scope["type"] == "http" else None
         if path is None:
             await self._app(scope, receive, send)
-        elif path == HEALTH_PATH and scope["method"] in ("GET", "HEAD"):
+        elif _asks_for_health(scope):
             await send_json(send, HTTPStatus.OK, self._health())
         elif path in self._paths and scope["method"] in _GATED_METHODS:
-            await self._turn(scope, receive, send)
+            await self._turn(path, scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
-    async def _turn(self, scope: Scope, receive: Receive, send: SendMessage) -> None:
+    async def _turn(self, path: str, scope: Scope, receive: Receive, send: SendMessage) -> None:
         limit = self._gate.limits.max_body_bytes
         try:
             data = await read_body(receive, limit)
         except ClientGone:
-            await _say_gone(send)
+            await _say_gone(path, send)
             return
         except BodyTooLarge:
-            problem = _error("body_too_large", f"the request body has more than {limit} bytes")
-            await send_json(send, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, problem, [(b"connection", b"close")])
+            status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+            told = problem(path, status, "body_too_large", f"the request body has more than {limit} bytes")
+            await send_json(send, status, told, [(b"connection", b"close")])
             return
         replay = Replay(data, receive)
         body = _json_object(data)
@@ -100,25 +102,26 @@ class GateMiddleware:
             if body is None:
                 await self._app(scope, replay.receive, send)
             else:
-                await self._gated(scope, body, len(data), replay, send)
+                await self._gated(path, scope, body, len(data), replay, send)
         finally:
             replay.close()
 
     async def _gated(
-        self, scope: Scope, body: dict[str, Any], body_bytes: int, replay: Replay, send: SendMessage
+        self, path: str, scope: Scope, body: dict[str, Any], body_bytes: int, replay: Replay, send: SendMessage
     ) -> None:
         try:
             identity = identify(scope["headers"], body)
             ticket = self._ticket(identity, body, body_bytes)
             entered = self._gate.try_enter(ticket) or await self._wait(ticket, replay)
         except BadIdentity as bad:
-            await send_json(send, HTTPStatus.BAD_REQUEST, _error("bad_identity", str(bad)))
+            status = HTTPStatus.BAD_REQUEST
+            await send_json(send, status, problem(path, status, "bad_identity", str(bad)))
             return
         except Refused as refused:
-            await _send_refusal(send, refused)
+            await _send_refusal(path, send, refused)
             return
         if entered is None:
-            await _say_gone(send)
+            await _say_gone(path, send)
             return
         request = GatedRequest(identity=identity, ticket=ticket, body=body, entered=entered)
         try:
@@ -169,23 +172,42 @@ class GateMiddleware:
             self._gate.leave(ticket, abandoned="the client left as it was let in")
 
 
-async def _send_refusal(send: SendMessage, refused: Refused) -> None:
-    full = refused.status == HTTPStatus.TOO_MANY_REQUESTS
-    problem = _error(
+class HealthPage:
+    """Serves ``GET /penstock/health`` and nothing else: for an application that no gate stands before."""
+
+    def __init__(self, app: App, health: Callable[[], object]) -> None:
+        self._app = app
+        self._health = health
+
+    async def __call__(self, scope: Scope, receive: Receive, send: SendMessage) -> None:
+        if scope["type"] == "http" and _asks_for_health(scope):
+            await send_json(send, HTTPStatus.OK, self._health())
+        else:
+            await self._app(scope, receive, send)
+
+
+async def _send_refusal(path: str, send: SendMessage, refused: Refused) -> None:
+    told = problem(
+        path,
+        refused.status,
         refused.code,
         refused.message,
-        kind="rate_limit_error" if full else "service_unavailable",
         program_id=refused.program_id,
         held_s=round(refused.hold_ns / NANOSECONDS_PER_SECOND, 3),
         retry_after_s=refused.retry_after_s,
     )
-    await send_json(send, refused.status, problem, [(b"retry-after", str(refused.retry_after_s).encode())])
+    await send_json(send, refused.status, told, [(b"retry-after", str(refused.retry_after_s).encode())])
 
 
-async def _say_gone(send: SendMessage) -> None:
+async def _say_gone(path: str, send: SendMessage) -> None:
     """Answer a client that left: the server drops it, and a middleware around us sees a request that ended."""
+    told = problem(path, _CLIENT_CLOSED_REQUEST, "client_gone", "the client left")
     with contextlib.suppress(OSError):  # what a server may raise instead of dropping it
-        await send_json(send, _CLIENT_CLOSED_REQUEST, _error("client_gone", "the client left"))
+        await send_json(send, _CLIENT_CLOSED_REQUEST, told)
+
+
+def _asks_for_health(scope: Scope) -> bool:
+    return _path(scope) == HEALTH_PATH and scope["method"] in ("GET", "HEAD")
 
 
 def _path(scope: Scope) -> str:
@@ -201,11 +223,6 @@ def _json_object(data: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
-
-
-def _error(code: str, message: str, *, kind: str = "invalid_request_error", **details: object) -> object:
-    """An error body in the shape that OpenAI's clients read."""
-    return {"error": {"message": message, "type": kind, "param": None, "code": code, **details}}
 
 
 def _watched(send: SendMessage, entered: Entered, ended: Callable[[], None]) -> SendMessage:

@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-_PROMPT_FIELDS = ("messages", "prompt", "text", "tools", "input_ids")
+_PROMPT_FIELDS = ("messages", "system", "prompt", "text", "input", "instructions", "tools", "input_ids")
 
 
 def prompt_size(body: Mapping[str, Any]) -> tuple[int, int]:
     """(bytes of text, tokens) of a request: the texts of its messages, prompt and tools in UTF-8.
 
-    Tokens are 0 unless the prompt comes as token ids. Keys, numbers and ``data:`` URLs (images) do not count.
+    Tokens are 0 unless the prompt comes as token ids. Keys, numbers and what is encoded (images as ``data:`` URLs
+    or base64 sources) do not count.
     """
     text_bytes = tokens = 0
     pending: list[object] = [body.get(name) for name in _PROMPT_FIELDS]
@@ -19,7 +20,8 @@ def prompt_size(body: Mapping[str, Any]) -> tuple[int, int]:
             if not value.startswith("data:"):
                 text_bytes += len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass"))
         elif isinstance(value, dict):
-            pending.extend(value.values())
+            if value.get("type") != "base64":
+                pending.extend(value.values())
         elif isinstance(value, list):
             if value and type(value[0]) is int:
                 tokens += len(value)

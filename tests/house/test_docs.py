@@ -204,7 +204,7 @@ def test_every_configuration_key_is_explained() -> None:
 def test_every_refusal_of_the_gate_is_explained() -> None:
     page = (ROOT / "docs" / "how-to" / "recover-from-failures.md").read_text()
     source = "".join((ROOT / "controlplane" / "gate" / part).read_text() for part in ("gate.py", "middleware.py"))
-    codes = set(re.findall(r'_error\("(\w+)"|\b\d{3}, "(\w+)"|_refuse_held\(\w+, "(\w+)"', source))
+    codes = set(re.findall(r'problem\(path, \w+, "(\w+)"|\b\d{3}, "(\w+)"|_refuse_held\(\w+, "(\w+)"', source))
     named = {code for groups in codes for code in groups if code}
     assert len(named) >= 6
     assert [code for code in sorted(named) if f"`{code}`" not in page] == []

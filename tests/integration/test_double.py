@@ -21,6 +21,7 @@ from controlplane.core.commands import (
     Demote,
     Discard,
     Pause,
+    Prefetch,
     Release,
     Retain,
     SetPriority,
@@ -232,7 +233,7 @@ def test_commands_for_the_engine_and_a_request_for_the_state(nats_server: Any) -
         await scene.daemon.say(
             Retain(program_id="p", ttl_ns=seconds(600)),
             SetPriority(program_id="p", priority=3),
-            Demote(program_id="p"),
+            Prefetch(program_id="p"),
             Retain(program_id="unknown", ttl_ns=seconds(1)),
             StateRequest(publisher="another/engine/boot"),
             StateRequest(),
@@ -252,6 +253,17 @@ def test_commands_for_the_engine_and_a_request_for_the_state(nats_server: Any) -
         await scene.daemon.say(Release(program_id="p"), Discard(program_id="p"))
         await scene.daemon.until(PoolSampled, retained_blocks=0, evictable_blocks=0)
         held.cancel()
+
+    play(story, bus=nats_server.url)
+
+
+def test_a_demotion_unpins_though_there_is_no_host_memory(nats_server: Any) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.daemon.say(Admit(program_id="p"))
+        await scene.chat("p", user("word " * 200))
+        await scene.daemon.say(Retain(program_id="p", ttl_ns=seconds(600)), Demote(program_id="p"), StateRequest())
+        assert "host memory" in (await scene.daemon.until(CommandRejected)).reason
+        assert (await scene.daemon.until(PublisherState)).pins == ()
 
     play(story, bus=nats_server.url)
 

@@ -33,6 +33,11 @@ _patient = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None,
         ({}, {"session_params": {"id": "t"}}, "t"),
         ({}, {"metadata": {"session_id": "t"}}, "t"),
         ({}, {"prompt_cache_key": "t"}, "t"),
+        ({}, {"conversation": "conv_1"}, "conv_1"),
+        ({}, {"conversation": {"id": "conv_2"}}, "conv_2"),
+        ({}, {"metadata": {"user_id": "user_ab_account_cd_session_ef-01"}}, "ef-01"),
+        ({}, {"metadata": {"user_id": '{"device_id": "d", "account_uuid": "", "session_id": "ef-02"}'}}, "ef-02"),
+        ({"x-claude-code-session-id": "s"}, {"metadata": {"user_id": "u_session_t"}}, "s"),
         ({}, {"session_id": 17}, "17"),
         ({"x-session-id": ""}, {"session_id": "t"}, "t"),
     ],
@@ -47,6 +52,13 @@ def test_requests_that_name_nobody_share_nothing() -> None:
     identities = [identify([], {"metadata": "none", "session_id": None, "user": "u"}) for _ in range(100)]
     assert len({identity.program_id for identity in identities}) == 100
     assert all(identity.anonymous for identity in identities)
+
+
+@pytest.mark.parametrize(
+    "user", ["somebody", "", "7", "[]", "{}", '{"session_id": 1}', "a_session_", 7, {"id": "u"}]
+)
+def test_a_user_alone_is_no_program(user: object) -> None:
+    assert identify([], {"metadata": {"user_id": user}}).anonymous
 
 
 def test_parent_and_tenant_travel_along() -> None:
@@ -85,6 +97,15 @@ def test_the_size_of_a_prompt_is_its_text_in_utf8() -> None:
     assert prompt_size({"messages": messages, "model": "ignored"}) == (4 + 4 + 4 + 4 + 3, 0)
     image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}
     assert prompt_size({"messages": [image]}) == (4 + len("image_url"), 0)
+    source = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
+    anthropic = {"role": "user", "content": [{"type": "image", "source": source}, {"type": "text", "text": "ab"}]}
+    assert prompt_size({"messages": [anthropic], "system": "abc"}) == (4 + 5 + 4 + 2 + 3, 0)
+    responses = {
+        "input": [{"role": "user", "content": [{"type": "input_text", "text": "ab"}]}],
+        "instructions": "abc",
+    }
+    assert prompt_size(responses) == (4 + len("input_text") + 2 + 3, 0)
+    assert prompt_size({"input": "häh"}) == (4, 0)
     assert prompt_size({"input_ids": [1, 2, 3]}) == (0, 3)
     assert prompt_size({"prompt": ["ab", "c"]}) == (3, 0)
 

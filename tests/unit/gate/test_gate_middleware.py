@@ -140,7 +140,9 @@ def test_a_turn_is_held_then_served_with_its_body_and_identity() -> None:
     run(story)
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/generate"])
+@pytest.mark.parametrize(
+    "path", ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/generate"]
+)
 def test_each_way_to_ask_for_a_turn_is_gated(path: str) -> None:
     async def story(bench: Bench) -> None:
         exchange = bench.request({"prompt": "x", "session_id": "s"}, path=path)
@@ -154,7 +156,11 @@ def test_each_way_to_ask_for_a_turn_is_gated(path: str) -> None:
 
 def test_everything_else_passes_untouched() -> None:
     async def story(bench: Bench) -> None:
-        for method, path in (("GET", "/v1/models"), ("POST", "/v1/embeddings"), ("GET", "/v1/chat/completions")):
+        for method, path in (
+            ("GET", "/v1/models"),
+            ("POST", "/v1/messages/count_tokens"),
+            ("GET", "/v1/responses"),
+        ):
             exchange = bench.request(b"", path=path, method=method)
             await exchange.task
             assert exchange.headers == {"x-app": "1"}
@@ -257,6 +263,28 @@ def test_a_full_queue_answers_429_as_openais_clients_expect_it() -> None:
         assert (error["held_s"], error["retry_after_s"]) == (0, 5)
         first.leave()
         await first.task
+
+    run(story, max_held=1)
+
+
+def test_anthropics_clients_are_told_in_their_own_shape() -> None:
+    async def story(bench: Bench) -> None:
+        first = bench.request(CHAT)
+        await settle()
+        second = bench.request(CHAT, path="/v1/messages", x_penstock_program_id="new")
+        await second.task
+        assert (second.status, second.headers["retry-after"]) == (429, "5")
+        told = json.loads(second.body)
+        assert (told["type"], told["error"]["type"]) == ("error", "rate_limit_error")
+        assert (told["error"]["code"], told["error"]["program_id"]) == ("queue_full", "new")
+        bad = bench.request({**CHAT, "program_id": "x" * 300}, path="/v1/messages")
+        await bad.task
+        assert (bad.status, json.loads(bad.body)["error"]["type"]) == (400, "invalid_request_error")
+        bench.gate.close()
+        await first.task
+        third = bench.request(CHAT, path="/v1/messages")
+        await third.task
+        assert (third.status, json.loads(third.body)["error"]["type"]) == (503, "overloaded_error")
 
     run(story, max_held=1)
 

@@ -110,6 +110,20 @@ def test_a_daemon_that_is_back_decides_again_and_is_asked_for_all_that_is_held()
     in_virtual_time(story)
 
 
+def test_a_grant_given_without_the_daemon_is_no_claim_to_a_slot() -> None:
+    async def story(bench: Bench) -> None:
+        bench.gate.on_heartbeat(Beat(limit=2))
+        bench.gate.on_command(Admit(program_id="granted"))
+        await asyncio.sleep(6)
+        assert bench.gate.try_enter(ticket("let-in/1")) is not None
+        assert bench.gate.state().granted == ("granted",), "the daemon asks for this as soon as it is back"
+        bench.gate.on_heartbeat(Beat(boot_id="boot-2", limit=2))
+        bench.gate.on_command(Admit(program_id="let-in"))
+        assert bench.gate.state().granted == ("granted", "let-in")
+
+    in_virtual_time(story)
+
+
 def test_a_restarted_daemon_is_asked_at_once_even_if_its_lease_never_ended() -> None:
     async def story(bench: Bench) -> None:
         waiting = bench.enter("p/1")

@@ -1,0 +1,27 @@
+"""What a client is told whose turn does not run, in the shape that clients of its API read."""
+
+from http import HTTPStatus
+
+ANTHROPIC_PATH = "/v1/messages"
+_OTHERWISE = "invalid_request_error"
+_OPENAI_TYPES: dict[int, str] = {
+    HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
+    HTTPStatus.SERVICE_UNAVAILABLE: "service_unavailable",
+}
+_ANTHROPIC_TYPES: dict[int, str] = {
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "request_too_large",
+    HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
+    HTTPStatus.SERVICE_UNAVAILABLE: "overloaded_error",
+}
+
+
+def problem(path: str, status: int, code: str, message: str, **details: object) -> object:
+    """The body of a refusal: in Anthropic's shape for ``/v1/messages``, in OpenAI's elsewhere.
+
+    ``code`` and ``details`` are ours, and the same in both.
+    """
+    if path == ANTHROPIC_PATH:
+        kind = _ANTHROPIC_TYPES.get(status, _OTHERWISE)
+        return {"type": "error", "error": {"type": kind, "message": message, "code": code, **details}}
+    kind = _OPENAI_TYPES.get(status, _OTHERWISE)
+    return {"error": {"message": message, "type": kind, "param": None, "code": code, **details}}
