@@ -10,8 +10,8 @@ Trace = Annotated[
     str | None,
     typer.Argument(
         help="A trace file (JSON lines, .gz), or `synthetic:swe-bench`, `synthetic:swe-bench-verified`, "
-        "`synthetic:bfcl-v4`, "
-        "`synthetic:swe-like`. Default: real traces beside this checkout if there are any, else synthetic:swe-bench."
+        "`synthetic:bfcl-v4`, `synthetic:swe-like`. Default: real traces beside this checkout if there are any, "
+        "else synthetic:swe-bench."
     ),
 ]
 Arrivals = Annotated[

@@ -12,6 +12,7 @@ tool boundaries).
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from controlplane.core import commands as cmd
@@ -28,6 +29,7 @@ from controlplane.core.silence import SilenceRules, sweep
 from controlplane.core.types import Pressure, QueuedProgram, Status, Tier, seconds
 from controlplane.core.unasked import leaving, may_leave_now
 
+_MOST_FORECAST = 512  # programs that the forecast looks at
 # Events after which a slot, an order or a pin may be decided before the interval ends.
 _BOUNDARIES = (
     ev.TurnQueued,
@@ -77,6 +79,8 @@ class ControllerState:
     overload: Overload = field(default_factory=Overload)
     window: Window = field(default_factory=lambda: Window(limit=0, window=0.0, reason="starting"))
     announced: tuple[int, float] = (-1, -1.0)  # the limit and window last sent
+    forecast: tuple[int, ...] = ()
+    forecast_key: tuple[int, int] = (-1, -1)  # the active programs' changes and the interval it was made in
     interval_ends_ns: int = 0
     commands_sent: int = 0
 
@@ -184,13 +188,22 @@ class Controller:
         pool = self.ledger.state.pool
         return self.ledger.demand_blocks / pool.total_blocks if pool and pool.total_blocks else 0.0
 
-    def _forecast(self) -> tuple[int, ...]:
-        """What the active programs will need until they end: asked for while somebody waits."""
+    def _forecast(self, now_ns: int) -> tuple[int, ...]:
+        """What the active programs will need until they end; anew when one came or went, or an interval ended."""
+        state, changes = self.state, self.ledger.state.active_changes
+        key = (changes, now_ns // seconds(self.rules.interval_s))
+        if key != state.forecast_key:
+            state.forecast_key, state.forecast = key, demand(self._growing(), self._shared_blocks())
+        return state.forecast
+
+    def _growing(self) -> list[Growing]:
+        """The active programs; of very many a sample, each standing for its neighbours."""
         ledger, growth, shared = self.ledger, self.ledger.estimates.growth, self._shared_blocks()
         blocks = 1 / ledger.estimates.block_tokens
         lifetime, usual = growth.lifetime_turns, growth.expected(1.0) - 1.0
+        every = max(1, len(ledger.active) // _MOST_FORECAST)
         growing = []
-        for name in ledger.active:
+        for name in islice(ledger.active, 0, None, every):
             program = ledger.programs[name]
             held = max(1.0, program.kv_blocks)
             first = program.first_tokens * blocks or held
@@ -198,8 +211,8 @@ class Controller:
             last = max(peak, first * growth.expected(peak / first))
             a_turn = (peak - first) / program.turn_index if program.turn_index > 2 else first * usual / lifetime
             left = (last - held) / a_turn if a_turn > 0 else lifetime
-            growing.append(Growing(held - shared, last - shared, left / lifetime))
-        return demand(growing, shared)
+            growing.append(Growing((held - shared) * every, (last - shared) * every, left / lifetime))
+        return growing
 
     def _newcomer(self) -> Growing:
         """Whoever waits, on average; what it shares with the others is held already."""
@@ -223,7 +236,7 @@ class Controller:
             kv_retained_blocks=pool.retained_blocks if pool else 0,
             kv_demand_blocks=ledger.demand_blocks,
             kv_use_ratio=use_ratio,
-            kv_forecast_blocks=self._forecast() if waiting else (),
+            kv_forecast_blocks=self._forecast(now_ns) if waiting else (),
             newcomer=self._newcomer() if waiting else None,
             host_total_blocks=pool.host_total_blocks if pool else 0,
             host_used_blocks=pool.host_used_blocks if pool else 0,

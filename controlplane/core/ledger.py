@@ -174,6 +174,7 @@ class Ledger:
             self.totals.charged += 1
             self.totals.active_roots += is_root
             self.active[name] = None
+            self.state.active_changes += 1
             program.admitted_at_ns = now_ns
             program.idle_since_ns = 0 if program.open_turns or program.open_tools else now_ns
         elif before is Status.ACTIVE:
@@ -181,6 +182,7 @@ class Ledger:
             self.totals.charged -= 1
             self.totals.active_roots -= is_root
             del self.active[name]
+            self.state.active_changes += 1
             self.state.unasked.pop(name, None)
             program.retained_until_ns = 0
         if after is Status.PAUSED and is_root:

@@ -149,6 +149,21 @@ class Resident:
     parked: bool = False  # its program ended or was paused: nobody waits for it
 
 
+class ResidentView(Protocol):
+    """``Resident`` as policies see it: an engine may work the level out only when it is asked for."""
+
+    @property
+    def program_id(self) -> str: ...
+    @property
+    def blocks(self) -> int: ...
+    @property
+    def last_used_ns(self) -> int: ...
+    @property
+    def level(self) -> int: ...
+    @property
+    def parked(self) -> bool: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
     """What the engine should do about a chunk: schedule ``chunk_blocks`` of it after evicting ``victims``."""
@@ -177,6 +192,6 @@ class MemoryPolicy(Protocol[S]):
         chunk_blocks: int,
         shortfall_blocks: int,
         least_blocks: int,
-        candidates: Iterable[Resident],
+        candidates: Iterable[ResidentView],
         now_ns: int,
     ) -> tuple[S, Fit]: ...

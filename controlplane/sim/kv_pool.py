@@ -1,10 +1,10 @@
 """Taking blocks from the prefix cache: free ones first, then what a memory policy gives up."""
 
-from collections.abc import Callable
+from collections.abc import Container
 from typing import Any
 
 from controlplane.core.policies import EngineShape, MemoryPolicy
-from controlplane.sim.prefix_cache import PrefixCache
+from controlplane.sim.prefix_cache import Level, PrefixCache
 
 
 class KvPool:
@@ -12,7 +12,8 @@ class KvPool:
 
     def __init__(self, engine: EngineShape, policy: MemoryPolicy[Any]) -> None:
         self.cache = PrefixCache(engine.pool_blocks)
-        self.standing: Callable[[str, int], tuple[int, bool]] = lambda key, blocks: (0, False)
+        self.level: Level = lambda key, blocks: 0
+        self.parked: Container[str] = ()
         self._floor_blocks = engine.floor_blocks
         self.use(policy)
 
@@ -29,7 +30,7 @@ class KvPool:
 
     def spare_blocks(self) -> int:
         """Free, or held for programs that nobody waits for."""
-        parked = (resident.blocks for resident in self.cache.candidates(self.standing) if resident.parked)
+        parked = (resident.blocks for resident in self.cache.candidates(self.parked, self.level) if resident.parked)
         return self.cache.free_blocks + sum(parked)
 
     def take_chunk(self, blocks: int, now_ns: int) -> int:
@@ -55,7 +56,7 @@ class KvPool:
         cache.free_blocks -= blocks
 
     def _fit(self, blocks: int, shortfall: int, least_blocks: int, now_ns: int) -> int:
-        candidates = self.cache.candidates(self.standing)
+        candidates = self.cache.candidates(self.parked, self.level)
         self._state, fit = self._policy.fit(self._state, blocks, shortfall, least_blocks, candidates, now_ns)
         for key, victim_blocks in fit.victims:
             self.cache.evict(key, victim_blocks)

@@ -8,12 +8,13 @@ Where this is simpler than SGLang's radix tree: a program has one cached context
 from it (a compacted history) frees the part that no longer matches instead of leaving it to age.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from controlplane.core.policies import Resident
+from controlplane.core.policies import ResidentView
 
+Level = Callable[[str, int], int]
 _PREFIX_KEY = "\0prefix:"
 
 
@@ -28,6 +29,24 @@ class Node:
     refs: int = 0  # running turns and resident children
     last_used_ns: int = 0
     pinned_until_ns: int = 0  # 0: not pinned
+
+
+class _Idle:
+    """A node as a memory policy sees it. Levels are worked out when asked for: most never are."""
+
+    __slots__ = ("_level", "_node", "blocks", "last_used_ns", "parked", "program_id")
+
+    def __init__(self, node: Node, parked: bool, level: Level) -> None:
+        self.program_id = node.key
+        self.blocks = node.blocks
+        self.last_used_ns = node.last_used_ns
+        self.parked = parked
+        self._node = node
+        self._level = level
+
+    @property
+    def level(self) -> int:
+        return self._level(self.program_id, self._node.base_blocks + self.blocks)
 
 
 class PrefixCache:
@@ -118,21 +137,14 @@ class PrefixCache:
 
     # -- eviction -------------------------------------------------------------------------------------------
 
-    def candidates(self, standing: Callable[[str, int], tuple[int, bool]]) -> Iterator[Resident]:
+    def candidates(self, parked: Container[str], level: Level) -> Iterator[ResidentView]:
         """Idle nodes that are not pinned, least recently used first.
 
-        ``standing(key, blocks)`` tells a node's level and whether its program is parked.
+        ``parked`` are the programs that nobody waits for; ``level(key, blocks)`` tells a program's.
         """
         for node in self._idle.values():
             if not node.pinned_until_ns:
-                level, parked = standing(node.key, node.base_blocks + node.blocks)
-                yield Resident(
-                    program_id=node.key,
-                    blocks=node.blocks,
-                    last_used_ns=node.last_used_ns,
-                    level=level,
-                    parked=parked,
-                )
+                yield _Idle(node, node.key in parked, level)
 
     def evict(self, key: str, blocks: int) -> int:
         """Free up to ``blocks`` from the tail of an idle node, pinned or not. Returns how many."""

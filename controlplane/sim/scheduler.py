@@ -28,7 +28,7 @@ class Scheduler:
         priority: PriorityPolicy[Any],
     ) -> None:
         self.pool = pool
-        pool.standing = self._standing
+        pool.level = self._level
         self.waiting = WaitingQueue(priority, engine, self._served_tokens)
         self.batch: DecodeBatch[Progress] = DecodeBatch(profile, engine.block_tokens)
         self.turns: dict[str, Progress] = {}
@@ -43,6 +43,7 @@ class Scheduler:
         self._priority = priority
         self._served = ServiceWindow(priority.window_ns)
         self._parked: dict[str, int] = {}  # an ordered set
+        pool.parked = self._parked
         self._now_ns = 0
         self._max_running = max_running
         self._reserve = OutputReserve(self.batch)
@@ -97,10 +98,9 @@ class Scheduler:
     def _served_tokens(self, program_id: str, now_ns: int) -> int:
         return self._served.tokens(program_id, now_ns)
 
-    def _standing(self, program_id: str, blocks: int) -> tuple[int, bool]:
-        """A resident program's level, and whether it is parked."""
-        served_tokens = self._served.tokens(program_id, self._now_ns)
-        return self._priority.level(blocks, served_tokens, self._engine), program_id in self._parked
+    def _level(self, program_id: str, blocks: int) -> int:
+        """A resident program's."""
+        return self._priority.level(blocks, self._served.tokens(program_id, self._now_ns), self._engine)
 
     # -- prefill ----------------------------------------------------------------------------------------------
 

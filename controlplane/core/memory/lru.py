@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from controlplane.core.memory.victims import take
-from controlplane.core.policies import STATELESS, Fit, Resident, Stateless
+from controlplane.core.policies import STATELESS, Fit, ResidentView, Stateless
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class Lru:
         chunk_blocks: int,
         shortfall_blocks: int,
         least_blocks: int,
-        candidates: Iterable[Resident],
+        candidates: Iterable[ResidentView],
         now_ns: int,
     ) -> tuple[Stateless, Fit]:
         victims, missing = take(candidates, shortfall_blocks)

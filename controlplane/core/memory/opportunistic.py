@@ -5,11 +5,11 @@ fits, down to one block, instead of evicting at once. "Priority-Aware Coordinato
 priorities, lower ones first, among them larger footprints. What the paper leaves open is in docs/adr/0012.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from controlplane.core.memory.victims import take
-from controlplane.core.policies import STATELESS, Fit, Resident, Stateless
+from controlplane.core.policies import STATELESS, Fit, ResidentView, Stateless
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,24 +32,32 @@ class Opportunistic:
         chunk_blocks: int,
         shortfall_blocks: int,
         least_blocks: int,
-        candidates: Iterable[Resident],
+        candidates: Iterable[ResidentView],
         now_ns: int,
     ) -> tuple[Stateless, Fit]:
         if shortfall_blocks <= 0:
             return state, Fit(chunk_blocks=chunk_blocks, victims=())
-        cached = list(candidates)
-        victims, missing = take((resident for resident in cached if resident.parked), shortfall_blocks)
+        live: list[ResidentView] = []
+        victims, missing = take(_parked(candidates, live), shortfall_blocks)
         smallest = min(least_blocks, chunk_blocks) if self.shrink else chunk_blocks
         if missing > chunk_blocks - smallest:  # shrinking does not do: now contexts that will be needed go
-            more, missing = take(self._live(cached), missing)
+            more, missing = take(self._ordered(live), missing)
             victims += more
         chunk_blocks -= missing
         if chunk_blocks < smallest:
             return state, Fit(chunk_blocks=0, victims=())
         return state, Fit(chunk_blocks=chunk_blocks, victims=victims)
 
-    def _live(self, cached: Iterable[Resident]) -> list[Resident]:
-        live = [resident for resident in cached if not resident.parked]
+    def _ordered(self, live: list[ResidentView]) -> list[ResidentView]:
         if self.aligned:
             live.sort(key=lambda resident: (-resident.level, -resident.blocks))  # stable: then the least recent
         return live
+
+
+def _parked(candidates: Iterable[ResidentView], live: list[ResidentView]) -> Iterator[ResidentView]:
+    """The parked ones; the others are put into ``live``. It reads no further than it is asked to."""
+    for resident in candidates:
+        if resident.parked:
+            yield resident
+        else:
+            live.append(resident)

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from controlplane.core.policies import Resident
+from controlplane.core.policies import ResidentView
 
 
-def take(residents: Iterable[Resident], missing_blocks: int) -> tuple[list[tuple[str, int]], int]:
+def take(residents: Iterable[ResidentView], missing_blocks: int) -> tuple[list[tuple[str, int]], int]:
     """Victims as (program_id, blocks), and the blocks that are still missing (0: enough). Reads no further."""
     victims: list[tuple[str, int]] = []
     if missing_blocks <= 0:

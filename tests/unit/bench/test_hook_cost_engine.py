@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hook_cost_engine import Estimate, estimate
+from hook_parts.ratios import Estimate, estimate
 
 
 def pairs(
