@@ -16,7 +16,7 @@ from controlplane.core.policies import Window
 from controlplane.core.presets import Preset
 from controlplane.core.records import LedgerState
 
-VERSION = 1
+VERSION = 2
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +32,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     overload: Overload
     window: Window
     announced: tuple[int, float]
+    forecast: tuple[int, ...]
+    forecast_key: tuple[int, int]
     interval_ends_ns: int
     commands_sent: int
     policies: dict[str, msgspec.Raw]
@@ -62,6 +64,8 @@ def take(
         overload=state.overload,
         window=state.window,
         announced=state.announced,
+        forecast=state.forecast,
+        forecast_key=state.forecast_key,
         interval_ends_ns=state.interval_ends_ns,
         commands_sent=state.commands_sent,
         policies={name: msgspec.Raw(msgspec.json.encode(policy)) for name, policy in policies.items()},
@@ -99,6 +103,8 @@ def restore(snapshot: Snapshot, preset: Preset) -> ControllerState:
         overload=snapshot.overload,
         window=snapshot.window,
         announced=snapshot.announced,
+        forecast=snapshot.forecast,
+        forecast_key=snapshot.forecast_key,
         interval_ends_ns=snapshot.interval_ends_ns,
         commands_sent=snapshot.commands_sent,
         **policies,
