@@ -1,142 +1,60 @@
 """What the plugin costs a real SGLang on this machine's CPU.
 
-    python bench/hook_cost_engine.py [--pairs N] [--control] [--environment FOLDER] [--json]
+    python bench/hook_cost_engine.py [--switched N] [--pairs N] [--control] [--environment FOLDER] [--json]
 
 Budgets: 20 us an event and 1% of a step in the scheduler's thread; with no daemon 1% against no plugin at all.
 
 *hooks*: the engine with the plugin, a daemon with preset `mars` and a nats-server; every hook is measured in place,
 by the wall and in CPU time of the scheduler's thread, which other work on the machine does not lengthen.
-*daemon off*: two engines, one with the plugin and one without, do the same work in turns (ABBA); each pair of
-engines is a fresh one, since two processes differ by themselves. `--control` compares two engines without the
-plugin: what it shows is noise. Without `--pairs` there are the hooks alone, in two minutes; ten pairs take half an
-hour. hook_cost.py measures the same hooks over doubles, in seconds.
+
+*switched*: N fresh engines with the plugin and without a daemon do the same work with the hooks switched on and off
+in turns (ABBA). One process is compared with itself, so that 1% can be told on a busy machine. In both are the
+wrappers around the engine's functions, of which *hooks* tells, and the plugin's threads, of which *pairs* does.
+
+*pairs*: N times two fresh engines, one with the plugin and one without any, do the same work in turns. Two
+processes differ by some percent by themselves, so that it takes very many pairs to tell 1%; `--control` shows that,
+with two engines without the plugin.
+
+Without options there are the hooks alone, in two minutes. hook_cost.py measures them over doubles, in seconds.
 """
 
 import argparse
 import asyncio
 import contextlib
-import itertools
 import json
 import os
-import random
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, whichever one is installed
 
 import aiohttp
-import psutil
 from ab import ROOT
 from ab.engine import EngineShape, start_engine
 from ab.machine import OthersWatch
+from hook_parts.ratios import Estimate, estimate
+from hook_parts.work import OUTPUT_TOKENS, Compared, Engine, Segment
 from support.daemon_process import DaemonProcess
-from tiny_model import VOCABULARY
 
 from engine_hooks.sglang.guard import Guard
 
 NODE = "hook-cost"
+SWITCH = ROOT / "bench" / "hook_parts" / "switch"
 SHAPE = EngineShape(threads=1)  # the model's work on the scheduler's own thread, so that its CPU time says all
 DAEMON = 'preset = "mars"\n[admission]\npolicy = "fixed"\nwindow = 0\n'
-BATCH = 8
-PROMPT_TOKENS = 256
-OUTPUT_TOKENS = 96
 WARM_UP_WAVES = 3
 SETTLE_S = 2.5  # until the scheduler's process has told what it measured
 TELLING = ("_add_request_to_queue", "get_new_batch_prefill", "process_batch_result", "release_kv_cache")
-RESAMPLES = 4000
 BUDGET_EVENT_US = 20.0
 BUDGET_SHARE = 0.01
 BUDGET_RATIO = 1.01
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
-    """What one piece of work took."""
-
-    wall_s: float
-    step_s: float  # median time between two tokens of one sequence
-    thread_cpu_s: float  # of the scheduler's main thread
-    scheduler_cpu_s: float  # of its whole process
-    http_cpu_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """A median with its 95% interval."""
-
-    value: float
-    low: float
-    high: float
-
-    def verdict(self, most: float) -> str:
-        if self.high <= most:
-            return "met"
-        return "missed" if self.low > most else "not told from noise"
-
-
-class Engine:
-    """One running engine, its processes' CPU clocks, and the work that it is given."""
-
-    def __init__(self, server: Any, http: aiohttp.ClientSession) -> None:
-        self.url = server.url
-        self._http = http
-        main = psutil.Process(server._process.pid)
-        (scheduler,) = [child for child in main.children() if "sglang::scheduler" in " ".join(child.cmdline())]
-        self._pids = (scheduler.pid, main.pid)
-
-    async def work(self, first_wave: int, waves: int = 1, output_tokens: int = OUTPUT_TOKENS) -> Segment:
-        """The same waves are the same work. Each is ``BATCH`` programs' turns at once."""
-        before = self._cpu_ns()
-        began = time.perf_counter()
-        gaps: list[float] = []
-        for wave in range(first_wave, first_wave + waves):
-            gaps += await self._wave(wave, output_tokens)
-        wall_s = time.perf_counter() - began
-        spent_s = [(after - at) / 1e9 for after, at in zip(self._cpu_ns(), before, strict=True)]
-        step_s = statistics.median(gaps) if gaps else 0.0
-        names = ("thread_cpu_s", "scheduler_cpu_s", "http_cpu_s")
-        return Segment(wall_s=wall_s, step_s=step_s, **dict(zip(names, spent_s, strict=True)))
-
-    def _cpu_ns(self) -> list[int]:
-        scheduler, http = self._pids
-        thread_ns = int(Path(f"/proc/{scheduler}/task/{scheduler}/schedstat").read_text().split()[0])
-        return [thread_ns, *(time.clock_gettime_ns(_cpu_clock(pid)) for pid in (scheduler, http))]
-
-    async def _wave(self, wave: int, output_tokens: int) -> list[float]:
-        rng = random.Random(wave)
-        prompts = [rng.choices(range(3, VOCABULARY), k=PROMPT_TOKENS) for _ in range(BATCH)]
-        turns = [self._turn(f"p{number}", prompt, output_tokens) for number, prompt in enumerate(prompts)]
-        return (await asyncio.gather(*turns))[0]
-
-    async def _turn(self, program_id: str, prompt: list[int], output_tokens: int) -> list[float]:
-        """Seconds between its tokens, where it is the one that streams."""
-        sampling = {"max_new_tokens": output_tokens, "temperature": 0, "ignore_eos": True}
-        stream = program_id == "p0" and output_tokens == OUTPUT_TOKENS
-        body = {"input_ids": prompt, "sampling_params": sampling, "stream": stream}
-        headers = {"x-session-id": program_id}
-        async with self._http.post(f"{self.url}/generate", json=body, headers=headers) as response:
-            assert response.status == 200, await response.text()
-            if not stream:
-                await response.read()
-                return []
-            seen = [time.perf_counter() async for line in response.content if line.startswith(b"data: {")]
-        return [later - earlier for earlier, later in itertools.pairwise(seen)]
-
-    async def health(self) -> Any:
-        async with self._http.get(f"{self.url}/penstock/health") as response:
-            return await response.json()
-
-
-def _cpu_clock(pid: int) -> int:
-    """Linux's id of the CPU clock of a process."""
-    return (~pid << 3) | 2
 
 
 def ready_environment() -> Path | None:
@@ -144,20 +62,6 @@ def ready_environment() -> Path | None:
     script = ROOT / "scripts" / "engine_env.py"
     said = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True)
     return Path(said.stdout.strip().splitlines()[-1]) if said.returncode == 0 else None
-
-
-# How sure a ratio is
-
-
-def estimate(pairs: Sequence[Sequence[float]]) -> Estimate:
-    """The median of all ratios; its interval by resampling pairs of engines, and ratios within a pair."""
-    rng = random.Random(0)
-    medians = sorted(
-        statistics.median([r for pair in rng.choices(pairs, k=len(pairs)) for r in rng.choices(pair, k=len(pair))])
-        for _ in range(RESAMPLES)
-    )
-    low, high = medians[round(0.025 * RESAMPLES)], medians[round(0.975 * RESAMPLES) - 1]
-    return Estimate(value=statistics.median([r for pair in pairs for r in pair]), low=low, high=high)
 
 
 # Plugin without a daemon, against no plugin
@@ -175,8 +79,29 @@ def running(folder: Path, environment: Path, plugin: bool, **variables: str) -> 
         server.kill()
 
 
-async def one_pair(environment: Path, number: int, segments: int, control: bool) -> list[tuple[Segment, Segment]]:
-    """(without, with the plugin) for each segment; the two engines live side by side, and one works at a time."""
+async def one_switched(environment: Path, segments: int) -> list[Compared]:
+    """An engine against itself."""
+    with tempfile.TemporaryDirectory(prefix="penstock-hook-cost-") as scratch, contextlib.ExitStack() as stack:
+        path = f"{SWITCH}{os.pathsep}{ROOT}"
+        server = stack.enter_context(running(Path(scratch), environment, True, PYTHONPATH=path))
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=600)) as http:
+            engine = Engine(server, http)
+            await engine.work(first_wave=0, waves=WARM_UP_WAVES)
+            told, on = [], True
+            for segment in range(segments):
+                wave = WARM_UP_WAVES + 2 * segment  # never the same one again: it would be cached
+                took = {}
+                for turn in range(2):
+                    took[on] = await engine.work(wave + turn)
+                    if turn == 0:
+                        engine.switch()
+                        on = not on
+                told.append(Compared(without=took[False], plugged=took[True]))
+    return told
+
+
+async def one_pair(environment: Path, number: int, segments: int, control: bool) -> list[Compared]:
+    """Two engines live side by side, and one works at a time."""
     with tempfile.TemporaryDirectory(prefix="penstock-hook-cost-") as scratch, contextlib.ExitStack() as stack:
         folder = Path(scratch)
         made = {}
@@ -191,23 +116,34 @@ async def one_pair(environment: Path, number: int, segments: int, control: bool)
             for segment in range(segments):
                 order = ("without", "with") if segment % 2 else ("with", "without")
                 took = {name: await engines[name].work(WARM_UP_WAVES + segment) for name in order}
-                told.append((took["without"], took["with"]))
+                told.append(Compared(without=took["without"], plugged=took["with"]))
     return told
 
 
-def compare(environment: Path, pairs: int, segments: int, control: bool) -> dict[str, Any]:
-    """Ratios: with the plugin over without."""
+def compare(count: int, run: Callable[[int], Coroutine[Any, Any, list[Compared]]]) -> dict[str, Any]:
+    """Ratios: with over without. ``run(number)`` is one engine's or one pair's."""
     figures: dict[str, list[list[float]]] = {name: [] for name in Segment.__dataclass_fields__}
-    steps: list[float] = []
-    for number in range(pairs):
-        told = asyncio.run(one_pair(environment, number, segments, control))
-        steps += [without.step_s for without, _ in told]
+    all_told: list[Compared] = []
+    for number in range(count):
+        told = asyncio.run(run(number))
+        all_told += told
         for name, ratios in figures.items():
-            ratios.append([getattr(plugged, name) / getattr(without, name) for without, plugged in told])
+            ratios.append([getattr(one.plugged, name) / getattr(one.without, name) for one in told])
         medians = ", ".join(f"{name} {statistics.median(ratios[-1]):.4f}" for name, ratios in figures.items())
-        print(f"  pair {number + 1} of {pairs}: {medians}", file=sys.stderr, flush=True)
-    ratios = {name: asdict(estimate(values)) for name, values in figures.items()}
-    return {"step_ms": statistics.median(steps) * 1e3, "ratios": ratios}
+        print(f"  {number + 1} of {count}: {medians}", file=sys.stderr, flush=True)
+    return {
+        "step_ms": statistics.median([one.without.step_s for one in all_told]) * 1e3,
+        "ratios": {name: asdict(estimate(values)) for name, values in figures.items()},
+        "other_threads_share": {
+            side: statistics.median([_other_threads_share(getattr(one, side)) for one in all_told])
+            for side in ("without", "plugged")
+        },
+    }
+
+
+def _other_threads_share(segment: Segment) -> float:
+    """CPU time of the scheduler's process beside its main thread, for each second of that."""
+    return (segment.scheduler_cpu_s - segment.thread_cpu_s) / segment.thread_cpu_s
 
 
 # The hooks in place
@@ -315,27 +251,32 @@ def show_hooks(found: dict[str, Any]) -> None:
         print(f"  failures: {told['failures'] or 'none'}")
 
 
+def show_ratios(title: str, found: dict[str, Any]) -> None:
+    print(f"{title}; a step takes {found['step_ms']:.2f} ms")
+    for name, ratio in found["ratios"].items():
+        one = Estimate(**ratio)
+        print(f"  {name:16} {one.value:.4f} [{one.low:.4f}, {one.high:.4f}]  {one.verdict(BUDGET_RATIO)}")
+    others = found["other_threads_share"]
+    print(f"  the scheduler's other threads: {others['without']:.2%} without, {others['plugged']:.2%} with")
+
+
 def show(result: dict[str, Any]) -> None:
     if found := result.get("hooks"):
         show_hooks(found)
-    if found := result.get("daemon_off"):
-        what = "two engines without the plugin" if result["control"] else "plugin without a daemon over no plugin"
-        print(f"{what}; a step takes {found['step_ms']:.2f} ms")
-        for name, ratio in found["ratios"].items():
-            one = Estimate(**ratio)
-            print(f"{name:18} {one.value:.4f} [{one.low:.4f}, {one.high:.4f}]  {one.verdict(BUDGET_RATIO)}")
+    if found := result.get("switched"):
+        show_ratios("no daemon, hooks on over hooks off, in one engine", found)
+    if found := result.get("pairs"):
+        what = "two engines without the plugin" if result["control"] else "no daemon, plugin over no plugin"
+        show_ratios(what, found)
     print(f"others took {result['others_ratio']:.0%} of {os.cpu_count()} CPUs meanwhile")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--pairs", type=int, default=0, help="of fresh engines, to compare with and without the plugin"
-    )
-    parser.add_argument("--segments", type=int, default=16, help="pieces of work for each engine of a pair")
-    parser.add_argument(
-        "--control", action="store_true", help="compare two engines without the plugin, and no hooks"
-    )
+    parser.add_argument("--switched", type=int, default=0, help="engines, their hooks switched on and off")
+    parser.add_argument("--pairs", type=int, default=0, help="of engines, one with and one without the plugin")
+    parser.add_argument("--segments", type=int, default=16, help="comparisons in each engine, or pair")
+    parser.add_argument("--control", action="store_true", help="no plugin in either engine of a pair")
     parser.add_argument("--environment", type=Path, help="the engine's; default: as make engine-env makes it")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
@@ -347,8 +288,12 @@ def main() -> None:
     result: dict[str, Any] = {"control": args.control}
     if not args.control:
         result["hooks"] = hooks(environment)
+    if args.switched:
+        result["switched"] = compare(args.switched, lambda number: one_switched(environment, args.segments))
     if args.pairs:
-        result["daemon_off"] = compare(environment, args.pairs, args.segments, args.control)
+        result["pairs"] = compare(
+            args.pairs, lambda number: one_pair(environment, number, args.segments, args.control)
+        )
     result["others_ratio"] = others.ratio()
     print(json.dumps(result)) if args.json else show(result)
 

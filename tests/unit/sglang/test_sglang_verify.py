@@ -138,7 +138,7 @@ def test_the_report_lists_every_target(
     assert main() == 1
     out = capsys.readouterr().out
     assert "SGLang 0.5.23: not tested" in out
-    assert "known differences: release_kv_cache takes checkpoint" in out
+    assert "known differences: a request's prefix_indices is prefix_len" in out
     assert "missing pins  sglang.srt.mem_cache.radix_cache.RadixKey" in out
     assert "probe: works here\ngate: works here\npins: stays off" in out
 

@@ -1,0 +1,1 @@
+"""The parts of ``bench/hook_cost_engine.py``."""
