@@ -15,7 +15,7 @@ KNOWN_DIFFERENCES = {
     "0.5.17": "its tree is RadixCache, so contexts are not moved to host memory;"
     " it has no PrefillBudget, so a prefill that does not fit is not begun with a smaller chunk",
     "0.5.23": "a request's prefix_indices is prefix_len and its extend_range is extend_len, a match's"
-    " device_indices is device_prefix_len: either is read; the engine tests pass, on torch 2.13 instead of its 2.14",
+    " device_indices is device_prefix_len: either is read; the engine tests pass, on torch 2.13, not its 2.14",
 }
 
 
