@@ -7,9 +7,10 @@ Budgets: 20 us an event and 1% of a step in the scheduler's thread; with no daem
 *hooks*: the engine with the plugin, a daemon with preset `mars` and a nats-server; every hook is measured in place,
 by the wall and in CPU time of the scheduler's thread, which other work on the machine does not lengthen.
 
-*switched*: N fresh engines with the plugin and without a daemon do the same work with the hooks switched on and off
-in turns (ABBA). One process is compared with itself, so that 1% can be told on a busy machine. In both are the
-wrappers around the engine's functions, of which *hooks* tells, and the plugin's threads, of which *pairs* does.
+*switched*: N fresh engines with the plugin and without a daemon; in each the hooks are switched on and off by
+chance, step by step. Steps of one process are compared with each other, so that a fraction of 1% can be told on a
+busy machine. In both are the wrappers around the engine's functions, of which *hooks* tells, and the plugin's
+threads, of which *pairs* does.
 
 *pairs*: N times two fresh engines, one with the plugin and one without any, do the same work in turns. Two
 processes differ by some percent by themselves, so that it takes very many pairs to tell 1%; `--control` shows that,
@@ -28,7 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,8 @@ import aiohttp
 from ab import ROOT
 from ab.engine import EngineShape, start_engine
 from ab.machine import OthersWatch
-from hook_parts.ratios import Estimate, estimate
-from hook_parts.work import OUTPUT_TOKENS, Compared, Engine, Segment
+from hook_parts.ratios import Estimate, of_pairs, of_steps
+from hook_parts.work import BATCH, OUTPUT_TOKENS, Compared, Engine, Segment
 from support.daemon_process import DaemonProcess
 
 from engine_hooks.sglang.guard import Guard
@@ -79,25 +80,41 @@ def running(folder: Path, environment: Path, plugin: bool, **variables: str) -> 
         server.kill()
 
 
-async def one_switched(environment: Path, segments: int) -> list[Compared]:
-    """An engine against itself."""
+async def one_switched(environment: Path, waves: int) -> list[tuple[bool, int, int]]:
+    """An engine against itself: (hooks on, ns by the wall, ns of CPU) of each step that decoded a whole batch."""
     with tempfile.TemporaryDirectory(prefix="penstock-hook-cost-") as scratch, contextlib.ExitStack() as stack:
-        path = f"{SWITCH}{os.pathsep}{ROOT}"
-        server = stack.enter_context(running(Path(scratch), environment, True, PYTHONPATH=path))
+        file = Path(scratch) / "steps.json"
+        variables = {
+            "PYTHONPATH": f"{SWITCH}{os.pathsep}{ROOT}",
+            "HOOK_SWITCH_BATCH": str(BATCH),
+            "HOOK_SWITCH_FILE": str(file),
+        }
+        server = stack.enter_context(running(Path(scratch), environment, True, **variables))
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=600)) as http:
             engine = Engine(server, http)
-            await engine.work(first_wave=0, waves=WARM_UP_WAVES)
-            told, on = [], True
-            for segment in range(segments):
-                wave = WARM_UP_WAVES + 2 * segment  # never the same one again: it would be cached
-                took = {}
-                for turn in range(2):
-                    took[on] = await engine.work(wave + turn)
-                    if turn == 0:
-                        engine.switch()
-                        on = not on
-                told.append(Compared(without=took[False], plugged=took[True]))
-    return told
+            for wave in range(waves):
+                await engine.work(wave)
+            engine.ask_for_steps()
+            while not file.exists():
+                await engine.work(waves)  # a scheduler that waits for work takes no signal
+                waves += 1
+        return [tuple(step) for step in json.loads(file.read_text())]
+
+
+def switched(environment: Path, count: int, waves: int) -> dict[str, Any]:
+    """Hooks on over hooks off, by the wall and in CPU time."""
+    engines = []
+    for number in range(count):
+        engines.append(asyncio.run(one_switched(environment, waves)))
+        print(f"  {number + 1} of {count}: {len(engines[-1])} steps", file=sys.stderr, flush=True)
+    ratios = {}
+    for index, name in ((1, "step_wall"), (2, "step_thread_cpu")):
+        sides = [
+            tuple([step[index] for step in steps if step[0] is on] for on in (True, False)) for steps in engines
+        ]
+        ratios[name] = asdict(of_steps(sides))
+    off_ms = [step[1] / 1e6 for steps in engines for step in steps if not step[0]]
+    return {"step_ms": statistics.median(off_ms), "steps": sum(map(len, engines)), "ratios": ratios}
 
 
 async def one_pair(environment: Path, number: int, segments: int, control: bool) -> list[Compared]:
@@ -120,12 +137,12 @@ async def one_pair(environment: Path, number: int, segments: int, control: bool)
     return told
 
 
-def compare(count: int, run: Callable[[int], Coroutine[Any, Any, list[Compared]]]) -> dict[str, Any]:
-    """Ratios: with over without. ``run(number)`` is one engine's or one pair's."""
+def compare(environment: Path, count: int, segments: int, control: bool) -> dict[str, Any]:
+    """Ratios: with over without."""
     figures: dict[str, list[list[float]]] = {name: [] for name in Segment.__dataclass_fields__}
     all_told: list[Compared] = []
     for number in range(count):
-        told = asyncio.run(run(number))
+        told = asyncio.run(one_pair(environment, number, segments, control))
         all_told += told
         for name, ratios in figures.items():
             ratios.append([getattr(one.plugged, name) / getattr(one.without, name) for one in told])
@@ -133,7 +150,7 @@ def compare(count: int, run: Callable[[int], Coroutine[Any, Any, list[Compared]]
         print(f"  {number + 1} of {count}: {medians}", file=sys.stderr, flush=True)
     return {
         "step_ms": statistics.median([one.without.step_s for one in all_told]) * 1e3,
-        "ratios": {name: asdict(estimate(values)) for name, values in figures.items()},
+        "ratios": {name: asdict(of_pairs(values)) for name, values in figures.items()},
         "other_threads_share": {
             side: statistics.median([_other_threads_share(getattr(one, side)) for one in all_told])
             for side in ("without", "plugged")
@@ -256,15 +273,15 @@ def show_ratios(title: str, found: dict[str, Any]) -> None:
     for name, ratio in found["ratios"].items():
         one = Estimate(**ratio)
         print(f"  {name:16} {one.value:.4f} [{one.low:.4f}, {one.high:.4f}]  {one.verdict(BUDGET_RATIO)}")
-    others = found["other_threads_share"]
-    print(f"  the scheduler's other threads: {others['without']:.2%} without, {others['plugged']:.2%} with")
+    if others := found.get("other_threads_share"):
+        print(f"  the scheduler's other threads: {others['without']:.2%} without, {others['plugged']:.2%} with")
 
 
 def show(result: dict[str, Any]) -> None:
     if found := result.get("hooks"):
         show_hooks(found)
     if found := result.get("switched"):
-        show_ratios("no daemon, hooks on over hooks off, in one engine", found)
+        show_ratios(f"no daemon, hooks on over hooks off, {found['steps']} steps", found)
     if found := result.get("pairs"):
         what = "two engines without the plugin" if result["control"] else "no daemon, plugin over no plugin"
         show_ratios(what, found)
@@ -275,7 +292,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--switched", type=int, default=0, help="engines, their hooks switched on and off")
     parser.add_argument("--pairs", type=int, default=0, help="of engines, one with and one without the plugin")
-    parser.add_argument("--segments", type=int, default=16, help="comparisons in each engine, or pair")
+    parser.add_argument("--waves", type=int, default=40, help="of work for each of the switched engines")
+    parser.add_argument("--segments", type=int, default=16, help="of work for each engine of a pair")
     parser.add_argument("--control", action="store_true", help="no plugin in either engine of a pair")
     parser.add_argument("--environment", type=Path, help="the engine's; default: as make engine-env makes it")
     parser.add_argument("--json", action="store_true")
@@ -289,11 +307,9 @@ def main() -> None:
     if not args.control:
         result["hooks"] = hooks(environment)
     if args.switched:
-        result["switched"] = compare(args.switched, lambda number: one_switched(environment, args.segments))
+        result["switched"] = switched(environment, args.switched, args.waves)
     if args.pairs:
-        result["pairs"] = compare(
-            args.pairs, lambda number: one_pair(environment, number, args.segments, args.control)
-        )
+        result["pairs"] = compare(environment, args.pairs, args.segments, args.control)
     result["others_ratio"] = others.ratio()
     print(json.dumps(result)) if args.json else show(result)
 

@@ -97,7 +97,7 @@ class EngineServer:
         """Return once it answers."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self.is_healthy():
-            assert self.is_running(), f"the engine ended:\n{self._last_lines()}"
+            assert self.is_running(), f"the engine ended ({self.exit_status}):\n{self._last_lines()}"
             assert time.monotonic() < deadline, f"the engine is not ready:\n{self._last_lines()}"
             time.sleep(0.1)
 
@@ -110,6 +110,11 @@ class EngineServer:
 
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def exit_status(self) -> int | None:
+        """Of its first process; negative: the signal that ended it. None while it runs."""
+        return self._process.poll() if self._process is not None else None
 
     def stop(self) -> None:
         """SIGTERM, as an operator would; what is left after a while is killed."""

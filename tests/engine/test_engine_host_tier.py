@@ -96,17 +96,18 @@ def _cached(reply: Reply) -> dict[str, int]:
     return details
 
 
-async def _obeyed(scene: Scene, command: Command) -> Event:
+async def _obeyed(scene: Scene, command: Command) -> CommandApplied:
     (command_id,) = await scene.say(command)
-    applied = await scene.until(CommandApplied, command_id=command_id)
-    assert isinstance(applied, CommandApplied)
-    return applied
+    answer = await _answer(scene, command_id)
+    assert isinstance(answer, CommandApplied), answer
+    return answer
 
 
 async def _refusal(scene: Scene, command: Command) -> str:
     (command_id,) = await scene.say(command)
-    rejected = await scene.until(CommandRejected, command_id=command_id)
-    return str(rejected.reason)
+    answer = await _answer(scene, command_id)
+    assert isinstance(answer, CommandRejected), answer
+    return answer.reason
 
 
 async def _answer(scene: Scene, command_id: int) -> Event:

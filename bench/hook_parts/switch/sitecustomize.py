@@ -1,22 +1,61 @@
-"""On the path of an engine's Python: SIGUSR2 switches the plugin's hooks off, and on again.
+"""On the path of an engine's Python: switches the plugin's hooks off and on by chance, step by step.
 
-Switched off, a hook's parts do not run; the wrappers around the engine's functions stay.
+What a step takes, by the wall and in CPU time of the scheduler's thread, is kept, and written to
+``HOOK_SWITCH_FILE`` at SIGUSR2. Only steps that decode a whole batch count and are ever switched off. Off, a hook's
+parts do not run; the wrappers around the engine's functions stay.
 """
 
+import json
+import os
+import random
 import signal
+import time
+from pathlib import Path
 from typing import Any
 
-
-def _nothing(guard: object, name: str, part: object, *args: object) -> None:
-    return None
-
-
-def _switch(signum: int, frame: Any) -> None:
-    from engine_hooks.sglang.guard import Guard
-
-    run = getattr(Guard, "switched_off", None)
-    Guard.switched_off = Guard.run if run is None else None  # type: ignore[attr-defined]
-    Guard.run = _nothing if run is None else run  # type: ignore[method-assign]
+_BATCH = int(os.environ.get("HOOK_SWITCH_BATCH", "0"))
+_STEP = "get_next_batch_to_run"
 
 
-signal.signal(signal.SIGUSR2, _switch)
+class Switch:
+    """Stands before the guard: every part of every hook runs through it."""
+
+    def __init__(self) -> None:
+        self.took_ns: list[tuple[bool, int, int]] = []  # whether the hooks were on, wall, CPU
+        self._random = random.Random(1)
+        self._on = True
+        self._whole = False
+        self._began_ns = (0, 0)
+
+    def install(self) -> None:
+        from engine_hooks.sglang.guard import Guard
+
+        run = Guard.run
+
+        def switched(guard: Guard, name: str, part: Any, *args: Any) -> Any:
+            if name == _STEP:
+                self.step(args[0])
+            return run(guard, name, part, *args) if self._on else None
+
+        Guard.run = switched  # type: ignore[method-assign]
+
+    def step(self, scheduler: Any) -> None:
+        """A step begins, and the one before has ended."""
+        wall_ns, cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
+        whole = len(scheduler.running_batch.reqs) == _BATCH and not scheduler.waiting_queue
+        if self._whole and whole:
+            self.took_ns.append((self._on, wall_ns - self._began_ns[0], cpu_ns - self._began_ns[1]))
+        self._whole = whole
+        self._on = not whole or self._random.random() < 0.5
+        self._began_ns = (time.perf_counter_ns(), time.thread_time_ns())
+
+    def write(self, signum: int, frame: Any) -> None:
+        draft = Path(os.environ["HOOK_SWITCH_FILE"] + ".tmp")
+        draft.write_text(json.dumps(self.took_ns))
+        draft.replace(os.environ["HOOK_SWITCH_FILE"])
+
+
+if _BATCH:
+    switch = Switch()
+    switch.install()
+    signal.signal(signal.SIGUSR2, switch.write)

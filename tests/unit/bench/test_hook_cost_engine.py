@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hook_parts.ratios import Estimate, estimate
+from hook_parts.ratios import Estimate, of_pairs, of_steps
 
 
 def pairs(
@@ -16,19 +16,19 @@ def pairs(
 
 
 def test_noise_around_nothing_is_no_difference() -> None:
-    found = estimate(pairs(1.0, spread=0.01))
+    found = of_pairs(pairs(1.0, spread=0.01))
     assert found.low < 1.0 < found.high
     assert found.verdict(1.01) == "met"
 
 
 def test_a_difference_beyond_the_budget_is_missed() -> None:
-    assert estimate(pairs(1.03, spread=0.01)).verdict(1.01) == "missed"
+    assert of_pairs(pairs(1.03, spread=0.01)).verdict(1.01) == "missed"
 
 
 def test_what_engines_differ_by_themselves_widens_the_interval() -> None:
     """Many segments of few engines are no proof: another pair may differ the other way."""
-    alike = estimate(pairs(1.0, spread=0.005, segments=40, count=4))
-    apart = estimate(pairs(1.0, spread=0.005, between=0.02, segments=40, count=4))
+    alike = of_pairs(pairs(1.0, spread=0.005, segments=40, count=4))
+    apart = of_pairs(pairs(1.0, spread=0.005, between=0.02, segments=40, count=4))
     assert apart.high - apart.low > 4 * (alike.high - alike.low)
     assert apart.verdict(1.01) == "not told from noise"
 
@@ -36,7 +36,26 @@ def test_what_engines_differ_by_themselves_widens_the_interval() -> None:
 def test_one_segment_that_was_disturbed_moves_nothing() -> None:
     quiet = pairs(1.0, spread=0.002)
     disturbed = [[3.0, *quiet[0][1:]], *quiet[1:]]
-    assert estimate(disturbed).value == pytest.approx(estimate(quiet).value, abs=0.001)
+    assert of_pairs(disturbed).value == pytest.approx(of_pairs(quiet).value, abs=0.001)
+
+
+def steps(ratio: float, *, seed: int, count: int = 3000) -> tuple[list[int], list[int]]:
+    """Made-up steps with and without: 30 ms, spread by a tenth, and one in twenty disturbed by other work."""
+    rng = random.Random(seed)
+
+    def one(mean_ns: float) -> int:
+        disturbed = 3 if rng.random() < 0.05 else 1
+        return round(rng.gauss(mean_ns, 0.1 * mean_ns) * disturbed)
+
+    return [one(30e6 * ratio) for _ in range(count)], [one(30e6) for _ in range(count)]
+
+
+@pytest.mark.parametrize("ratio", [1.0, 1.005, 1.03])
+def test_steps_of_one_engine_tell_half_a_percent(ratio: float) -> None:
+    found = of_steps([steps(ratio, seed=seed) for seed in range(4)])
+    assert found.low < ratio < found.high
+    assert found.high - found.low < 0.01
+    assert found.verdict(1.02) == ("missed" if ratio > 1.02 else "met")
 
 
 @pytest.mark.parametrize(
