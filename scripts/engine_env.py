@@ -34,7 +34,7 @@ NEEDED_BYTES = 4 << 30
 NEEDED_BY_LAYER_BYTES = 1 << 30
 
 STAMP = "penstock-engine-env"  # the digest, once the environment is complete; empty while it is being made
-CHECKOUT_STAMP = "penstock-checkout"  # which checkout is installed in it
+PROJECT_STAMP = "penstock-project"  # which pyproject.toml Penstock was installed with
 BORROW_FILE = "penstock_borrows.pth"
 
 
@@ -104,12 +104,9 @@ class Environment:
         made = _read(self.path / STAMP) == self.digest and Path(self.python).exists()
         return made and (not self.is_layer or self.whole.is_complete())
 
-    def holds_this_checkout(self) -> bool:
-        """Whether this checkout of Penstock, as its ``pyproject.toml`` now is, was installed last.
-
-        A layer borrows it.
-        """
-        return _read(self.whole.path / CHECKOUT_STAMP) == _checkout_digest()
+    def holds_penstock(self) -> bool:
+        """Whether Penstock was installed as today's ``pyproject.toml`` says. A layer borrows it."""
+        return _read(self.whole.path / PROJECT_STAMP) == _project_digest()
 
 
 def make(environment: Environment) -> None:
@@ -121,8 +118,8 @@ def make(environment: Environment) -> None:
     with _lock(path):
         if not environment.is_complete():
             _make_anew(environment)
-        if not environment.holds_this_checkout():
-            _step("Penstock, from this checkout", lambda: _install_penstock(environment))
+        if not environment.holds_penstock():
+            _step("Penstock", lambda: _install_penstock(environment))
 
 
 def _make_anew(environment: Environment) -> None:
@@ -208,12 +205,12 @@ def _install_penstock(environment: Environment) -> None:
     listed = (whole.requirements, whole.without_dependencies)
     pins = [argument for path in listed for argument in ("--constraint", str(path))]
     _pip(whole, "--no-build-isolation", *pins, "--editable", f"{ROOT}[sglang]")
-    (whole.path / CHECKOUT_STAMP).write_text(_checkout_digest())
+    (whole.path / PROJECT_STAMP).write_text(_project_digest())
 
 
-def _checkout_digest() -> str:
-    project = (ROOT / "pyproject.toml").read_bytes()
-    return hashlib.sha256(str(ROOT).encode() + b"\0" + project).hexdigest()
+def _project_digest() -> str:
+    """Of what is installed with Penstock: its entry point and what it needs. Its code is each checkout's own."""
+    return hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
 
 
 def _pip(environment: Environment, *arguments: str) -> None:
@@ -278,7 +275,7 @@ def main() -> int:
     arguments = parser.parse_args()
     environment = Environment(arguments.version)
     if arguments.check:
-        if not environment.is_complete() or not environment.holds_this_checkout():
+        if not environment.is_complete() or not environment.holds_penstock():
             _say(f"{environment.path} is not there or not up to date")
             return 1
     else:
