@@ -76,6 +76,9 @@ def running(folder: Path, environment: Path, plugin: bool, **variables: str) -> 
     server = start_engine(folder, environment, SHAPE, plugins=plugins, variables=own if plugin else {})
     try:
         yield server
+    except aiohttp.ClientError:
+        print("\n".join(server.log.splitlines()[-40:]), file=sys.stderr)  # it is gone with its folder
+        raise
     finally:
         server.kill()
 
