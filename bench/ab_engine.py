@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, w
 
 from ab import RESULTS, calibrate, report, results, series, tuning
 from ab.engine import find_environment, versions
+from ab.machine import cpus, pin
 from ab.one_run import prepare
 from ab.scenario import SMOKE, Scenario
 from ab.systems import System, parse_system, static
@@ -50,6 +51,7 @@ def parse_arguments() -> argparse.Namespace:
     running.add_argument("--environment", type=Path, help="the engine's; default: as make engine-env makes it")
     running.add_argument("--programs", type=int, help="of each run; default: 60")
     running.add_argument("--threads", type=int, help="of the engine's scheduler; default: 2")
+    running.add_argument("--cpu", type=int, help="run all of it on this CPU alone: one such command a CPU")
     running.add_argument("--trace", help="a trace file, or synthetic:NAME; default: synthetic:swe-like")
     running.add_argument("--keep", type=Path, help="folder for logs and all that was measured of each run")
     running.add_argument(
@@ -75,12 +77,13 @@ def parse_arguments() -> argparse.Namespace:
     costs = commands.add_parser("calibrate", help="what prefill and decode cost on this machine (five minutes)")
     costs.add_argument("--environment", type=Path)
     costs.add_argument("--threads", type=int, default=calibrate.SHAPE.threads, help="of the engine's scheduler")
+    costs.add_argument("--cpu", type=int, help="on this CPU alone")
     costs.add_argument("--out", type=Path, help="file for the JSON, which is printed anyway")
     return parser.parse_args()
 
 
 def scenario_of(options: argparse.Namespace, environment: Path) -> Scenario:
-    chosen = replace(SMOKE if options.smoke else Scenario(), sglang=versions(environment)["sglang"])
+    chosen = replace(SMOKE if options.smoke else Scenario(), cpus=cpus(), sglang=versions(environment)["sglang"])
     if options.programs:
         chosen = replace(chosen, programs=options.programs)
     if options.threads:
@@ -110,6 +113,8 @@ def run(options: argparse.Namespace) -> int:
         if getattr(options, name) is not None:
             setattr(options, name, getattr(options, name).absolute())
     environment = options.environment or find_environment()
+    if options.cpu is not None:
+        pin(options.cpu)
     scenario = scenario_of(options, environment)
     systems = systems_at(options, scenario)
     prepare()
@@ -140,6 +145,8 @@ def show(options: argparse.Namespace) -> int:
 
 def costs(options: argparse.Namespace) -> int:
     environment = options.environment or find_environment()
+    if options.cpu is not None:
+        pin(options.cpu)
     with tempfile.TemporaryDirectory(prefix="penstock-ab-") as folder:
         measured = json.dumps(calibrate.calibrate(Path(folder), environment, options.threads), indent=1)
     print(measured)

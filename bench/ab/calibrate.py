@@ -20,6 +20,7 @@ import aiohttp
 from tiny_model import VOCABULARY
 
 from ab.engine import EngineShape, start_engine, versions
+from ab.machine import cpus
 
 # The pool of the A/B does not hold eight long contexts; the cost of a step does not depend on it.
 SHAPE = EngineShape(pool_tokens=40_000)
@@ -43,7 +44,7 @@ def calibrate(folder: Path, environment: Path, threads: int) -> dict[str, Any]:
         server.kill()
     return {
         **measured,
-        "cpus": os.cpu_count(),
+        "cpus": cpus(),
         "load_before": round(before, 2),
         "engine": asdict(shape),
         "versions": versions(environment),

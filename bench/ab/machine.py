@@ -1,4 +1,7 @@
-"""What else this machine does: an engine that has to share its cores is several times slower, and unevenly so."""
+"""What else the CPUs do that a run may use: an engine that shares its cores is several times slower, and unevenly.
+
+``pin`` leaves a run one CPU, so that another one can have the next. What others do elsewhere then does not count.
+"""
 
 import contextlib
 import os
@@ -11,6 +14,20 @@ _LOOK_S = 3.0
 _MOST_WAIT_S = 900.0
 
 
+def pin(cpu: int) -> None:
+    """From now on this process and all that it starts run on that CPU only. Raises ``SystemExit`` without it."""
+    try:
+        os.sched_setaffinity(0, {cpu})
+    except OSError as error:
+        numbers = ", ".join(map(str, sorted(os.sched_getaffinity(0))))
+        raise SystemExit(f"--cpu {cpu}: {error.strerror}: there are {numbers}") from error
+
+
+def cpus() -> int:
+    """How many CPUs this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
 class OthersWatch:
     """How much of the CPUs all but this process and its descendants took, from construction on."""
 
@@ -19,8 +36,8 @@ class OthersWatch:
         self._busy_s, self._own_s = _busy_s(), _own_s()
 
     def ratio(self) -> float:
-        """Of all CPUs, 0 to 1; descendants that have ended count as others."""
-        took_s = (time.monotonic() - self._began_s) * (os.cpu_count() or 1)
+        """Of the CPUs, 0 to 1; descendants that have ended count as others."""
+        took_s = (time.monotonic() - self._began_s) * cpus()
         others_s = (_busy_s() - self._busy_s) - (_own_s() - self._own_s)
         return min(1.0, max(0.0, others_s / took_s))
 
@@ -39,9 +56,10 @@ def wait_for_quiet() -> None:
 
 
 def _busy_s() -> float:
-    """Of all CPUs since the start; what a hypervisor took counts."""
-    times = psutil.cpu_times()
-    return float(sum(times) - times.idle - times.iowait - times.guest - times.guest_nice)
+    """Of the CPUs that this process may use, since the start; what a hypervisor took counts."""
+    each = psutil.cpu_times(percpu=True)
+    mine = [each[number] for number in os.sched_getaffinity(0)]
+    return float(sum(sum(t) - t.idle - t.iowait - t.guest - t.guest_nice for t in mine))
 
 
 def _own_s() -> float:

@@ -17,7 +17,7 @@ from typing import Any
 from support.daemon_process import DaemonProcess
 
 from ab import ROOT, engine, results, systems
-from ab.machine import OthersWatch, wait_for_quiet
+from ab.machine import OthersWatch, cpus, wait_for_quiet
 from ab.plan import Job
 from ab.scenario import Scenario
 from controlplane.config import ENVIRONMENT
@@ -89,7 +89,7 @@ def play(job: Job, scenario: Scenario, environment: Path, keep: Path | None) -> 
         code=systems.code_digest(job.system),
         revision=_revision(),
         versions=engine.versions(environment),
-        cpus=os.cpu_count() or 0,
+        cpus=cpus(),
         load_before=round(load_before, 2),
         others_ratio=round(others_ratio, 3),
         began=began,

@@ -1,5 +1,6 @@
 """One finished run a line, in a file that is committed as the evidence."""
 
+import fcntl
 from pathlib import Path
 
 import msgspec
@@ -84,9 +85,9 @@ def read(path: Path) -> list[Row]:
 
 
 def append(path: Path, row: Row) -> None:
-    """Add a line. What is left of one that broke off before goes."""
+    """Add a line. What is left of one that broke off before goes. Two processes may do so at once."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    held = path.read_bytes() if path.exists() else b""
     with path.open("ab") as file:
-        file.truncate(held.rfind(b"\n") + 1)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.truncate(path.read_bytes().rfind(b"\n") + 1)
         file.write(msgspec.json.encode(row) + b"\n")

@@ -5,6 +5,7 @@ import random
 from dataclasses import dataclass, field, replace
 
 from ab.engine import EngineShape
+from ab.machine import cpus
 from controlplane.runs import SYNTHETIC, load_workload
 from controlplane.workload.scale import Scale
 from controlplane.workload.trace import Trace
@@ -22,6 +23,7 @@ class Scenario:
     scale: Scale = field(default_factory=lambda: Scale(tokens=0.05, outputs=0.1, tools=1.0))
     shared_prefix_tokens: int = 100
     engine: EngineShape = field(default_factory=EngineShape)
+    cpus: int = field(default_factory=cpus)  # for engine, client, daemon and nats-server together
     sglang: str = ""  # its version
 
     def workload(self, seed: int) -> Trace:
@@ -43,7 +45,7 @@ class Scenario:
         return (
             f"{self.trace}, {self.programs} programs, {self.scale}, {self.shared_prefix_tokens} shared tokens; "
             f"model {engine.model}, {engine.pool_tokens} tokens of KV, chunks of {engine.chunk_tokens}, "
-            f"{engine.threads} threads"
+            f"{engine.threads} threads, {self.cpus} CPUs for everything"
         )
 
     @property

@@ -1,10 +1,22 @@
 """Whether a run had the machine to itself."""
 
+import os
 import subprocess
 import sys
+from typing import NamedTuple
 
 import pytest
 from ab import machine
+
+
+class CpuTimes(NamedTuple):
+    """As psutil gives them, of one CPU."""
+
+    user: float
+    idle: float
+    iowait: float
+    guest: float
+    guest_nice: float
 
 
 class MachineDouble:
@@ -13,7 +25,7 @@ class MachineDouble:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s, self.busy_s, self.own_s = 0.0, 100.0, 40.0
         self.others = [0.0]
-        monkeypatch.setattr(machine.os, "cpu_count", lambda: 2)
+        monkeypatch.setattr(machine, "cpus", lambda: 2)
         monkeypatch.setattr(machine.time, "monotonic", lambda: self.now_s)
         monkeypatch.setattr(machine.time, "sleep", self.sleep)
         monkeypatch.setattr(machine, "_busy_s", lambda: self.busy_s)
@@ -65,3 +77,26 @@ def test_what_descendants_compute_is_ones_own() -> None:
         assert machine._busy_s() >= machine._own_s() - before_s
     finally:
         child.communicate(b"\n")
+
+
+def test_only_the_cpus_that_a_run_may_use_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    allowed = os.sched_getaffinity(0)
+    first = min(allowed)
+
+    def times(percpu: bool) -> list[CpuTimes]:
+        assert percpu
+        zero = {"idle": 0.0, "iowait": 0.0, "guest": 0.0, "guest_nice": 0.0}
+        return [CpuTimes(user=5.0 if cpu == first else 9.0, **zero) for cpu in range(max(allowed) + 1)]
+
+    monkeypatch.setattr(machine.psutil, "cpu_times", times)
+    try:
+        machine.pin(first)
+        assert machine.cpus() == 1
+        assert machine._busy_s() == 5.0
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def test_a_cpu_that_is_not_there_is_an_error_that_says_which_are() -> None:
+    with pytest.raises(SystemExit, match=r"--cpu 100000: .*there are 0"):
+        machine.pin(100_000)
