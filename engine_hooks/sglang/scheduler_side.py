@@ -109,12 +109,25 @@ class SchedulerSide:
             return
         if self._moves is not None:
             self._moves.planned(batch)  # before all else: what it does is needed for the batch to run right
+        self._uncount_waiting_prefill(batch)
         for request in batch.reqs:
             program_id = self._probe.scheduled(request)
             if program_id:
                 self._pins.release(program_id)  # the running turn locks its context by itself
         for request in batch.reqs:
             self._steering.served(program_of(request), extended_tokens(request))
+
+    def _uncount_waiting_prefill(self, batch: Any) -> None:
+        """Keep SGLang's count of chunks in flight right for a prefill that waits for room while others run.
+
+        It counts one for its unfinished prefill in every batch. Of ours that waits there is none in this one: the
+        count would never come down, and the engine would take the last chunk for a middle one and drop its token.
+        """
+        unfinished = getattr(self._view.scheduler, "chunked_req", None) if self._view is not None else None
+        if unfinished is None or unfinished.rid != self._begun_rid:
+            return
+        if all(request is not unfinished for request in batch.reqs):
+            unfinished.inflight_middle_chunks -= 1
 
     def step_done(self, result: Any, kept: Any, scheduler: Any, batch: Any, *args: Any) -> None:
         if self._probe is not None:
@@ -180,21 +193,29 @@ class SchedulerSide:
             return 0, params
         return freed_tokens, replace(params, num_tokens=max(0, params.num_tokens - freed_tokens))
 
-    def first_chunk(self, verdict: Any, adder: Any, request: Any, sizes: dict[str, Any]) -> int:
-        """A prefill does not fit as a whole: how much of it may begin. SGLang keeps one unfinished prefill only."""
-        fits, _ = verdict
-        if fits or self._steering is None or self._view is None or not adder.rem_chunk_tokens:
-            return 0
+    def first_chunk(self, verdict: Any, adder: Any, request: Any, sizes: dict[str, Any]) -> Any:
+        """The engine's verdict on a waiting request, and how many tokens of it may begin; or ours.
+
+        A prefill that does not fit as a whole may begin with a part. SGLang keeps one unfinished prefill only, and
+        relies on it to take the whole of every step's chunk. Ours leaves some, or waits, so that a second one could
+        begin in what is left: such a request waits.
+        """
+        fits, limit_tokens = verdict
+        if self._steering is None or self._view is None or not adder.rem_chunk_tokens:
+            return verdict
         wanted_tokens = int(sizes["extend_input_len"])
         if self._view.scheduler.chunked_req is not None or adder.new_chunked_req is not None:
-            return 0
+            if not fits or limit_tokens is None or adder.ceil_paged_tokens(wanted_tokens) <= limit_tokens:
+                return verdict
+            return True, 0
+        if fits or self.guard.given_up("get_new_batch_prefill"):  # else nobody would keep the count right
+            return verdict
         most_tokens = min(wanted_tokens, int(adder.rem_chunk_tokens))
         tokens = self._steering.chunk(adder.memory_budget, adder.can_run_list, most_tokens)
-        if tokens >= wanted_tokens:
-            return 0  # it would run as a whole, against the engine's own judgement
-        if tokens:
-            self._begun_rid = request.rid
-        return tokens
+        if not 0 < tokens < wanted_tokens:
+            return verdict  # as a whole it would run against the engine's own judgement
+        self._begun_rid = request.rid
+        return True, tokens
 
     def next_chunk(self, budget: Any, chunk_limit: int) -> int:
         """How much more of a prefill that was begun so may run: nothing while others need the room. -1: as ever."""
@@ -202,6 +223,8 @@ class SchedulerSide:
             return -1
         scheduler = self._view.scheduler
         if scheduler.chunked_req is None or scheduler.chunked_req.rid != self._begun_rid:
+            return -1
+        if self.guard.given_up("get_new_batch_prefill") or self.guard.given_up("check_prefill"):
             return -1
         tokens = self._steering.chunk(budget, (), chunk_limit)
         return tokens if tokens or scheduler.running_batch.reqs else -1
@@ -300,8 +323,7 @@ def install(settings: Settings) -> SchedulerSide:
 
     def check_prefill(original: Any, adder: Any, request: Any, *args: Any, **sizes: Any) -> Any:
         verdict = original(adder, request, *args, **sizes)
-        tokens = side.guard.run("check_prefill", side.first_chunk, verdict, adder, request, sizes)
-        return (True, tokens) if tokens else verdict
+        return side.guard.run("check_prefill", side.first_chunk, verdict, adder, request, sizes) or verdict
 
     def chunk_tokens(original: Any, budget: Any, chunk_limit: int) -> Any:
         limit = original(budget, chunk_limit)

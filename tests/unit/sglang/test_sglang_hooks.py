@@ -113,6 +113,7 @@ class Engine:
             new_chunked_req=adder.get("new_chunked_req"),
             memory_budget=SimpleNamespace(current_offset=0),
             can_run_list=[],
+            ceil_paged_tokens=lambda tokens: -(-tokens // 16) * 16,
         )
         wanted = len(request.origin_input_ids)
         return self.call(
@@ -268,6 +269,24 @@ def test_a_failing_chunk_of_ours_leaves_the_engines_refusal(engine: Engine) -> N
     assert refused(engine)
 
 
+@pytest.mark.parametrize("unfinished", ["of an earlier pass", "of this pass"])
+@pytest.mark.parametrize(
+    ("limit", "answer"), [(1000, (True, 1000)), (900, (True, 0)), (256, (True, 0)), (None, (True, None))]
+)
+def test_nothing_else_begins_in_part_while_a_prefill_is_unfinished(
+    engine: Engine, unfinished: str, limit: int | None, answer: Any
+) -> None:
+    """SGLang would lose the first of two, or end on an assertion. (A page has 16 tokens: 900 take 912.)"""
+    engine.verdict = (True, limit)
+    another = RequestDouble("another")
+    engine.scheduler.chunked_req = another if unfinished == "of an earlier pass" else None
+    found = engine.check_prefill(
+        RequestDouble("r", 900), new_chunked_req=another if unfinished == "of this pass" else None
+    )
+    assert found == answer
+    assert len(engine.calls) == 1
+
+
 # The chunks after it
 
 
@@ -300,6 +319,25 @@ def test_it_waits_as_it_is_while_others_need_the_room(engine: Engine) -> None:
     assert len(engine.calls) == 1
 
 
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_chunk_is_counted_only_for_a_batch_that_has_one(engine: Engine, waits: bool) -> None:
+    """Else SGLang would take the last chunk for one of the middle, and drop the turn's first token."""
+    request = begun(engine)
+    other = engine.queued(RequestDouble("other", 10))
+    request.inflight_middle_chunks = 1  # type: ignore[attr-defined]
+    engine.prefilled(SimpleNamespace(reqs=[other] if waits else [request, other]))
+    assert request.inflight_middle_chunks == (0 if waits else 1)  # type: ignore[attr-defined]
+
+
+def test_the_count_of_a_prefill_that_the_engine_began_is_the_engines(engine: Engine) -> None:
+    engine.steered()
+    request, other = RequestDouble("its own"), engine.queued(RequestDouble("other", 10))
+    request.inflight_middle_chunks = 1  # type: ignore[attr-defined]
+    engine.scheduler.chunked_req = request
+    engine.prefilled(SimpleNamespace(reqs=[other]))
+    assert request.inflight_middle_chunks == 1  # type: ignore[attr-defined]
+
+
 def test_where_nothing_else_runs_the_engine_makes_it_go_on(engine: Engine) -> None:
     begun(engine)
     engine.view.free_tokens = 0
@@ -323,6 +361,17 @@ def test_a_failing_next_chunk_of_ours_leaves_the_engines(engine: Engine) -> None
     assert engine.chunk_tokens() == engine.limit
     assert len(engine.calls) == 1
     assert engine.side.guard.failures["available_chunk_tokens"] == 1
+
+
+@pytest.mark.parametrize("hook", ["get_new_batch_prefill", "check_prefill"])
+def test_nothing_is_held_back_once_a_hook_that_must_watch_over_it_was_given_up(engine: Engine, hook: str) -> None:
+    begun(engine)
+    engine.view.free_tokens = 120
+    engine.side.guard.failures[hook] = 1000
+    assert engine.chunk_tokens() == engine.limit
+    engine.scheduler.chunked_req = None
+    engine.view.free_tokens = 400
+    assert refused(engine), "and no other begins in part"
 
 
 # Order, and the steps around it

@@ -1,0 +1,137 @@
+"""Smaller chunks change when a turn is computed, never what it answers: many turns at once in too small a pool."""
+
+import asyncio
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_client import Reply
+from engine_load import first_turn
+from engine_scene import NODE, TIMEOUT_S, Bus, Scene, play
+from engine_server import EngineServer
+from support.daemon_process import eventually
+from tiny_model import words
+
+from controlplane.core.events import FirstToken, PoolSampled, TurnEnded
+
+CHUNK_TOKENS = 512
+MARS_ENGINE = 'preset = "fcfs"\n[priority]\npolicy = "mlfq"\n[memory]\npolicy = "opportunistic"\n'
+TURNS = 36
+AT_ONCE = 10
+
+
+@pytest.fixture(scope="module")
+def chunk_state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("state")
+
+
+@pytest.fixture(scope="module")
+def chunk_engine(
+    engine_env: Path, tiny_model: Path, chunk_state_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[EngineServer]:
+    """SGLang with the plugin, and chunks that most prompts here exceed."""
+    server = EngineServer(
+        tmp_path_factory.mktemp("chunks"),
+        environment=engine_env,
+        model=tiny_model,
+        plugins=("penstock",),
+        variables={"PENSTOCK_NODE": NODE, "PENSTOCK_STATE_DIR": str(chunk_state_dir)},
+        arguments=("--chunked-prefill-size", str(CHUNK_TOKENS)),
+    )
+    try:
+        server.start().wait_ready()
+        yield server
+    finally:
+        server.kill()
+
+
+@pytest.fixture
+def chunk_bus(nats_server: Any, chunk_state_dir: Path, tmp_path: Path) -> Iterator[Bus]:
+    made = Bus(nats_server, chunk_state_dir, tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+async def in_force(engine: EngineServer) -> None:
+    """The engine runs the policies of ``MARS_ENGINE``."""
+
+    async def told() -> bool:
+        lines = [line for line in engine.log.splitlines() if "penstock: engine policies" in line]
+        return bool(lines) and '"mlfq"' in lines[-1] and '"shrink":true' in lines[-1]
+
+    await eventually(told, what="engine policies", timeout_s=TIMEOUT_S)
+
+
+def test_every_turn_answers_what_it_answers_alone(chunk_engine: EngineServer, chunk_bus: Bus) -> None:
+    """Long outputs fill the pool, so that prefills begin in part, wait, and have others overtake them."""
+    draw = random.Random(5)
+    sizes = [
+        (draw.randint(600, 2400), draw.randint(4, 40)) if draw.random() < 0.5 else (draw.randint(20, 300), 300)
+        for _ in range(TURNS)
+    ]
+
+    async def story(scene: Scene) -> None:
+        async def turn(number: int, suffix: str) -> Reply:
+            prompt_tokens, output_tokens = sizes[number]
+            text = words(900 + number, prompt_tokens)
+            return await scene.chat(f"turn-{number}-{suffix}", text, output_tokens=output_tokens)
+
+        async def one_of_many(number: int) -> Reply:
+            async with limit:
+                return await turn(number, "together")
+
+        await in_force(chunk_engine)
+        await scene.flush()
+        limit = asyncio.Semaphore(AT_ONCE)
+        together = await asyncio.gather(*(one_of_many(number) for number in range(TURNS)))
+        await scene.flush()
+        alone = [await turn(number, "alone") for number in range(TURNS)]
+        assert [reply.status for reply in (*together, *alone)] == [200] * (2 * TURNS)
+        wrong = [
+            (number, sizes[number], many.text[:60], one.text[:60])
+            for number, (many, one) in enumerate(zip(together, alone, strict=True))
+            if many.text.split()[:3] != one.text.split()[:3]
+        ]
+        assert not wrong
+
+    chunk_bus.daemon(MARS_ENGINE)
+    play(story, chunk_engine, chunk_bus)
+
+
+def test_a_prefill_that_waits_in_the_middle_keeps_its_first_token(
+    chunk_engine: EngineServer, chunk_bus: Bus
+) -> None:
+    """It found no room to go on, and small turns are prefilled meanwhile."""
+
+    async def story(scene: Scene) -> None:
+        await in_force(chunk_engine)
+        await scene.flush()
+        for number in range(3):
+            await first_turn(scene, f"waited-for-{number}", seed=950 + number)
+        holding = asyncio.ensure_future(scene.chat("holds", words(960, 600), output_tokens=1400))
+        holder = await scene.until(FirstToken, program_id="holds")
+        large = asyncio.ensure_future(scene.chat("large", words(961, 2700)))
+        # Its first chunks hold what was free, beside what the holder has by then.
+        await scene.until(PoolSampled, where=lambda sample: sample.at_ns > holder.at_ns and _taken(sample) > 1200)
+        small = [await scene.chat(f"small-{number}", words(970 + number, 40)) for number in range(4)]
+        ended = await scene.until(TurnEnded, program_id="small-3")
+        assert not holding.done()
+        replies = await asyncio.gather(holding, large)
+        assert [reply.status for reply in (*small, *replies)] == [200] * 6
+        first = await scene.until(FirstToken, program_id="large")
+        assert first.at_ns > ended.at_ns, "it waited while the small ones ran"
+        await scene.flush()
+        alone = await scene.chat("alone", words(961, 2700))
+        assert replies[1].text == alone.text
+
+    chunk_bus.daemon(MARS_ENGINE)
+    play(story, chunk_engine, chunk_bus)
+
+
+def _taken(sample: PoolSampled) -> int:
+    """Tokens that are neither free nor evictable."""
+    return (sample.total_blocks - sample.free_blocks - sample.evictable_blocks) * sample.block_tokens
