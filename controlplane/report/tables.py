@@ -1,6 +1,7 @@
 """The side-by-side table on a terminal."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table
@@ -18,14 +19,14 @@ def comparison_tables(runs: Sequence[RunResult], *, baseline: str = BASELINE, wi
     The best value of each rate is bold and marked with ``*``.
     """
     columns = max(1, (width - LABEL_WIDTH) // CELL_WIDTH)
-    tables: list[Table] = []
-    page: list[Group] = []
+    pages: list[list[_Part]] = [[]]
     for group in group_runs(runs):
-        if page and sum(len(other.runs) for other in page) + len(group.runs) > columns:
-            tables.append(_table(page, baseline))
-            page = []
-        page.append(group)
-    return [*tables, _table(page, baseline)] if page else tables
+        for start in range(0, len(group.runs), columns):
+            part = _Part(group, slice(start, min(start + columns, len(group.runs))))
+            if sum(other.size for other in pages[-1]) + part.size > columns:
+                pages.append([])
+            pages[-1].append(part)
+    return [_table(page, baseline) for page in pages if page]
 
 
 def print_comparison(
@@ -46,18 +47,30 @@ def print_comparison(
         console.print(f"Note: {caveat}", highlight=False)
 
 
-def _table(groups: Sequence[Group], baseline: str) -> Table:
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Runs of one group that stand in one table."""
+
+    group: Group
+    runs: slice
+
+    @property
+    def size(self) -> int:
+        return int(self.runs.stop - self.runs.start)
+
+
+def _table(parts: Sequence[_Part], baseline: str) -> Table:
     table = Table(caption="* best of its load", caption_justify="left", header_style="bold")
     table.add_column("", no_wrap=True)
-    for group in groups:
-        for index, name in enumerate(column_names(group)):
-            head = group.title if index == 0 else ""
+    for part in parts:
+        for index, name in enumerate(column_names(part.group)[part.runs]):
+            head = part.group.title if index == 0 else ""
             table.add_column(f"{head}\n{name}", justify="right", no_wrap=True)
-    for parts in zip(*(rows(group, baseline) for group in groups), strict=True):
+    for found in zip(*(rows(part.group, baseline) for part in parts), strict=True):
         cells = [
             f"[bold green]{cell.text} *[/]" if cell.best else f"{cell.text}  "
-            for row in parts
-            for cell in row.cells
+            for part, row in zip(parts, found, strict=True)
+            for cell in row.cells[part.runs]
         ]
-        table.add_row(parts[0].label, *cells, end_section=parts[0].label.startswith("mean JCT vs"))
+        table.add_row(found[0].label, *cells, end_section=found[0].label.startswith("mean JCT vs"))
     return table

@@ -82,6 +82,15 @@ def test_a_table_that_is_too_wide_is_split_between_rates() -> None:
     assert comparison_tables([]) == []
 
 
+def test_more_runs_of_one_load_than_fit_go_on_in_the_next_table() -> None:
+    names = ("fcfs", "mars", "continuum", "autellix", "infercept")
+    runs = [made_up_run(name, 0.1, slowdown=2, programs=3) for name in names]
+    first, second, third = comparison_tables(runs, width=70)
+    heads = [[str(column.header).split("\n")[-1] for column in table.columns] for table in (first, second, third)]
+    assert heads == [["", "fcfs", "mars"], ["", "continuum", "autellix"], ["", "infercept"]]
+    assert len({table.row_count for table in (first, second, third)}) == 1
+
+
 def test_the_printed_comparison_shows_ratio_verdict_and_marks() -> None:
     output = io.StringIO()
     print_comparison(runs_at(0.2, 300, 200), Console(file=output, width=120))
