@@ -12,29 +12,29 @@ tool boundaries).
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
 from controlplane.core.errors import RemoteEventError, require
-from controlplane.core.forecast import Growing, demand
+from controlplane.core.forecast import demand
 from controlplane.core.ledger import Ledger
 from controlplane.core.lifecycle import Trigger
+from controlplane.core.outlook import demand_blocks, growing, newcomer, shared_blocks
 from controlplane.core.overload import Load, Overload, OverloadRules, detect
-from controlplane.core.policies import Window
+from controlplane.core.policies import Window, fitting_in
 from controlplane.core.presets import Preset
 from controlplane.core.records import LedgerState, Signals
 from controlplane.core.silence import SilenceRules, sweep
 from controlplane.core.types import Pressure, QueuedProgram, Status, Tier, seconds
 from controlplane.core.unasked import leaving, may_leave_now
 
-_MOST_FORECAST = 512  # programs that the forecast looks at
 # Events after which a slot, an order or a pin may be decided before the interval ends.
 _BOUNDARIES = (
     ev.TurnQueued,
     ev.TurnAbandoned,
     ev.TurnEnded,
+    ev.ReplyRead,
     ev.ToolEnqueued,
     ev.ToolStarted,
     ev.ProgramEnded,
@@ -147,7 +147,7 @@ class Controller:
         interval_ended = now_ns >= self.state.interval_ends_ns
         if interval_ended:
             self.state.interval_ends_ns = now_ns + seconds(self.rules.interval_s)
-            self._sense()
+            self._sense(now_ns)
             self._sweep(now_ns)
         self._say_farewell(now_ns)
         if interval_ended:
@@ -164,7 +164,7 @@ class Controller:
 
     # Sensing
 
-    def _sense(self) -> None:
+    def _sense(self, now_ns: int) -> None:
         """Once an interval: judge the load of the interval that ended."""
         ledger, overload = self.ledger, self.rules.overload
         state = ledger.state
@@ -177,67 +177,43 @@ class Controller:
             cpus=state.host.cpus if state.host else 0.0,
             slowdown_ratio=ledger.estimates.slowdown_ratio,
             cpu_use_ratio=state.host.cpu_use_ratio if state.host else 0.0,
-            kv_use_ratio=self._kv_use_ratio(),
+            kv_use_ratio=self._kv_use_ratio(self._demand_blocks(now_ns)),
             retractions=state.signals.retractions,
             cold_returns=state.signals.cold_returns,
         )
         state.signals = Signals()
         self.state.overload = detect(self.state.overload, load, overload)
 
-    def _kv_use_ratio(self) -> float:
+    def _demand_blocks(self, now_ns: int) -> int:
+        return demand_blocks(self.ledger, self.preset.retention.half_life_ns, now_ns)
+
+    def _kv_use_ratio(self, blocks: int) -> float:
         pool = self.ledger.state.pool
-        return self.ledger.demand_blocks / pool.total_blocks if pool and pool.total_blocks else 0.0
+        return blocks / pool.total_blocks if pool and pool.total_blocks else 0.0
 
     def _forecast(self, now_ns: int) -> tuple[int, ...]:
         """What the active programs will need until they end; anew when one came or went, or an interval ended."""
         state, changes = self.state, self.ledger.state.active_changes
         key = (changes, now_ns // seconds(self.rules.interval_s))
         if key != state.forecast_key:
-            state.forecast_key, state.forecast = key, demand(self._growing(), self._shared_blocks())
+            state.forecast_key, state.forecast = key, demand(growing(self.ledger), shared_blocks(self.ledger))
         return state.forecast
-
-    def _growing(self) -> list[Growing]:
-        """The active programs; of very many a sample, each standing for its neighbours."""
-        ledger, growth, shared = self.ledger, self.ledger.estimates.growth, self._shared_blocks()
-        blocks = 1 / ledger.estimates.block_tokens
-        lifetime, usual = growth.lifetime_turns, growth.expected(1.0) - 1.0
-        every = max(1, len(ledger.active) // _MOST_FORECAST)
-        growing = []
-        for name in islice(ledger.active, 0, None, every):
-            program = ledger.programs[name]
-            held = max(1.0, program.kv_blocks)
-            first = program.first_tokens * blocks or held
-            peak = max(held, program.peak_tokens * blocks)
-            last = max(peak, first * growth.expected(peak / first))
-            a_turn = (peak - first) / program.turn_index if program.turn_index > 2 else first * usual / lifetime
-            left = (last - held) / a_turn if a_turn > 0 else lifetime
-            growing.append(Growing((held - shared) * every, (last - shared) * every, left / lifetime))
-        return growing
-
-    def _newcomer(self) -> Growing:
-        """Whoever waits, on average; what it shares with the others is held already."""
-        first = self.ledger.totals.queued_blocks / len(self.ledger.queue)
-        last = first * self.ledger.estimates.growth.expected(1.0)
-        shared = min(first, self._shared_blocks())
-        return Growing(first - shared, last - shared)
-
-    def _shared_blocks(self) -> int:
-        return self.ledger.estimates.blocks(self.ledger.estimates.shared_tokens.value)
 
     def _observe(self, now_ns: int) -> Pressure:
         ledger, pool, host = self.ledger, self.ledger.state.pool, self.ledger.state.host
         totals, estimates = ledger.totals, ledger.estimates
-        use_ratio, waiting = self._kv_use_ratio(), len(ledger.queue)
+        demanded_blocks, waiting = self._demand_blocks(now_ns), len(ledger.queue)
+        use_ratio = self._kv_use_ratio(demanded_blocks)
         return Pressure(
             observed_at_ns=now_ns,
             kv_total_blocks=pool.total_blocks if pool else 0,
             kv_free_blocks=pool.free_blocks if pool else 0,
             kv_evictable_blocks=pool.evictable_blocks if pool else 0,
             kv_retained_blocks=pool.retained_blocks if pool else 0,
-            kv_demand_blocks=ledger.demand_blocks,
+            kv_demand_blocks=demanded_blocks,
             kv_use_ratio=use_ratio,
             kv_forecast_blocks=self._forecast(now_ns) if waiting else (),
-            newcomer=self._newcomer() if waiting else None,
+            newcomer=newcomer(ledger) if waiting else None,
             host_total_blocks=pool.host_total_blocks if pool else 0,
             host_used_blocks=pool.host_used_blocks if pool else 0,
             tools_active=totals.tools_active,
@@ -269,7 +245,7 @@ class Controller:
         state.packing, order = preset.packing.order(
             state.packing, self.ledger.queued(), facts, self.pressure, now_ns
         )
-        for chosen in self._overdue_first(order, now_ns)[:slots]:
+        for chosen in fitting_in(self._overdue_first(order, now_ns)[:slots], window.room_blocks):
             slot = f"slot {self.ledger.totals.active_roots + 1} of {window.limit or 'any'}"
             self._admit(chosen.program_id, f"{slot}; {chosen.blocks} blocks", now_ns)
 

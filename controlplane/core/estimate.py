@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from math import exp, log, sqrt
 
 from controlplane.core.forecast import Growth
+from controlplane.core.prefill_cost import PrefillCost
 from controlplane.core.types import NANOSECONDS_PER_SECOND
 
 _MOST_TOOLS = 512  # names beyond that are counted under the empty name alone
@@ -135,7 +136,7 @@ class Estimates:
     tools_per_program: MovingAverage = field(default_factory=MovingAverage)
     output: MovingAverage = field(default_factory=MovingAverage)
     tokens_per_byte: MovingAverage = field(default_factory=lambda: MovingAverage(value=0.25))
-    prefill_ns_per_token: MovingAverage = field(default_factory=MovingAverage)
+    prefill: PrefillCost = field(default_factory=PrefillCost)
     eviction_delay: MovingAverage = field(default_factory=MovingAverage)
     shared_tokens: MovingAverage = field(default_factory=MovingAverage)
     growth: Growth = field(default_factory=Growth)
@@ -196,7 +197,7 @@ class Estimates:
         return times.all.ascending if times else ()
 
     def prefill_ns(self, tokens: int) -> int:
-        return round(tokens * self.prefill_ns_per_token.value)
+        return self.prefill.estimate_ns(tokens)
 
     @property
     def eviction_delay_ns(self) -> int:

@@ -89,6 +89,15 @@ class TurnEnded(ProgramEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyRead(ProgramEvent):
+    """Somebody read the turn's reply: the first tool that it calls (empty: none), and how many it calls."""
+
+    turn_id: str
+    tool: str = ""
+    tool_calls: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolEnqueued(ProgramEvent):
     """The agent asked for a tool that has not started yet."""
 
@@ -220,4 +229,5 @@ EVENT_TYPES: tuple[type[Event], ...] = (
     CommandApplied,
     CommandRejected,
     PublisherState,
+    ReplyRead,
 )

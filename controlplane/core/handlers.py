@@ -16,6 +16,7 @@ from controlplane.core.types import Program, Status, Tier
 if TYPE_CHECKING:
     from controlplane.core.ledger import Ledger
 
+_MOST_REPLIES = 4096  # of turns that have not ended
 _LEAST_PREFILL_TOKENS = 64  # below that a prefill measures the step's overhead, not its length
 
 
@@ -42,7 +43,7 @@ def turn_queued(ledger: "Ledger", event: ev.TurnQueued, now_ns: int) -> None:
     if event.turn_id in ledger.state.held or event.turn_id in ledger.state.running:
         return  # asked again while held: it keeps its place
     if program.status is Status.ACTIVE:
-        _close_gap(program, now_ns)  # from here on it is us who are waited for
+        _close_gap(ledger, program, now_ns)  # from here on it is us who are waited for
     program.may_end = False
     blocks = _estimate_blocks(ledger, program, event)
     held = Held(program_id=event.program_id, publisher=event.publisher, blocks=blocks)
@@ -79,7 +80,7 @@ def turn_submitted(ledger: "Ledger", event: ev.TurnSubmitted, now_ns: int) -> No
         _admitted_unasked(ledger, program, now_ns)
     state.running[turn_id] = Running(program_id=event.program_id, publisher=event.publisher)
     state.engine_idle_since_ns = 0
-    _close_gap(program, now_ns)
+    _close_gap(ledger, program, now_ns)
     program.open_turns += 1
     program.retained_until_ns = 0  # the running turn holds the context by itself
     program.may_end = False
@@ -100,11 +101,16 @@ def _admitted_unasked(ledger: "Ledger", program: Program, now_ns: int) -> None:
     ledger.move(program, Trigger.SUBMIT, now_ns)
 
 
-def _close_gap(program: Program, now_ns: int) -> None:
+def _close_gap(ledger: "Ledger", program: Program, now_ns: int) -> None:
     if program.idle_since_ns and not program.gap_has_tool and program.turn_index:
-        program.longest_gap_ns = max(program.longest_gap_ns, now_ns - program.idle_since_ns)
+        gap_ns = now_ns - program.idle_since_ns
+        program.longest_gap_ns = max(program.longest_gap_ns, gap_ns)
+        if program.replied_tool and gap_ns > 0 and not program.quarantined:
+            # Nobody reports its tools: the gap is taken for the tool that its reply called (Continuum §5.1).
+            ledger.estimates.tool_ended(program.replied_tool, gap_ns, crowded=ledger.is_crowded)
     program.idle_since_ns = 0
     program.gap_has_tool = False
+    program.replied_tool = ""
 
 
 def first_token(ledger: "Ledger", event: ev.FirstToken, now_ns: int) -> None:
@@ -112,7 +118,7 @@ def first_token(ledger: "Ledger", event: ev.FirstToken, now_ns: int) -> None:
     estimates = ledger.estimates
     computed_tokens = event.prompt_tokens - event.cached_tokens
     if event.prefill_ns > 0 and computed_tokens >= _LEAST_PREFILL_TOKENS:
-        estimates.prefill_ns_per_token.add(event.prefill_ns / computed_tokens)
+        estimates.prefill.add(computed_tokens, event.cached_tokens, event.prefill_ns)
     if event.prompt_tokens <= 0:
         return
     if program.turn_index == 0:
@@ -152,15 +158,34 @@ def turn_ended(ledger: "Ledger", event: ev.TurnEnded, now_ns: int) -> None:
     program.service_ns += event.service_ns
     program.kv_tier = Tier.HBM
     program.warm = program.status is Status.ACTIVE
-    # A title request may end beside the turn that matters, or after it.
-    program.may_end = event.tool_calls == 0 and not (
-        program.open_turns or program.open_tools or program.gap_has_tool
-    )
     ledger.charge(program, ledger.estimates.blocks(program.context_tokens))
     if not program.quarantined:
         ledger.estimates.turn_ended(event.prompt_tokens, event.output_tokens)
-    if event.tool:
-        program.tool = event.tool
+    read = ledger.state.replies.pop(event.turn_id, None)
+    _asks_for(ledger, program, *((event.tool, event.tool_calls) if read is None else (read.tool, read.tool_calls)))
+
+
+def reply_read(ledger: "Ledger", event: ev.ReplyRead, now_ns: int) -> None:
+    replies = ledger.state.replies
+    if event.turn_id in ledger.state.running:
+        replies[event.turn_id] = event  # its end is on the way
+        if len(replies) > _MOST_REPLIES:
+            del replies[next(iter(replies))]
+        return
+    program = ledger.programs.get(event.program_id)
+    if program is None or program.open_turns or program.queued_turns or program.status is Status.ENDED:
+        ledger.state.counts.late += 1
+        return
+    _asks_for(ledger, program, event.tool, event.tool_calls)
+
+
+def _asks_for(ledger: "Ledger", program: Program, tool: str, tool_calls: int) -> None:
+    """What the reply of the turn that ended calls; -1 calls: nobody looked."""
+    # A title request may end beside the turn that matters, or after it.
+    busy = program.open_turns or program.open_tools or program.gap_has_tool
+    program.may_end = tool_calls == 0 and not busy
+    if tool and not program.gap_has_tool:  # else the tool itself was reported, by the name that its times go by
+        program.tool = program.replied_tool = tool
         ledger.changed[program.program_id] = None
 
 
@@ -218,8 +243,7 @@ def tool_ended(ledger: "Ledger", event: ev.ToolEnded, now_ns: int) -> None:
         ledger.state.counts.late += 1  # the program's end has closed it
     elif key not in ledger.state.tools:
         ledger.ended_early(key, event.publisher, now_ns, "tool call")
-    host, totals = ledger.state.host, ledger.totals
-    crowded = host is not None and totals.tools_active + totals.tools_waiting >= host.cpus
+    crowded = ledger.is_crowded
     ledger.drop_tool(key, now_ns)
     if event.duration_ns > 0 and not program.quarantined:
         ledger.estimates.tool_ended(event.tool, event.duration_ns, crowded=crowded)
@@ -337,4 +361,5 @@ HANDLERS: dict[type[ev.Event], Callable[["Ledger", Any, int], None]] = {
     ev.CommandApplied: command_applied,
     ev.CommandRejected: command_rejected,
     ev.PublisherState: publisher_state,
+    ev.ReplyRead: reply_read,
 }

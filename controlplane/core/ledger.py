@@ -72,6 +72,12 @@ class Ledger:
         totals = self.totals
         return max(0, totals.demand_blocks - max(0, totals.charged - 1) * shared)
 
+    @property
+    def is_crowded(self) -> bool:
+        """Whether tools have to share the host's CPUs; False while it is not known."""
+        host, totals = self.state.host, self.totals
+        return host is not None and totals.tools_active + totals.tools_waiting >= host.cpus
+
     def queued(self) -> list[QueuedProgram]:
         """The root programs that wait for a slot, in the order in which they began to."""
         programs = self.programs

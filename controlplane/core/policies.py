@@ -26,6 +26,13 @@ class Stateless:
 STATELESS = Stateless()
 
 
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The state of a policy that looks once in a while: when it last did; -1: never."""
+
+    at_ns: int = -1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
     """An admission decision: how many root programs may be active. ``limit`` 0 means no limit."""
@@ -33,6 +40,18 @@ class Window:
     limit: int
     window: float  # before the caps
     reason: str
+    room_blocks: int = -1  # what those who are let in now may ask for together; -1: that does not matter
+
+
+def fitting_in(order: Sequence[QueuedProgram], room_blocks: int) -> list[QueuedProgram]:
+    """The first of ``order`` that ask for no more than ``room_blocks`` together; all of them for -1."""
+    chosen: list[QueuedProgram] = []
+    for waiting in order:
+        if 0 <= room_blocks < waiting.blocks:
+            break
+        chosen.append(waiting)
+        room_blocks -= waiting.blocks if room_blocks > 0 else 0
+    return chosen
 
 
 class AdmissionPolicy(Protocol[S]):
@@ -58,8 +77,12 @@ class RetentionPolicy(Protocol[S]):
 
     ``changed`` are the programs that began to act since the last call, in that order; ``programs`` are all, so
     that a policy can fill tiers or break a deadlock of pins. Returns Retain, Release, Demote, Prefetch, Discard
-    and Label commands.
+    and Label commands, and Pause for active roots.
     """
+
+    @property
+    def half_life_ns(self) -> int:
+        """In which an acting program's weight in the KV demand falls by half; 0: it does not fall."""
 
     def initial(self) -> S: ...
 
@@ -101,6 +124,7 @@ class QueuedCall:
     program_arrived_at_ns: int = 0
     served_tokens: int = 0  # to its program, in the running quota window
     retracted: bool = False
+    pinned: bool = False  # its program's context is
 
 
 class PriorityPolicy(Protocol[S]):
@@ -165,6 +189,16 @@ class ResidentView(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pinned:
+    """Cached KV that nothing running uses and that is held until a time."""
+
+    program_id: str
+    blocks: int
+    until_ns: int
+    program_arrived_at_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
     """What the engine should do about a chunk: schedule ``chunk_blocks`` of it after evicting ``victims``."""
 
@@ -175,14 +209,24 @@ class Fit:
 class MemoryPolicy(Protocol[S]):
     """Make room for a chunk. ``candidates`` come least recently used first and may be consumed lazily.
 
-    Pinned programs are no candidates. ``least_blocks`` is the smallest chunk that is worth a step; it equals
-    ``chunk_blocks`` where nothing smaller helps, as in decoding. A ``chunk_blocks`` of 0 in the answer means:
-    nothing can be scheduled now.
+    Pinned programs are none of them; ``unpin`` tells which become some. ``least_blocks`` is the smallest chunk that
+    is worth a step; it equals ``chunk_blocks`` where nothing smaller helps, as in decoding. A ``chunk_blocks`` of 0
+    in the answer means: nothing can be scheduled now.
     """
 
     @property
     def shrinks(self) -> bool:
         """Whether a call that does not fit as a whole may begin with a smaller chunk."""
+
+    @property
+    def pins_outlast_waits(self) -> bool:
+        """Whether a pin holds past its time while its program's next turn waits to be scheduled."""
+
+    def unpin(self, pins: Sequence[Pinned], shortfall_blocks: int, stuck: bool) -> Sequence[str]:
+        """Whose pins go for a call that finds no room, though all that may be evicted was: names from ``pins``.
+
+        ``stuck``: nothing runs and nothing else can begin, so that only an answer helps.
+        """
 
     def initial(self) -> S: ...
 

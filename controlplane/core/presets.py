@@ -1,10 +1,11 @@
 """Presets: each system as a named set of the six policies."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from controlplane.core.admission import ADMISSION
 from controlplane.core.admission.aimd import Aimd
+from controlplane.core.admission.capacity import Capacity
 from controlplane.core.admission.fixed import Fixed
 from controlplane.core.errors import UnknownPolicy
 from controlplane.core.memory import MEMORY
@@ -13,6 +14,7 @@ from controlplane.core.memory.opportunistic import Opportunistic as CoScheduler
 from controlplane.core.packing import PACKING
 from controlplane.core.packing.fcfs import Fcfs
 from controlplane.core.packing.pressure_aware import PressureAware
+from controlplane.core.packing.shortest import Shortest
 from controlplane.core.placement import PLACEMENT
 from controlplane.core.placement.single import Single
 from controlplane.core.policies import (
@@ -26,9 +28,14 @@ from controlplane.core.policies import (
 from controlplane.core.priority import PRIORITY
 from controlplane.core.priority.fcfs import Fcfs as RequestFcfs
 from controlplane.core.priority.mlfq import Mlfq
+from controlplane.core.priority.plas import Plas
+from controlplane.core.priority.ttl_first import TtlFirst
 from controlplane.core.retention import RETENTION
+from controlplane.core.retention.least_waste import LeastWaste
 from controlplane.core.retention.never import Never
 from controlplane.core.retention.opportunistic import Opportunistic
+from controlplane.core.retention.ttl import Ttl
+from controlplane.core.retention.watermarks import Watermarks
 
 POLICIES: dict[str, dict[str, Any]] = {
     "admission": ADMISSION,
@@ -54,8 +61,28 @@ class Preset:
     memory: MemoryPolicy[Any]
 
 
-PRESETS: dict[str, Preset] = {
-    "fcfs": Preset(
+_MARS = Preset(
+    name="mars",
+    summary="MARS: AIMD admission under CPU and KV pressure, pressure-aware packing, opportunistic retention",
+    admission=Aimd(),
+    packing=PressureAware(),
+    retention=Opportunistic(),
+    priority=Mlfq(),
+    placement=Single(),
+    memory=CoScheduler(),
+)
+_CONTINUUM = Preset(
+    name="continuum",
+    summary="Continuum: KV pinned for a time-to-live per tool, first come first served by program",
+    admission=Fixed(),
+    packing=Fcfs(),
+    retention=Ttl(),
+    priority=TtlFirst(),
+    placement=Single(),
+    memory=Lru(keep_pins=True),
+)
+_ALL = (
+    Preset(
         name="fcfs",
         summary="the stock engine: every request at once, first come first served, LRU eviction",
         admission=Fixed(),
@@ -65,17 +92,67 @@ PRESETS: dict[str, Preset] = {
         placement=Single(),
         memory=Lru(),
     ),
-    "mars": Preset(
-        name="mars",
-        summary="MARS: AIMD admission under CPU and KV pressure, pressure-aware packing, opportunistic retention",
-        admission=Aimd(),
-        packing=PressureAware(),
-        retention=Opportunistic(),
-        priority=Mlfq(),
+    Preset(
+        name="autellix",
+        summary="Autellix: programs served least so far go first",
+        admission=Fixed(),
+        packing=Fcfs(),
+        retention=Never(),
+        priority=Plas(),
         placement=Single(),
-        memory=CoScheduler(),
+        memory=Lru(),
     ),
-}
+    Preset(
+        name="infercept",
+        summary="InferCept: contexts of acting programs preserved, swapped or discarded, by least waste",
+        admission=Fixed(),
+        packing=Fcfs(),
+        retention=LeastWaste(),
+        priority=TtlFirst(pinned_first=False),
+        placement=Single(),
+        memory=Lru(keep_pins=True),
+    ),
+    _CONTINUUM,
+    replace(
+        _CONTINUUM,
+        name="continuum-static-ttl",
+        summary="ablation of continuum: one TTL for every tool, that of its cold start",
+        retention=Ttl(learned=False),
+    ),
+    Preset(
+        name="thunderagent",
+        summary="ThunderAgent: programs paused and restored, shortest first, by what the pool holds",
+        admission=Capacity(),
+        packing=Shortest(),
+        retention=Watermarks(),
+        priority=RequestFcfs(),
+        placement=Single(),
+        memory=Lru(),
+    ),
+    _MARS,
+    replace(
+        _MARS,
+        name="mars-no-admission",
+        summary="ablation of mars: every program is let in at once",
+        admission=Fixed(),
+        packing=Fcfs(),
+    ),
+    replace(
+        _MARS,
+        name="mars-no-coordinator",
+        summary="ablation of mars: the engine's own order, eviction by last use",
+        priority=RequestFcfs(),
+        memory=CoScheduler(aligned=False),
+    ),
+    replace(
+        _MARS,
+        name="mars-no-coscheduler",
+        summary="ablation of mars: no retention through tool calls, chunks keep their size",
+        retention=Never(),
+        memory=CoScheduler(shrink=False),
+    ),
+)
+PRESETS: dict[str, Preset] = {each.name: each for each in _ALL}
 
 
 def preset(name: str) -> Preset:

@@ -80,6 +80,7 @@ class LedgerState:
     sequences: dict[str, Sequence] = field(default_factory=dict)  # by publisher
     retractions: dict[str, int] = field(default_factory=dict)  # by publisher: the last total it reported
     early_ends: dict[str, int] = field(default_factory=dict)  # ids whose end came first, and when
+    replies: dict[str, ev.ReplyRead] = field(default_factory=dict)  # by turn_id, of turns that have not ended yet
     moving: dict[int, Tier] = field(default_factory=dict)  # by command_id: where its KV will be once it is applied
     queue: dict[str, None] = field(default_factory=dict)  # waiting roots, in the order in which they began to
     # What the next tick has to look at; kept here because a snapshot may be taken before that tick.

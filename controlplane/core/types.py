@@ -62,6 +62,7 @@ class Program:
     gap_has_tool: bool = False  # an emitter reported a tool since the last turn ended
     longest_gap_ns: int = 0  # of its gaps without a tool event
     may_end: bool = False  # the last reply called no tool
+    replied_tool: str = ""  # the tool that the last reply called, until the next turn
     warm: bool = False  # it kept its slot since its last turn ended
     context_tokens: int = 0  # the last prompt and its output
     prompt_tokens: int = 0  # the last prompt

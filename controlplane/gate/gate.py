@@ -1,12 +1,20 @@
 """The gate: turns of granted programs pass, others wait for the daemon's grant. No HTTP in here."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 from controlplane.core.commands import Admit, Command, Pause, Restore, SetWindow
 from controlplane.core.errors import LocalEventError
-from controlplane.core.events import Event, OpenTurn, ProgramArrived, ProgramEnded, TurnAbandoned, TurnQueued
+from controlplane.core.events import (
+    Event,
+    OpenTurn,
+    ProgramArrived,
+    ProgramEnded,
+    ReplyRead,
+    TurnAbandoned,
+    TurnQueued,
+)
 from controlplane.core.types import NANOSECONDS_PER_SECOND
 from controlplane.gate.alarm import Alarm
 from controlplane.gate.authority import Authority, HeartbeatLike, Mode
@@ -114,6 +122,14 @@ class Gate:
         self._end_if_anonymous(ticket)
         if self._holds and self._look(now_ns) is not Mode.GOVERNED:
             self._release_locally(now_ns)
+
+    def reply_read(self, ticket: Ticket, tools: Sequence[str]) -> None:
+        """Tell which tools the turn's reply calls."""
+        name = tools[0] if tools else ""
+        self._send(
+            ReplyRead(program_id=ticket.program_id, turn_id=ticket.turn_id, tool=name, tool_calls=len(tools)),
+            False,
+        )
 
     def end_program(self, program_id: str) -> None:
         """The program is over: its grant goes. What still runs is left alone, what is held stays held."""

@@ -26,6 +26,7 @@ from controlplane.gate.asgi import (
 from controlplane.gate.gate import Gate
 from controlplane.gate.identity import BadIdentity, Identity, identify
 from controlplane.gate.problems import ANTHROPIC_PATH, problem
+from controlplane.gate.replies import ReplyReader, ReplyTape
 from controlplane.gate.sizing import prompt_size
 from controlplane.gate.tickets import Entered, Refused, Ticket
 
@@ -67,6 +68,7 @@ class GateMiddleware:
         self._paths = frozenset(paths)
         self._on_loop = on_loop
         self._health = health if health is not None else gate.health
+        self._reader = ReplyReader()
         self._turn_prefix = uuid.uuid4().hex[:12]
         self._turns = 0
 
@@ -127,10 +129,22 @@ class GateMiddleware:
         try:
             scope["penstock"] = request
             scope.setdefault("state", {})["penstock"] = request
-            ended = functools.partial(self._gate.leave, ticket)
-            await self._app(scope, replay.receive, _watched(send, entered, ended))
+            tape = ReplyTape()
+            ended = functools.partial(self._ended, path, request, tape)
+            await self._app(scope, replay.receive, _watched(send, entered, tape, ended))
         finally:
             self._gate.leave(ticket)
+
+    def _ended(self, path: str, request: GatedRequest, tape: ReplyTape) -> None:
+        """The reply is complete."""
+        self._gate.leave(request.ticket)
+        data = None if request.identity.anonymous else tape.data
+        if data is None:
+            return
+        program_id = request.identity.program_id
+        names = self._reader.names(program_id, request.body, path, tape.content_type, data)
+        if names is not None:
+            self._gate.reply_read(request.ticket, names)
 
     def _ticket(self, identity: Identity, body: dict[str, Any], body_bytes: int) -> Ticket:
         prompt_bytes, prompt_tokens = prompt_size(body)
@@ -225,8 +239,8 @@ def _json_object(data: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _watched(send: SendMessage, entered: Entered, ended: Callable[[], None]) -> SendMessage:
-    """Tell the client how long it was held, and call ``ended`` with the last of the reply.
+def _watched(send: SendMessage, entered: Entered, tape: ReplyTape, ended: Callable[[], None]) -> SendMessage:
+    """Tell the client how long it was held, tape the reply, and call ``ended`` with the last of it.
 
     The application may go on for a while after that: SGLang waits two seconds behind every stream.
     """
@@ -235,6 +249,9 @@ def _watched(send: SendMessage, entered: Entered, ended: Callable[[], None]) -> 
     async def send_watched(message: Message) -> None:
         if message["type"] == "http.response.start":
             message["headers"] = [*message.get("headers", ()), header]
+            tape.begin(message["status"], message["headers"])
+        elif message["type"] == "http.response.body":
+            tape.add(message.get("body", b""))
         await send(message)
         if message["type"] == "http.response.body" and not message.get("more_body", False):
             ended()

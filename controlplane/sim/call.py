@@ -67,6 +67,14 @@ class Progress:
         return self.call.prompt_tokens + self.produced_tokens
 
     @property
+    def recomputed_ratio(self) -> float:
+        """The share of what it prefills that was computed before: its lost context, or all after a retraction."""
+        if self.retracted:
+            return 1.0
+        lost_tokens = self.call.reusable_tokens - self.cached_tokens
+        return max(0.0, min(1.0, lost_tokens / max(1, self.call.prompt_tokens - self.cached_tokens)))
+
+    @property
     def remaining_tokens(self) -> int:
         """Output still to produce when it is not decoding."""
         return self.call.output_tokens - self.produced_tokens

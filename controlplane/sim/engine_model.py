@@ -22,6 +22,7 @@ from controlplane.sim.hardware import Profile
 from controlplane.sim.kv_pool import KvPool
 from controlplane.sim.publisher import Publisher
 from controlplane.sim.scheduler import Scheduler
+from controlplane.sim.space_time import SpaceTime, held_now
 
 __all__ = ["Call", "ContextTooLong", "EngineModel"]
 
@@ -84,6 +85,7 @@ class EngineModel:
         self._jump_steps = 0  # of the decode jump in progress; 0 in a prefill step
         self._taken_steps = 0  # of the jump, whose blocks are taken
         self._aborting: list[Progress] = []
+        self.space_time = SpaceTime()
 
     # -- commands ---------------------------------------------------------------------------------------------
 
@@ -183,7 +185,7 @@ class EngineModel:
         """The allocator's state."""
         now_ns = self._catch_up(now_ns)
         cache, scheduler = self.cache, self._scheduler
-        if cache.expire_pins(now_ns):  # else a pin would end with whichever step begins next
+        if scheduler.expire_pins(now_ns):  # else a pin would end with whichever step begins next
             self._more_room(now_ns)
         return PoolSampled(
             publisher=self._publisher.name,
@@ -247,6 +249,7 @@ class EngineModel:
                 if self._end_ps > now_ps:
                     return
                 self._busy = False
+                self._hold(self._end_ps)
                 self._start_ps, start_ps = self._end_ps, self._start_ps
                 if self._jump_steps:
                     self._finish_jump(start_ps // _PS)
@@ -268,12 +271,21 @@ class EngineModel:
         """
         self._now_ns = now_ns = self._now_ns if now_ns is None else max(now_ns, self._now_ns)
         self._run(now_ns * _PS, start_at_now=False)
+        self._hold(now_ns * _PS)
         if self._busy and self._jump_steps:
             begun = self._begun_steps(now_ns)
             if begun > self._taken_steps:
                 self._scheduler.take_growth(self._taken_steps, begun, self._start_ps // _PS)
                 self._taken_steps = begun
         return now_ns
+
+    def _hold(self, until_ps: int) -> None:
+        """Note what the pool was used for until now; what it is used for is about to change."""
+        prefilling = [turn for turn, _ in self._prefilling]
+        partial = self._scheduler.partial
+        if partial is not None and partial not in prefilling:
+            prefilling.append(partial)
+        self.space_time.hold(held_now(self.cache, prefilling), until_ps)
 
     def _changed(self, now_ns: int) -> None:
         """Something changed at ``now_ns``: decide again at the next boundary of a step."""
@@ -303,7 +315,8 @@ class EngineModel:
 
     def _start_step(self) -> None:
         now_ns = self._start_ps // _PS
-        if self.cache.expire_pins(now_ns):
+        self._hold(self._start_ps)
+        if self._scheduler.expire_pins(now_ns):
             self._scheduler.full = False
         plan = self._scheduler.plan_prefill(now_ns)
         if not plan:

@@ -20,6 +20,7 @@ class KvPool:
     def use(self, policy: MemoryPolicy[Any]) -> None:
         """Make room by another policy from now on."""
         self.shrinks = policy.shrinks
+        self.pins_outlast_waits = policy.pins_outlast_waits
         self._policy = policy
         self._state = policy.initial()
 
@@ -63,16 +64,23 @@ class KvPool:
         return fit.chunk_blocks
 
     def force_free(self, blocks: int) -> bool:
-        """Evict, and reclaim pins, until ``blocks`` are free. Returns whether they are."""
+        """Evict, and give up pins, until ``blocks`` are free. Returns whether they are."""
         cache = self.cache
         while (shortfall := blocks - cache.free_blocks) > 0:
             if cache.evictable_blocks:
                 cache.evict_oldest(shortfall)
-            elif cache.pinned_blocks:
-                cache.reclaim_pins(shortfall)
-            else:
+            elif not self.unpin(shortfall, stuck=True):
                 return False
         return True
+
+    def unpin(self, shortfall_blocks: int, *, stuck: bool) -> bool:
+        """Give up the pins that the policy would for so many blocks. Returns whether there were any."""
+        if shortfall_blocks <= 0 or not self.cache.pinned_blocks:
+            return False
+        names = self._policy.unpin(self.cache.pinned(), shortfall_blocks, stuck)
+        for name in names:
+            self.cache.unpin(name)
+        return bool(names)
 
     def give(self, blocks: int) -> None:
         """Return a running turn's blocks."""

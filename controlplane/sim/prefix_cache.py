@@ -12,9 +12,16 @@ from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from controlplane.core.policies import ResidentView
+from controlplane.core.policies import Pinned, ResidentView
 
 Level = Callable[[str, int], int]
+
+
+def never(program_id: str) -> bool:
+    """No pin outlasts its time."""
+    return False
+
+
 _PREFIX_KEY = "\0prefix:"
 
 
@@ -29,6 +36,7 @@ class Node:
     refs: int = 0  # running turns and resident children
     last_used_ns: int = 0
     pinned_until_ns: int = 0  # 0: not pinned
+    arrived_ns: int = 0  # its program did
 
 
 class _Idle:
@@ -60,6 +68,7 @@ class PrefixCache:
         self._nodes: dict[str, Node] = {}
         self._idle: dict[str, Node] = {}  # in order of last use
         self._pins: list[tuple[int, str]] = []  # heap of expiry times; stale entries are skipped
+        self._overdue: dict[str, None] = {}  # pins past their time that hold while their program waits
 
     def find(self, program_id: str) -> Node | None:
         """The program's node, if it has one."""
@@ -180,6 +189,7 @@ class PrefixCache:
             self.evictable_blocks -= node.blocks
             self.pinned_blocks += node.blocks
         node.pinned_until_ns = until_ns
+        self._overdue.pop(program_id, None)
         heappush(self._pins, (until_ns, program_id))
         return True
 
@@ -194,29 +204,54 @@ class PrefixCache:
         return True
 
     def next_expiry_ns(self) -> int | None:
-        """When the first pin ends."""
+        """When the first pin ends that has not outlasted its time yet."""
         pins = self._pins
         while pins:
             until_ns, program_id = pins[0]
             node = self._idle.get(program_id)
-            if node is not None and node.pinned_until_ns == until_ns:
+            if node is not None and node.pinned_until_ns == until_ns and program_id not in self._overdue:
                 return until_ns
             heappop(pins)
         return None
 
-    def expire_pins(self, now_ns: int) -> bool:
-        """Unpin what has expired. Returns whether anything had."""
+    def expire_pins(self, now_ns: int, outlasts: Callable[[str], bool] = never) -> bool:
+        """Unpin what has expired, unless the program's pin outlasts its time. Returns whether any was unpinned."""
         expired = False
-        while self._pins and (until_ns := self.next_expiry_ns()) is not None and until_ns <= now_ns:
-            self.unpin(heappop(self._pins)[1])
-            expired = True
+        while (until_ns := self.next_expiry_ns()) is not None and until_ns <= now_ns:
+            program_id = heappop(self._pins)[1]
+            if outlasts(program_id):
+                self._overdue[program_id] = None
+            else:
+                expired |= self.unpin(program_id)
+        for program_id in [name for name in self._overdue if not self._is_overdue(name, now_ns, outlasts)]:
+            del self._overdue[program_id]
+            if self._has_expired(program_id, now_ns):
+                expired |= self.unpin(program_id)
         return expired
 
-    def reclaim_pins(self, blocks: int) -> None:
-        """Unpin, earliest expiry first, until ``blocks`` more can be evicted or no pin is left."""
-        goal = self.evictable_blocks + blocks
-        while self.evictable_blocks < goal and self.next_expiry_ns() is not None:
-            self.unpin(heappop(self._pins)[1])
+    def _is_overdue(self, program_id: str, now_ns: int, outlasts: Callable[[str], bool]) -> bool:
+        return self._has_expired(program_id, now_ns) and outlasts(program_id)
+
+    def _has_expired(self, program_id: str, now_ns: int) -> bool:
+        node = self._idle.get(program_id)
+        return node is not None and 0 < node.pinned_until_ns <= now_ns
+
+    def is_pinned(self, program_id: str) -> bool:
+        node = self._nodes.get(program_id)
+        return node is not None and node.pinned_until_ns > 0
+
+    def pinned(self) -> list[Pinned]:
+        """What is pinned, least recently used first."""
+        return [
+            Pinned(
+                program_id=node.key,
+                blocks=node.blocks,
+                until_ns=node.pinned_until_ns,
+                program_arrived_at_ns=node.arrived_ns,
+            )
+            for node in self._idle.values()
+            if node.pinned_until_ns
+        ]
 
     def pins(self) -> dict[str, int]:
         """Pinned programs, and when each pin ends."""

@@ -9,6 +9,7 @@ from controlplane.sim.call import Progress
 from controlplane.sim.decode_batch import DecodeBatch
 from controlplane.sim.hardware import Profile
 from controlplane.sim.kv_pool import KvPool
+from controlplane.sim.prefix_cache import never
 from controlplane.sim.reserve import OutputReserve
 from controlplane.sim.waiting import WaitingQueue
 
@@ -29,7 +30,7 @@ class Scheduler:
     ) -> None:
         self.pool = pool
         pool.level = self._level
-        self.waiting = WaitingQueue(priority, engine, self._served_tokens)
+        self.waiting = WaitingQueue(priority, engine, self._served_tokens, pool.cache.is_pinned)
         self.batch: DecodeBatch[Progress] = DecodeBatch(profile, engine.block_tokens)
         self.turns: dict[str, Progress] = {}
         self.running: dict[str, Progress] = {}
@@ -102,6 +103,11 @@ class Scheduler:
         """A resident program's."""
         return self._priority.level(blocks, self._served.tokens(program_id, self._now_ns), self._engine)
 
+    def expire_pins(self, now_ns: int) -> bool:
+        """Unpin what has expired. Returns whether anything had."""
+        outlasts = self.waiting.has_program if self.pool.pins_outlast_waits else never
+        return self._cache.expire_pins(now_ns, outlasts)
+
     # -- prefill ----------------------------------------------------------------------------------------------
 
     def plan_prefill(self, now_ns: int) -> list[tuple[Progress, int]]:
@@ -144,7 +150,10 @@ class Scheduler:
             first = not self.running and not plan
             if budget_tokens < self._block_tokens:
                 break
-            if not (self._fits(turn, reserved_tokens) or first):
+            missing = self._missing_blocks(turn, reserved_tokens)
+            if self.pool.unpin(missing, stuck=first):
+                missing = self._missing_blocks(turn, reserved_tokens)
+            if missing > 0 and not first:
                 if self.partial is not None:
                     self.full = True
                     break
@@ -184,8 +193,8 @@ class Scheduler:
         reusable_blocks = min(reusable, turn.goal_tokens - 1) // self._block_tokens - base
         return prefix_blocks, max(0, min(node.blocks, reusable_blocks))
 
-    def _fits(self, turn: Progress, reserved_tokens: int) -> bool:
-        """Conservative admission: what is left of the call, and a share of all output to come, has room."""
+    def _missing_blocks(self, turn: Progress, reserved_tokens: int) -> int:
+        """What conservative admission lacks: for the rest of the call and a share of all output to come."""
         prefix_blocks, context_blocks = self._match(turn)
         needed = self.blocks(turn.goal_tokens + self._reserve.of_candidate(turn))
         needed -= prefix_blocks + context_blocks
@@ -197,7 +206,7 @@ class Scheduler:
                 available += node.blocks
         if prefix_blocks and (prefix := self._cache.find_prefix(turn.call.prefix_group)) and prefix.refs == 0:
             available -= prefix.blocks
-        return needed + self.blocks(reserved_tokens + self._reserve.of_running()) <= available
+        return max(0, needed + self.blocks(reserved_tokens + self._reserve.of_running()) - available)
 
     def _room_tokens(self, reserved_tokens: int) -> int:
         """What a chunk of a call that does not fit may take, while every running call can still end."""
@@ -216,6 +225,8 @@ class Scheduler:
             turn.node = self._cache.acquire(call.program_id, call.prefix_group, base, context_blocks)
         if turn.node is None:
             base = prefix_blocks = context_blocks = 0
+        else:
+            turn.node.arrived_ns = call.arrived_at_ns
         turn.prefix_missing_blocks = base - prefix_blocks
         turn.context_blocks = context_blocks
         turn.shared_blocks = prefix_blocks + context_blocks
@@ -237,7 +248,7 @@ class Scheduler:
         tokens = turn.goal_tokens - turn.kv_tokens
         if tokens > budget_tokens:
             tokens = budget_tokens // self._block_tokens * self._block_tokens
-        held = turn.shared_blocks + turn.own_blocks
+        held, wanted = turn.shared_blocks + turn.own_blocks, tokens
         needed = self.blocks(turn.kv_tokens + tokens) - held
         granted = self.pool.take_chunk(needed, now_ns) if needed > 0 else 0
         if granted < needed:
@@ -251,7 +262,7 @@ class Scheduler:
                     self._start(turn, now_ns)
                     return self._extend(turn, budget_tokens, now_ns, force=True)
                 granted = self.pool.take_chunk(needed, now_ns)
-                tokens = (held + granted) * self._block_tokens - turn.kv_tokens
+                tokens = min(wanted, (held + granted) * self._block_tokens - turn.kv_tokens)
         turn.own_blocks += granted
         return tokens
 
@@ -283,7 +294,8 @@ class Scheduler:
     def ensure_next_step(self, now_ns: int) -> None:
         """Reclaim pins, then retract calls, newest first, until the next decode step has its blocks."""
         while self.running and ((short := self.batch.growth_blocks(0, 1) - self.pool.available_blocks) > 0):
-            self._cache.reclaim_pins(short)
+            while self.pool.unpin(short, stuck=True) and short > 0:
+                short = self.batch.growth_blocks(0, 1) - self.pool.available_blocks
             if self.batch.growth_blocks(0, 1) > self.pool.available_blocks:
                 self._retract_newest(now_ns)
 

@@ -13,11 +13,12 @@ from controlplane.sim.kernel import Kernel
 from controlplane.sim.publisher import Publisher
 from controlplane.sim.session import Session
 from controlplane.sim.solo import IdealTimes
+from controlplane.sim.space_time import SpaceTime
 from controlplane.sim.world import Recorder, World
 from controlplane.workload.arrivals import Arrival, Closed, Poisson, arrival_times_ns
 from controlplane.workload.run import RunResult
 from controlplane.workload.scale import Scale
-from controlplane.workload.summary import summarize
+from controlplane.workload.summary import Summary, summarize
 from controlplane.workload.trace import ProgramTrace, Trace
 
 Progress = Callable[[int, int, int, int], None]
@@ -103,9 +104,10 @@ def simulate(
         for program in programs
     ]
     publisher = Publisher("sim/engine/1")
+    engine = spec.engine.build(spec.preset, publisher)
     world = World(
         Kernel(),
-        spec.engine.build(spec.preset, publisher),
+        engine,
         Controller(spec.preset, spec.rules),
         sessions,
         engine_publisher=publisher,
@@ -121,7 +123,7 @@ def simulate(
     return RunResult(
         label=spec.label or f"{spec.preset.name} {spec.arrival}",
         preset=spec.preset.name,
-        summary=summarize(world.programs, world.turns, makespan_ns),
+        summary=_accounted(summarize(world.programs, world.turns, makespan_ns), engine.space_time),
         rate=spec.arrival.rate if isinstance(spec.arrival, Poisson) else 0.0,
         arrival=str(spec.arrival),
         seed=spec.seed,
@@ -130,6 +132,20 @@ def simulate(
         turns=tuple(world.turns),
         series=world.series,
         facts=_facts(spec, total),
+    )
+
+
+def _accounted(summary: Summary, used: SpaceTime) -> Summary:
+    total = used.total
+    if total <= 0:
+        return summary
+    return replace(
+        summary,
+        pool_decode_ratio=used.decode / total,
+        pool_prefill_ratio=used.prefill / total,
+        pool_recompute_ratio=used.recompute / total,
+        pool_caching_ratio=used.caching / total,
+        pool_unused_ratio=used.unused / total,
     )
 
 

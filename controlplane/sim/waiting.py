@@ -15,12 +15,20 @@ class WaitingQueue:
     """Turns that wait to be scheduled.
 
     First come, first served is kept sorted; every other policy is asked again whenever its order is needed,
-    since it may depend on the time. ``served`` tells the tokens served to a program in its window at a time.
+    since it may depend on the time. ``served`` tells the tokens served to a program in its window at a time,
+    ``pinned`` whether its context is pinned.
     """
 
-    def __init__(self, policy: PriorityPolicy[Any], engine: EngineShape, served: Callable[[str, int], int]) -> None:
+    def __init__(
+        self,
+        policy: PriorityPolicy[Any],
+        engine: EngineShape,
+        served: Callable[[str, int], int],
+        pinned: Callable[[str], bool],
+    ) -> None:
         self._engine = engine
         self._served = served
+        self._pinned = pinned
         self._calls: dict[str, QueuedCall] = {}
         self.use(policy)
 
@@ -56,6 +64,10 @@ class WaitingQueue:
         """The program's waiting turns."""
         return [call for call in self._calls.values() if call.program_id == program_id]
 
+    def has_program(self, program_id: str) -> bool:
+        """Whether a turn of the program waits."""
+        return any(call.program_id == program_id for call in self._calls.values())
+
     def order(self, now_ns: int) -> Iterator[str]:
         """Turn ids, the one to schedule first in front. Do not change the queue meanwhile."""
         if self._sorted is not None:
@@ -65,9 +77,11 @@ class WaitingQueue:
         return (call.turn_id for call in ordered)
 
     def _told(self, call: QueuedCall, now_ns: int) -> QueuedCall:
-        """The call with what its program has been served by now: a window may have ended while it waits."""
-        tokens = self._served(call.program_id, now_ns)
-        return call if tokens == call.served_tokens else replace(call, served_tokens=tokens)
+        """The call with what has become of its program by now: a window or a pin may have ended while it waits."""
+        tokens, pinned = self._served(call.program_id, now_ns), self._pinned(call.program_id)
+        if (tokens, pinned) == (call.served_tokens, call.pinned):
+            return call
+        return replace(call, served_tokens=tokens, pinned=pinned)
 
 
 def _key(call: QueuedCall) -> _Key:

@@ -82,6 +82,7 @@ _TurnAbandoned = quick(core.TurnAbandoned)
 _TurnSubmitted = quick(core.TurnSubmitted)
 _FirstToken = quick(core.FirstToken)
 _TurnEnded = quick(core.TurnEnded)
+_ReplyRead = quick(core.ReplyRead)
 _ToolEnqueued = quick(core.ToolEnqueued)
 _ToolStarted = quick(core.ToolStarted)
 _ToolEnded = quick(core.ToolEnded)
@@ -190,6 +191,21 @@ def _turn_ended(m: pb.TurnEnded, publisher: str, sequence: int, at_ns: int) -> c
         tool=m.tool,
         tool_calls=tool_calls,
         ok=not m.failed,
+    )
+
+
+def _reply_read(m: pb.ReplyRead, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
+    program_id, turn_id, tool_calls = m.program_id, m.turn_id, m.tool_calls
+    if not program_id or not turn_id or tool_calls >> COUNT_BITS:
+        return None
+    return _ReplyRead(
+        publisher=publisher,
+        sequence=sequence,
+        at_ns=at_ns,
+        program_id=program_id,
+        turn_id=turn_id,
+        tool=m.tool,
+        tool_calls=tool_calls,
     )
 
 
@@ -328,6 +344,7 @@ _DECODERS: dict[str, Callable[[Any, str, int, int], core.Event | None]] = {
     "turn_submitted": _turn_submitted,
     "first_token": _first_token,
     "turn_ended": _turn_ended,
+    "reply_read": _reply_read,
     "tool_enqueued": _tool_enqueued,
     "tool_started": _tool_started,
     "tool_ended": _tool_ended,

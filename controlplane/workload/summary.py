@@ -46,6 +46,17 @@ class Summary:
     ttft_within_60s_ratio: float = 0.0
     longest_hold_s: float = 0.0
     jain_index: float = 0.0  # over slowdowns (JCT / ideal); 1: all programs were slowed alike
+    # Shares of the KV pool's blocks times time (ThunderAgent eq. 3); all 0 where it was not accounted for.
+    pool_decode_ratio: float = 0.0
+    pool_prefill_ratio: float = 0.0
+    pool_recompute_ratio: float = 0.0  # prefilling what was computed before and evicted
+    pool_caching_ratio: float = 0.0  # contexts that nothing runs
+    pool_unused_ratio: float = 0.0
+
+    @property
+    def is_accounted(self) -> bool:
+        """Whether somebody accounted for the pool."""
+        return self.pool_decode_ratio > 0
 
     def rows(self) -> list[tuple[str, str]]:
         """Name and value of each figure, to print."""
@@ -77,6 +88,11 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("ttft_within_60s_ratio", "turns with TTFT <= 60 s", "{:.1%}"),
     ("longest_hold_s", "longest hold (s)", "{:.1f}"),
     ("jain_index", "Jain index of slowdowns", "{:.3f}"),
+    ("pool_decode_ratio", "KV pool x time: decoding", "{:.1%}"),
+    ("pool_prefill_ratio", "  prefilling", "{:.1%}"),
+    ("pool_recompute_ratio", "  computing again", "{:.1%}"),
+    ("pool_caching_ratio", "  caching", "{:.1%}"),
+    ("pool_unused_ratio", "  unused", "{:.1%}"),
     ("programs_ended", "programs ended", "{:d}"),
     ("programs_failed", "programs failed", "{:d}"),
     ("turns_ended", "turns ended", "{:d}"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _MOST_CONTEXTS = 4096
-_MOST_PARKED = 65_536
+_MOST_PROGRAMS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,7 @@ class Contexts:
     def __init__(self) -> None:
         self._contexts: OrderedDict[str, Context] = OrderedDict()
         self._parked: OrderedDict[str, None] = OrderedDict()
+        self._arrived: OrderedDict[str, int] = OrderedDict()
 
     def remember(self, program_id: str, key: Any, now_ns: int) -> None:
         """A turn of the program ended and left its context in the tree."""
@@ -50,8 +51,19 @@ class Contexts:
             self._parked.pop(program_id, None)
             return
         self._parked[program_id] = None
-        if len(self._parked) > _MOST_PARKED:
+        if len(self._parked) > _MOST_PROGRAMS:
             self._parked.popitem(last=False)
+
+    def note_turn(self, program_id: str, now_ns: int) -> None:
+        """A turn of the program came. Whoever's last turn is the longest ago is forgotten beyond 65,536."""
+        self._arrived.setdefault(program_id, now_ns)
+        self._arrived.move_to_end(program_id)
+        if len(self._arrived) > _MOST_PROGRAMS:
+            self._arrived.popitem(last=False)
+
+    def arrived_ns(self, program_id: str) -> int:
+        """When the program's first turn came; 0 for one that is not known."""
+        return self._arrived.get(program_id, 0)
 
     def is_parked(self, program_id: str) -> bool:
         return program_id in self._parked

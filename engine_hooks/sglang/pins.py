@@ -1,15 +1,17 @@
 """Pins: programs whose KV the radix tree must keep, until a deadline that the engine itself watches.
 
-**Paper**: MARS §4.3: pinned contexts are reclaimed before any running victim. A dead daemon leaves nothing pinned:
-every pin ends by itself.
+**Paper**: MARS §4.3: pinned contexts are reclaimed before any running victim. Which go first, and whether for a
+call that only waits, the memory policy says. A dead daemon leaves nothing pinned: every pin ends by itself.
 """
 
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from controlplane.core.events import Pin
+from controlplane.core.policies import MemoryPolicy, Pinned
 from engine_hooks.sglang.contexts import Contexts
 from engine_hooks.sglang.engine_view import EngineView, Lock
 
@@ -63,24 +65,49 @@ class Pins:
         self._view.discard(context.key)
         return ""
 
-    def expire(self) -> None:
-        """Release what is past its deadline."""
+    def expire(self, outlasting: Callable[[], Container[str]] = tuple) -> bool:
+        """Release what is past its deadline, but for programs in ``outlasting()``. True if any was released."""
         if not self._held:
-            return
+            return False
         now_ns = time.monotonic_ns()
-        for program_id in [name for name, held in self._held.items() if held.until_ns <= now_ns]:
-            self.release(program_id)
+        due = [name for name, held in self._held.items() if held.until_ns <= now_ns]
+        kept = outlasting() if due else ()
+        due = [name for name in due if name not in kept]
+        for name in due:
+            self.release(name)
+        return bool(due)
 
-    def reclaim(self, needed_tokens: int) -> bool:
-        """Unpin, earliest deadline first, until so many tokens are free or evictable. True if any was unpinned."""
+    def reclaim(self, needed_tokens: int, policy: MemoryPolicy[Any], *, stuck: bool) -> bool:
+        """Unpin whom the policy gives up, until so many tokens are free or evictable. True if any was unpinned.
+
+        What is unpinned may be shared and so free less than it holds: the policy is asked until it is enough.
+        """
         reclaimed = False
-        while self._held:
-            pool = self._view.pool()
-            if pool.free + pool.evictable >= needed_tokens:
+        while self._held and (missing := self._missing(needed_tokens)) > 0:
+            names = policy.unpin(self._pinned(), self._view.blocks(missing), stuck)
+            if not names:
                 break
-            self.release(min(self._held, key=lambda name: self._held[name].until_ns))
-            reclaimed = True
+            for name in names:
+                self.release(name)
+                reclaimed = True
+                if self._missing(needed_tokens) <= 0:
+                    break
         return reclaimed
+
+    def _missing(self, needed_tokens: int) -> int:
+        pool = self._view.pool()
+        return needed_tokens - pool.free - pool.evictable
+
+    def _pinned(self) -> list[Pinned]:
+        return [
+            Pinned(
+                program_id=name,
+                blocks=self._view.blocks(held.lock.tokens),
+                until_ns=held.until_ns,
+                program_arrived_at_ns=self._contexts.arrived_ns(name),
+            )
+            for name, held in self._held.items()
+        ]
 
     def forget_all(self) -> None:
         """The tree was reset: handles of the old one must never be used again."""
@@ -88,7 +115,7 @@ class Pins:
         self._contexts.forget_all()
 
     @property
-    def programs(self) -> Iterable[str]:
+    def programs(self) -> Collection[str]:
         """Who is pinned."""
         return self._held.keys()
 

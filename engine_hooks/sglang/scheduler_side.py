@@ -82,7 +82,7 @@ class SchedulerSide:
             return  # told by the report; half of the hooks would tell half of the truth
         view = EngineView(scheduler)
         pins = Pins(view, self._contexts, self._settings.pin_budget_ratio)
-        steering = Steering(view, self._contexts, program_of)
+        steering = Steering(view, self._contexts, program_of, lambda: pins.programs)
         self._emitter = Emitter(
             url=self._settings.bus,
             node=self._settings.node,
@@ -101,7 +101,7 @@ class SchedulerSide:
     def request_queued(self, result: Any, kept: Any, scheduler: Any, request: Any, *args: Any) -> None:
         if self._probe is not None and self._steering is not None:
             self._probe.submitted(request)
-            self._steering.arrived()
+            self._steering.arrived(request)
 
     def prefill_planned(self, plan: Any, kept: Any, *args: Any) -> None:
         batch = getattr(plan, "batch_to_run", plan)
@@ -154,20 +154,28 @@ class SchedulerSide:
         self._probe.ended(request, pool.free + pool.evictable - available_before)
 
     def step_begins(self, *args: Any) -> None:
-        if self._probe is None or self._pins is None or self._steering is None:
+        if self._probe is None or self._pins is None or self._steering is None or self._view is None:
             return
         self._steering.step()
-        self._pins.expire()
+        if self._pins.expire(self._outlasting):
+            self._view.scheduler.running_batch.batch_is_full = False  # whoever found no room is asked again
         while self._commands:
             self._obey(self._commands.popleft())
         if self._moves is not None:
             self._moves.step()
         self._probe.sample_if_due()
 
+    def _outlasting(self) -> set[str]:
+        """Programs whose pin holds past its deadline, since their next turn waits."""
+        if self._view is None or self._steering is None or not self._steering.policies.memory.pins_outlast_waits:
+            return set()
+        return {program_of(request) for request in self._view.scheduler.waiting_queue}
+
     def before_retraction(self, batch: Any, *args: Any) -> None:
         """Pins go before any running request does."""
-        if self._pins is not None and self._pins.tokens:
-            self._pins.reclaim(int(batch.new_tokens_required_next_decode(*args)))
+        if self._pins is not None and self._steering is not None and self._pins.tokens:
+            needed = int(batch.new_tokens_required_next_decode(*args))
+            self._pins.reclaim(needed, self._steering.policies.memory, stuck=True)
 
     def retracted(self, result: Any, kept: Any, *args: Any) -> None:
         if self._probe is not None:
@@ -231,12 +239,16 @@ class SchedulerSide:
 
     def room_for(self, adder: Any, request: Any) -> bool:
         """A request found no room: reclaim pins for it. True if it is worth another try."""
-        if self._pins is None or not self._pins.tokens or request in adder.can_run_list:
+        if self._pins is None or self._steering is None or self._view is None:
+            return False
+        if not self._pins.tokens or request in adder.can_run_list:
             return False
         prompt_tokens = len(request.origin_input_ids) + len(request.output_ids)
         needed = prompt_tokens + int(request.sampling_params.max_new_tokens or 0) + _LEAST_ROOM_TOKENS
-        total = int(self._view.scheduler.max_total_num_tokens) if self._view is not None else 0
-        return self._pins.reclaim(min(total, needed + self._reserved(adder)))
+        scheduler = self._view.scheduler
+        runs = scheduler.running_batch.reqs or adder.can_run_list or getattr(scheduler, "chunked_req", None)
+        needed = min(int(scheduler.max_total_num_tokens), needed + self._reserved(adder))
+        return self._pins.reclaim(needed, self._steering.policies.memory, stuck=not runs)
 
     @staticmethod
     def _reserved(adder: Any) -> int:

@@ -6,7 +6,7 @@ come with the daemon's heartbeat and hold for its lease: without a daemon the en
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Any, Protocol
 
 from controlplane.core.engine_policies import STOCK, EnginePolicies, loads
@@ -32,7 +32,7 @@ class Beat(Protocol):
 class Steering:
     """Runs the engine policies in the scheduler's thread; ``heard`` alone may be called in another.
 
-    ``program_of(request)`` names a request's program.
+    ``program_of(request)`` names a request's program; ``pinned`` are the programs that have a pin.
     """
 
     def __init__(
@@ -40,11 +40,13 @@ class Steering:
         view: EngineView,
         contexts: Contexts,
         program_of: Callable[[Any], str],
+        pinned: Callable[[], Container[str]] = tuple,
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._view = view
         self._contexts = contexts
         self._program_of = program_of
+        self._pinned = pinned
         self._now_ns = now_ns
         self._heard: tuple[str, int] = ("", 0)  # the policies' text, and until when they hold
         self._text = ""
@@ -96,11 +98,12 @@ class Steering:
         """The engine prefilled or decoded ``tokens`` for the program."""
         self._served.add(program_id, tokens, self._now_ns())
 
-    def arrived(self) -> None:
+    def arrived(self, request: Any) -> None:
         """A request joins the engine's queue, perhaps to overtake: what found no room must be asked again.
 
         Once its first waiting request found no room, SGLang looks at no other until a running one ends.
         """
+        self._contexts.note_turn(self._program_of(request), self._now_ns())
         if not isinstance(self._policies.priority, type(STOCK.priority)):
             self._view.scheduler.running_batch.batch_is_full = False
 
@@ -116,13 +119,16 @@ class Steering:
         by_turn = {request.rid: request for request in waiting_queue}
         if len(by_turn) < len(waiting_queue):
             return  # two requests of one name: nobody may be lost
-        calls = [self._call(request, ranks, queued_ns(request), now_ns) for request in waiting_queue]
+        pinned = self._pinned()
+        calls = [self._call(request, ranks, queued_ns(request), pinned, now_ns) for request in waiting_queue]
         self._priority_state, ordered = self._policies.priority.order(
             self._priority_state, calls, self.shape(), now_ns
         )
         waiting_queue[:] = [by_turn[call.turn_id] for call in ordered]
 
-    def _call(self, request: Any, ranks: dict[str, int], queued_ns: int, now_ns: int) -> QueuedCall:
+    def _call(
+        self, request: Any, ranks: dict[str, int], queued_ns: int, pinned: Container[str], now_ns: int
+    ) -> QueuedCall:
         program_id = self._program_of(request)
         tokens = len(request.origin_input_ids) + len(request.output_ids)
         return QueuedCall(
@@ -131,8 +137,10 @@ class Steering:
             queued_at_ns=queued_ns,
             footprint_blocks=self._view.blocks(tokens),
             priority=ranks.get(program_id, 0),
+            program_arrived_at_ns=self._contexts.arrived_ns(program_id),
             served_tokens=self._served.tokens(program_id, now_ns),
             retracted=bool(request.output_ids),
+            pinned=program_id in pinned,
         )
 
     # The memory

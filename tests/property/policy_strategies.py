@@ -67,11 +67,14 @@ def facts(draw: st.DrawFn) -> Estimates:
         estimates.turns.add(turns)
     for average, most in (
         (estimates.eviction_delay, seconds(60)),
-        (estimates.prefill_ns_per_token, seconds(0.01)),
         (estimates.output, 4000),
     ):
         if draw(st.booleans()):
             average.add(draw(st.integers(0, most)))
+    for new, cached, duration_ns in draw(
+        st.lists(st.tuples(st.integers(64, 9000), st.integers(0, 9000), st.integers(1, seconds(9))), max_size=3)
+    ):
+        estimates.prefill.add(new, cached, duration_ns)
     return estimates
 
 

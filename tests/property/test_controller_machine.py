@@ -83,6 +83,10 @@ class ControllerMachine(RuleBasedStateMachine):
     def abandon(self, program: str, turn: str) -> None:
         self.publish("gate", ev.TurnAbandoned(program_id=program, turn_id=turn))
 
+    @rule(program=programs, turn=turns, tool=st.sampled_from(["", "bash"]), calls=st.integers(0, 2))
+    def read_reply(self, program: str, turn: str, tool: str, calls: int) -> None:
+        self.publish("gate", ev.ReplyRead(program_id=program, turn_id=turn, tool=tool, tool_calls=calls))
+
     @rule(program=programs, turn=turns, blocks=figures)
     def submit(self, program: str, turn: str, blocks: int) -> None:
         self.publish("engine", ev.TurnSubmitted(program_id=program, turn_id=turn, projected_blocks=blocks))

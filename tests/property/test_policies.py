@@ -17,11 +17,11 @@ from controlplane.core import commands as cmd
 from controlplane.core.errors import ConfigError
 from controlplane.core.estimate import Estimates
 from controlplane.core.memory.lru import Lru
-from controlplane.core.policies import EngineShape, QueuedCall, Replica, Resident
+from controlplane.core.policies import EngineShape, Pinned, QueuedCall, Replica, Resident
 from controlplane.core.presets import POLICIES, PRESETS
 from controlplane.core.types import Pressure, Program, QueuedProgram, seconds
 
-RETENTION_COMMANDS = (cmd.Retain, cmd.Release, cmd.Demote, cmd.Prefetch, cmd.Discard, cmd.Label)
+RETENTION_COMMANDS = (cmd.Pause, cmd.Retain, cmd.Release, cmd.Demote, cmd.Prefetch, cmd.Discard, cmd.Label)
 LABELS = {"busy", "idle", "inactive"}
 
 
@@ -167,6 +167,12 @@ def test_retention_speaks_of_known_programs(
     assert all(command.program_id in known for command in more)
 
 
+@each("retention")
+def test_the_half_life_of_acting_programs_is_a_time(policy: Any) -> None:
+    assert type(policy.half_life_ns) is int
+    assert policy.half_life_ns >= 0
+
+
 @each("priority")
 @given(queue=calls, engine=shapes, now_ns=st.integers(0, seconds(100)))
 def test_priority_is_a_permutation(policy: Any, queue: list[QueuedCall], engine: EngineShape, now_ns: int) -> None:
@@ -246,6 +252,35 @@ def test_memory_makes_enough_room_or_says_that_it_cannot(
         assert shortfall - (chunk - needed) > sum(owned.values()), "it gives up only where nothing would do"
     if shortfall == 0:
         assert (fit.chunk_blocks, list(fit.victims)) == (chunk, [])
+
+
+@each("memory")
+@given(
+    pins=st.lists(
+        st.builds(
+            Pinned,
+            program_id=st.text(min_size=1, max_size=3),
+            blocks=st.integers(1, 500),
+            until_ns=st.integers(1, 1 << 60),
+            program_arrived_at_ns=st.integers(0, 1 << 60),
+        ),
+        max_size=6,
+        unique_by=lambda pin: pin.program_id,
+    ),
+    shortfall=st.integers(0, 2000),
+    stuck=st.booleans(),
+)
+def test_pins_that_go_are_enough_where_only_that_helps(
+    policy: Any, pins: list[Pinned], shortfall: int, stuck: bool
+) -> None:
+    gone = list(policy.unpin(pins, shortfall, stuck))
+    assert len(set(gone)) == len(gone)
+    blocks = {pin.program_id: pin.blocks for pin in pins}
+    freed = sum(blocks[name] for name in gone)
+    if stuck:
+        assert freed >= min(shortfall, sum(blocks.values()))
+    if gone:
+        assert freed - blocks[gone[-1]] < shortfall, "none goes that need not"
 
 
 @each("memory")

@@ -1,19 +1,37 @@
 """Evict the least recently used program's tail, as SGLang's radix tree does (leaves first)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from controlplane.core.memory.victims import take
-from controlplane.core.policies import STATELESS, Fit, ResidentView, Stateless
+from controlplane.core.memory.victims import take, unpin_until
+from controlplane.core.policies import STATELESS, Fit, Pinned, ResidentView, Stateless
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lru:
-    """All or nothing: the chunk keeps its size, or nothing is scheduled."""
+    """All or nothing: the chunk keeps its size, or nothing is scheduled.
+
+    ``keep_pins`` is Continuum's rule (§5.2): calls wait for pinned memory, a pin past its time holds while its
+    program's next call waits, and when nothing can be scheduled at all pins go by latest program arrival. Without
+    it a pin goes, the one that ends first, as soon as a call needs its room.
+    """
+
+    keep_pins: bool = False
 
     @property
     def shrinks(self) -> bool:
         return False
+
+    @property
+    def pins_outlast_waits(self) -> bool:
+        return self.keep_pins
+
+    def unpin(self, pins: Sequence[Pinned], shortfall_blocks: int, stuck: bool) -> Sequence[str]:
+        if not self.keep_pins:
+            return unpin_until(pins, shortfall_blocks, key=lambda pin: pin.until_ns)
+        if not stuck:
+            return ()
+        return unpin_until(pins, shortfall_blocks, key=lambda pin: -pin.program_arrived_at_ns)
 
     def initial(self) -> Stateless:
         return STATELESS

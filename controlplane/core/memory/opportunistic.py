@@ -5,11 +5,11 @@ fits, down to one block, instead of evicting at once. "Priority-Aware Coordinato
 priorities, lower ones first, among them larger footprints. What the paper leaves open is in docs/adr/0012.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from controlplane.core.memory.victims import take
-from controlplane.core.policies import STATELESS, Fit, ResidentView, Stateless
+from controlplane.core.memory.victims import take, unpin_until
+from controlplane.core.policies import STATELESS, Fit, Pinned, ResidentView, Stateless
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +22,13 @@ class Opportunistic:
     @property
     def shrinks(self) -> bool:
         return self.shrink
+
+    @property
+    def pins_outlast_waits(self) -> bool:
+        return False
+
+    def unpin(self, pins: Sequence[Pinned], shortfall_blocks: int, stuck: bool) -> Sequence[str]:
+        return unpin_until(pins, shortfall_blocks, key=lambda pin: pin.until_ns)
 
     def initial(self) -> Stateless:
         return STATELESS

@@ -1,8 +1,9 @@
 """Walk residents in an order and take blocks from each until enough are there."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
-from controlplane.core.policies import ResidentView
+from controlplane.core.policies import Pinned, ResidentView
 
 
 def take(residents: Iterable[ResidentView], missing_blocks: int) -> tuple[list[tuple[str, int]], int]:
@@ -17,3 +18,14 @@ def take(residents: Iterable[ResidentView], missing_blocks: int) -> tuple[list[t
         if missing_blocks <= 0:
             break
     return victims, missing_blocks
+
+
+def unpin_until(pins: Iterable[Pinned], shortfall_blocks: int, key: Callable[[Pinned], Any]) -> list[str]:
+    """Programs by ascending ``key``, until their pins hold ``shortfall_blocks`` together."""
+    names = []
+    for pin in sorted(pins, key=lambda pin: (key(pin), pin.program_id)):
+        if shortfall_blocks <= 0:
+            break
+        names.append(pin.program_id)
+        shortfall_blocks -= pin.blocks
+    return names

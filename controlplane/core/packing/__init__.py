@@ -2,8 +2,10 @@
 
 from controlplane.core.packing.fcfs import Fcfs
 from controlplane.core.packing.pressure_aware import PressureAware
+from controlplane.core.packing.shortest import Shortest
 
 PACKING = {
     "fcfs": Fcfs,
     "pressure_aware": PressureAware,
+    "shortest": Shortest,
 }

@@ -2,8 +2,12 @@
 
 from controlplane.core.priority.fcfs import Fcfs
 from controlplane.core.priority.mlfq import Mlfq
+from controlplane.core.priority.plas import Plas
+from controlplane.core.priority.ttl_first import TtlFirst
 
 PRIORITY = {
     "fcfs": Fcfs,
     "mlfq": Mlfq,
+    "plas": Plas,
+    "ttl_first": TtlFirst,
 }

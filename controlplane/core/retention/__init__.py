@@ -1,9 +1,15 @@
 """Retention policies, by the name that configuration and presets use."""
 
+from controlplane.core.retention.least_waste import LeastWaste
 from controlplane.core.retention.never import Never
 from controlplane.core.retention.opportunistic import Opportunistic
+from controlplane.core.retention.ttl import Ttl
+from controlplane.core.retention.watermarks import Watermarks
 
 RETENTION = {
+    "least_waste": LeastWaste,
     "never": Never,
     "opportunistic": Opportunistic,
+    "ttl": Ttl,
+    "watermarks": Watermarks,
 }

@@ -13,6 +13,10 @@ from controlplane.core.types import Pressure, ProgramView
 class Never:
     """No pin, ever."""
 
+    @property
+    def half_life_ns(self) -> int:
+        return 0
+
     def initial(self) -> Stateless:
         return STATELESS
 

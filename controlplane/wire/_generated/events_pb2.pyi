@@ -67,6 +67,7 @@ class Event(google.protobuf.message.Message):
     COMMAND_APPLIED_FIELD_NUMBER: builtins.int
     COMMAND_REJECTED_FIELD_NUMBER: builtins.int
     PUBLISHER_STATE_FIELD_NUMBER: builtins.int
+    REPLY_READ_FIELD_NUMBER: builtins.int
     at_ns: builtins.int
     """The publisher's monotonic clock in nanoseconds: good for durations within one publisher only."""
     @property
@@ -99,6 +100,8 @@ class Event(google.protobuf.message.Message):
     def command_rejected(self) -> global___CommandRejected: ...
     @property
     def publisher_state(self) -> global___PublisherState: ...
+    @property
+    def reply_read(self) -> global___ReplyRead: ...
     def __init__(
         self,
         *,
@@ -118,10 +121,11 @@ class Event(google.protobuf.message.Message):
         command_applied: global___CommandApplied | None = ...,
         command_rejected: global___CommandRejected | None = ...,
         publisher_state: global___PublisherState | None = ...,
+        reply_read: global___ReplyRead | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["command_applied", b"command_applied", "command_rejected", b"command_rejected", "first_token", b"first_token", "host_sampled", b"host_sampled", "kind", b"kind", "pool_sampled", b"pool_sampled", "program_arrived", b"program_arrived", "program_ended", b"program_ended", "publisher_state", b"publisher_state", "tool_ended", b"tool_ended", "tool_enqueued", b"tool_enqueued", "tool_started", b"tool_started", "turn_abandoned", b"turn_abandoned", "turn_ended", b"turn_ended", "turn_queued", b"turn_queued", "turn_submitted", b"turn_submitted"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["at_ns", b"at_ns", "command_applied", b"command_applied", "command_rejected", b"command_rejected", "first_token", b"first_token", "host_sampled", b"host_sampled", "kind", b"kind", "pool_sampled", b"pool_sampled", "program_arrived", b"program_arrived", "program_ended", b"program_ended", "publisher_state", b"publisher_state", "tool_ended", b"tool_ended", "tool_enqueued", b"tool_enqueued", "tool_started", b"tool_started", "turn_abandoned", b"turn_abandoned", "turn_ended", b"turn_ended", "turn_queued", b"turn_queued", "turn_submitted", b"turn_submitted"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["program_arrived", "turn_queued", "turn_abandoned", "turn_submitted", "first_token", "turn_ended", "tool_enqueued", "tool_started", "tool_ended", "program_ended", "pool_sampled", "host_sampled", "command_applied", "command_rejected", "publisher_state"] | None: ...
+    def HasField(self, field_name: typing.Literal["command_applied", b"command_applied", "command_rejected", b"command_rejected", "first_token", b"first_token", "host_sampled", b"host_sampled", "kind", b"kind", "pool_sampled", b"pool_sampled", "program_arrived", b"program_arrived", "program_ended", b"program_ended", "publisher_state", b"publisher_state", "reply_read", b"reply_read", "tool_ended", b"tool_ended", "tool_enqueued", b"tool_enqueued", "tool_started", b"tool_started", "turn_abandoned", b"turn_abandoned", "turn_ended", b"turn_ended", "turn_queued", b"turn_queued", "turn_submitted", b"turn_submitted"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["at_ns", b"at_ns", "command_applied", b"command_applied", "command_rejected", b"command_rejected", "first_token", b"first_token", "host_sampled", b"host_sampled", "kind", b"kind", "pool_sampled", b"pool_sampled", "program_arrived", b"program_arrived", "program_ended", b"program_ended", "publisher_state", b"publisher_state", "reply_read", b"reply_read", "tool_ended", b"tool_ended", "tool_enqueued", b"tool_enqueued", "tool_started", b"tool_started", "turn_abandoned", b"turn_abandoned", "turn_ended", b"turn_ended", "turn_queued", b"turn_queued", "turn_submitted", b"turn_submitted"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["program_arrived", "turn_queued", "turn_abandoned", "turn_submitted", "first_token", "turn_ended", "tool_enqueued", "tool_started", "tool_ended", "program_ended", "pool_sampled", "host_sampled", "command_applied", "command_rejected", "publisher_state", "reply_read"] | None: ...
 
 global___Event = Event
 
@@ -331,6 +335,34 @@ class TurnEnded(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_tool_calls", b"_tool_calls"]) -> typing.Literal["tool_calls"] | None: ...
 
 global___TurnEnded = TurnEnded
+
+@typing.final
+class ReplyRead(google.protobuf.message.Message):
+    """Somebody read the turn's reply, before or after the engine tells that the turn ended."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROGRAM_ID_FIELD_NUMBER: builtins.int
+    TURN_ID_FIELD_NUMBER: builtins.int
+    TOOL_FIELD_NUMBER: builtins.int
+    TOOL_CALLS_FIELD_NUMBER: builtins.int
+    program_id: builtins.str
+    turn_id: builtins.str
+    tool: builtins.str
+    """The first tool that the reply calls; empty for none."""
+    tool_calls: builtins.int
+    """How many tools it calls."""
+    def __init__(
+        self,
+        *,
+        program_id: builtins.str = ...,
+        turn_id: builtins.str = ...,
+        tool: builtins.str = ...,
+        tool_calls: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["program_id", b"program_id", "tool", b"tool", "tool_calls", b"tool_calls", "turn_id", b"turn_id"]) -> None: ...
+
+global___ReplyRead = ReplyRead
 
 @typing.final
 class ToolEnqueued(google.protobuf.message.Message):

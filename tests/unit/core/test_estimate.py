@@ -131,7 +131,7 @@ def test_a_prompt_is_its_last_context_and_what_is_new_in_bytes() -> None:
 def test_the_face_that_policies_see() -> None:
     estimates = Estimates()
     assert estimates.prefill_ns(1000) == 0
-    estimates.prefill_ns_per_token.add(2.5)
+    estimates.prefill.add(1000, 0, 2500)
     estimates.eviction_delay.add(7.4)
     estimates.output.add(12.0)
     assert estimates.prefill_ns(1000) == 2500

@@ -182,7 +182,7 @@ def test_prefill_speed_is_learned_from_what_was_computed() -> None:
     first_token(d, "a", "a.1", prompt_tokens=1000, cached_tokens=900, prefill_ns=200_000)
     assert d.ledger.estimates.prefill_ns(10) == 20_000
     first_token(d, "a", "a.1", prompt_tokens=1000, cached_tokens=990, prefill_ns=900_000)
-    assert d.ledger.estimates.prefill_ns_per_token.count == 1
+    assert d.ledger.estimates.prefill_ns(10) == 20_000, "so few tokens measure the step's overhead"
 
 
 def test_a_return_to_a_lost_context_teaches_its_delay() -> None:

@@ -8,7 +8,8 @@ from made_facts import MadeFacts
 from controlplane.core.commands import Retain
 from controlplane.core.errors import ConfigError
 from controlplane.core.retention.never import Never
-from controlplane.core.retention.opportunistic import Opportunistic, best_ttl_ns
+from controlplane.core.retention.opportunistic import Opportunistic
+from controlplane.core.retention.ttl import best_ttl_ns
 from controlplane.core.types import Pressure, Program, Status, seconds
 
 S = seconds(1)

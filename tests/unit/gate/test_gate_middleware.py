@@ -9,7 +9,7 @@ import pytest
 from gate_virtual_time import Beat
 
 from controlplane.core.commands import Admit
-from controlplane.core.events import Event, TurnAbandoned, TurnQueued
+from controlplane.core.events import Event, ReplyRead, TurnAbandoned, TurnQueued
 from controlplane.gate import Gate, GatedRequest, GateLimits, GateMiddleware
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "one two"}], "program_id": "p"}
@@ -23,6 +23,7 @@ class AppDouble:
         self.requests: list[GatedRequest | None] = []
         self.bodies: list[bytes] = []
         self.wait_for_disconnect = False
+        self.reply = b"done"
         self.heard: list[str] = []
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -35,7 +36,7 @@ class AppDouble:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"x-app", b"1")]})
         if self.wait_for_disconnect:
             self.heard.append((await receive())["type"])
-        await send({"type": "http.response.body", "body": b"done", "more_body": False})
+        await send({"type": "http.response.body", "body": self.reply, "more_body": False})
 
 
 class Exchange:
@@ -399,5 +400,32 @@ def test_the_health_page_shows_what_it_is_given() -> None:
         exchange = Exchange(middleware, "GET", "/penstock/health", {})
         await exchange.task
         assert json.loads(exchange.body) == {"more": 1}
+
+    run(story)
+
+
+def test_the_tools_that_a_reply_calls_are_told_after_it() -> None:
+    async def story(bench: Bench) -> None:
+        exchange = bench.request(CHAT)
+        await settle()
+        bench.gate.on_command(Admit(program_id="p"))
+        bench.app.reply = json.dumps({"choices": [{"message": {"content": "```bash\nls && pwd\n```"}}]}).encode()
+        await exchange.task
+        turn_id = bench.events[0].turn_id  # type: ignore[attr-defined]
+        assert bench.events[1:] == [ReplyRead(program_id="p", turn_id=turn_id, tool="ls", tool_calls=2)]
+        assert exchange.body == bench.app.reply
+
+    run(story)
+
+
+def test_a_reply_that_nobody_can_read_is_not_spoken_of() -> None:
+    async def story(bench: Bench) -> None:
+        for body in (CHAT, {"messages": []}):  # the second names nobody
+            exchange = bench.request(body)
+            await settle()
+            for event in list(bench.events):
+                bench.gate.on_command(Admit(program_id=getattr(event, "program_id", "")))
+            await exchange.task
+        assert not [event for event in bench.events if isinstance(event, ReplyRead)]
 
     run(story)

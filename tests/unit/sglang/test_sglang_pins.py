@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from controlplane.core.memory.lru import Lru
 from controlplane.core.types import seconds
 from engine_hooks.sglang.contexts import Contexts
 from engine_hooks.sglang.engine_view import Lock, PoolTokens
@@ -20,7 +21,11 @@ class ViewDouble:
     def __init__(self, **contexts: int) -> None:
         self.contexts = contexts
         self.locked: list[str] = []
+        self.known = Contexts()
         self.scheduler = SimpleNamespace(max_total_num_tokens=TOTAL)
+
+    def blocks(self, tokens: int) -> int:
+        return tokens
 
     def lock(self, key: str) -> Lock | None:
         if key not in self.contexts:
@@ -42,7 +47,7 @@ class ViewDouble:
 
 def pins(budget_ratio: float = 0.5, **contexts: int) -> tuple[Pins, ViewDouble]:
     view: Any = ViewDouble(**contexts)
-    known = Contexts()
+    known = view.known
     for key in contexts:
         known.remember(key, key, 0)
     return Pins(view, known, budget_ratio), view
@@ -86,17 +91,51 @@ def test_a_deadline_ends_a_pin_without_anybody_asking(monkeypatch: pytest.Monkey
     p.retain("b", seconds(5))
     later_ns = time.monotonic_ns() + seconds(2)
     monkeypatch.setattr(time, "monotonic_ns", lambda: later_ns)
-    p.expire()
+    assert p.expire()
     assert view.locked == ["b"]
+    assert not p.expire(lambda: pytest.fail("asked though nothing is due"))
+
+
+def test_a_pin_may_outlast_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    p, view = pins(a=100, b=100)
+    p.retain("a", seconds(1))
+    p.retain("b", seconds(1))
+    later_ns = time.monotonic_ns() + seconds(2)
+    monkeypatch.setattr(time, "monotonic_ns", lambda: later_ns)
+    assert p.expire(lambda: {"a"})
+    assert view.locked == ["a"]
+    assert not p.expire(lambda: {"a"})
+    assert p.expire()
 
 
 def test_pins_are_reclaimed_earliest_deadline_first_and_no_more_than_needed() -> None:
     p, view = pins(0.9, a=200, b=200, c=200)
     for name, ttl_s in (("a", 30), ("b", 10), ("c", 20)):
         p.retain(name, seconds(ttl_s))
-    assert p.reclaim(500)  # 400 are free
+    assert p.reclaim(500, Lru(), stuck=False)  # 400 are free
     assert view.locked == ["a", "c"]
-    assert not p.reclaim(500)
+    assert not p.reclaim(500, Lru(), stuck=False)
+
+
+def test_kept_pins_go_only_when_nothing_else_can_begin_and_the_latest_program_first() -> None:
+    p, view = pins(0.9, a=200, b=200, c=200)
+    for name in ("a", "b", "c"):
+        p.retain(name, seconds(60))
+    for at_ns, name in enumerate(("b", "c", "a"), start=1):
+        view.known.note_turn(name, at_ns)
+    keeping = Lru(keep_pins=True)
+    assert not p.reclaim(900, keeping, stuck=False)
+    assert p.reclaim(500, keeping, stuck=True)
+    assert view.locked == ["b", "c"]
+
+
+def test_unpinning_goes_on_while_what_is_shared_frees_less_than_it_holds() -> None:
+    p, view = pins(0.9, a=200, b=200)
+    p.retain("a", seconds(10))
+    p.retain("b", seconds(20))
+    view.contexts["a"] = 0  # all of it is another's, who holds it still
+    assert p.reclaim(900, Lru(), stuck=False)
+    assert view.locked == []
 
 
 def test_discard_unpins_and_frees() -> None:
@@ -114,7 +153,7 @@ def test_after_a_reset_of_the_tree_no_old_handle_is_used() -> None:
     view.unlock = lambda lock: pytest.fail("a handle of the old tree")  # type: ignore[method-assign]
     p.expire()
     assert not p.release("a")
-    assert not p.reclaim(TOTAL)
+    assert not p.reclaim(TOTAL, Lru(), stuck=True)
     assert p.retain("a", 1) == "no turn of it ended here"
 
 

@@ -15,7 +15,9 @@ from controlplane.core.memory.opportunistic import Opportunistic
 from controlplane.core.policies import STATELESS, Fit, Resident
 from controlplane.core.priority.fcfs import Fcfs
 from controlplane.core.priority.mlfq import Mlfq
+from controlplane.core.priority.ttl_first import TtlFirst
 from controlplane.core.types import seconds
+from engine_hooks.sglang import contexts
 from engine_hooks.sglang.contexts import Contexts
 from engine_hooks.sglang.engine_view import program_of
 from engine_hooks.sglang.steering import Steering
@@ -38,6 +40,10 @@ class MemorySpy:
 
     asked: ClassVar[list[tuple[int, int, int, list[Resident]]]] = []
     shrinks: ClassVar[bool] = True
+    pins_outlast_waits: ClassVar[bool] = False
+
+    def unpin(self, pins: Any, shortfall: int, stuck: bool) -> list[str]:
+        raise NotImplementedError
 
     def initial(self) -> Any:
         return STATELESS
@@ -56,10 +62,11 @@ class Scene:
     def __init__(self, policies: EnginePolicies | None = MARS, *, free_tokens: int = 0, **sizes: int) -> None:
         leaf_tokens = sizes.pop("leaf_tokens", 1)
         self.now_ns = 0
+        self.pinned: set[str] = set()
         self.scheduler = SchedulerDouble(**sizes)
         self.view = ViewDouble(self.scheduler, free_tokens=free_tokens, leaf_tokens=leaf_tokens)
         self.contexts = Contexts()
-        self.steering = Steering(self.view, self.contexts, program_of, lambda: self.now_ns)
+        self.steering = Steering(self.view, self.contexts, program_of, lambda: self.pinned, lambda: self.now_ns)
         if policies is not None:
             self.hear(policies.dumps())
             self.steering.step()
@@ -420,3 +427,29 @@ def test_the_shape_is_read_anew_each_time() -> None:
     assert (shape.pool_blocks, shape.block_tokens, shape.chunk_tokens) == (400, 16, 2048)
     scene.scheduler.chunked_prefill_size = -1  # chunking is off
     assert scene.steering.shape().chunk_tokens == 16_384
+
+
+# Continuum's order
+
+CONTINUUM = EnginePolicies(priority=TtlFirst(), memory=Lru(keep_pins=True))
+
+
+def test_programs_go_by_their_first_turn_and_pinned_ones_before_that() -> None:
+    scene = Scene(CONTINUUM)
+    for at_ns, program in enumerate(("first", "second", "third", "first"), start=1):
+        scene.now_ns = at_ns
+        scene.steering.arrived(RequestDouble(f"turn {at_ns}", program=program))
+    queue = [RequestDouble(program) for program in ("third", "second", "first")]
+    assert scene.order(list(queue)) == ["first", "second", "third"]
+    scene.pinned = {"third"}
+    assert scene.order(list(queue)) == ["third", "first", "second"]
+    queue[1].output_ids = [1]  # it was retracted
+    assert scene.order(list(queue)) == ["second", "third", "first"]
+
+
+def test_the_programs_whose_last_turn_is_longest_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contexts, "_MOST_PROGRAMS", 2)
+    known = Contexts()
+    for at_ns, program in enumerate(("a", "b", "a", "c"), start=1):
+        known.note_turn(program, at_ns)
+    assert [known.arrived_ns(program) for program in "abc"] == [1, 0, 4]

@@ -54,6 +54,10 @@ class Halving:
     """A memory policy double: grants half of every chunk, and nothing when the chunk is one block."""
 
     shrinks = True
+    pins_outlast_waits = False
+
+    def unpin(self, pins: Any, shortfall_blocks: int, stuck: bool) -> list[str]:
+        return [pin.program_id for pin in pins]
 
     def initial(self) -> None:
         return None

@@ -12,6 +12,7 @@ from controlplane.core.memory.lru import Lru
 from controlplane.core.memory.opportunistic import Opportunistic
 from controlplane.core.priority.fcfs import Fcfs
 from controlplane.core.priority.mlfq import Mlfq
+from controlplane.core.priority.ttl_first import TtlFirst
 from controlplane.sim.engine_model import Call, EngineModel
 
 US = 1000
@@ -316,3 +317,68 @@ def test_a_switch_lets_a_call_that_does_not_fit_begin() -> None:
     assert waiting(model, 202 * US) == 0
     model.use(STOCK, 250 * US)  # what has begun goes on under the engine's own rules
     assert all(end.ok for end in ends(finish(model)).values())
+
+
+# Continuum's pins
+
+CONTINUUM = EnginePolicies(priority=TtlFirst(), memory=Lru(keep_pins=True))
+
+
+def pinned_and_running(policies: EnginePolicies) -> EngineModel:
+    """30 blocks: 10 are "a"'s and pinned until 10 ms, "r" runs from 0.2 ms and takes 2 to 17 of the others."""
+    model = engine(30, priority=policies.priority, memory=policies.memory)
+    model.submit(call("a1", 160, program="a", arrived_at_ns=5), 0)
+    finish(model, 100 * US)
+    model.retain("a", 10 * MS, 200 * US)
+    model.submit(call("r", 16, 250, arrived_at_ns=7), 200 * US)
+    model.advance(200 * US)
+    return model
+
+
+@pytest.mark.parametrize(("policies", "kept"), [(STOCK, False), (MARS, False), (CONTINUUM, True)])
+def test_only_continuum_lets_a_call_wait_for_pinned_memory(policies: EnginePolicies, kept: bool) -> None:
+    model = pinned_and_running(policies)
+    model.submit(call("w", 200, 1), 201 * US)
+    model.advance(300 * US)
+    assert (waiting(model, 300 * US) == 1) == kept
+    assert bool(model.pins()) == kept
+    assert ends(finish(model))["w"].ok, "and it runs in the end"
+
+
+def test_whoever_comes_back_to_a_pin_goes_before_an_earlier_program() -> None:
+    model = pinned_and_running(CONTINUUM)
+    model.submit(call("early", 300, arrived_at_ns=1), 201 * US)
+    model.submit(call("a2", 170, program="a", reusable_tokens=160, arrived_at_ns=5), 210 * US)
+    assert sequence(finish(model)) == ["r", "a2", "early"]
+
+
+def test_a_pin_past_its_time_holds_while_its_program_waits() -> None:
+    model = engine(30, priority=CONTINUUM.priority, memory=CONTINUUM.memory)
+    model.submit(call("a1", 160, program="a"), 0)
+    finish(model, 100 * US)
+    model.retain("a", 300 * US, 200 * US)
+    model.submit(call("r", 16, 300), 200 * US)  # takes what a2 would need until 0.52 ms
+    model.advance(200 * US)
+    model.submit(call("a2", 300, program="a", reusable_tokens=160), 210 * US)
+    model.advance(211 * US)
+    assert waiting(model, 211 * US) == 1
+    model.advance(301 * US)
+    assert (waiting(model, 301 * US), set(model.pins())) == (1, {"a"})
+    assert model.retain("a", 305 * US, 302 * US), "a pin may be renewed while it is overdue"
+    model.advance(306 * US)
+    assert set(model.pins()) == {"a"}
+    model.abort("a2", 310 * US)
+    assert model.pool_sample(311 * US).retained_blocks == 0, "and not when it has gone"
+
+
+def test_a_deadlock_of_pins_is_broken_from_the_latest_program_on() -> None:
+    model = engine(30, priority=CONTINUUM.priority, memory=CONTINUUM.memory)
+    for at, name in ((1, "a"), (2, "b")):
+        model.submit(call(f"{name}1", 224, program=name, arrived_at_ns=at), model.pool_sample(0).at_ns)
+        finish(model)
+    now_ns = model.pool_sample(0).at_ns
+    assert model.retain("a", now_ns + 10**9, now_ns)
+    assert model.retain("b", now_ns + 10**9, now_ns)
+    model.submit(call("new", 160), now_ns)
+    assert ends(finish(model))["new"].ok
+    assert set(model.pins()) == {"a"}

@@ -22,7 +22,12 @@ POOLS = st.sampled_from([40, 150, 300, 700])
 # Short times, so that within a script quotas are used up, windows end and calls rise.
 BRISK = Mlfq(quota_chunks=0.2, window_s=0.3, promote_s=0.05, promotions=3)
 PRIORITIES = [*(make() for make in PRIORITY.values()), BRISK]
-MEMORIES = [*(make() for make in MEMORY.values()), Opportunistic(aligned=False), Opportunistic(shrink=False)]
+MEMORIES = [
+    *(make() for make in MEMORY.values()),
+    Lru(keep_pins=True),
+    Opportunistic(aligned=False),
+    Opportunistic(shrink=False),
+]
 CHOICES = [EnginePolicies(priority=priority, memory=memory) for priority, memory in product(PRIORITIES, MEMORIES)]
 
 

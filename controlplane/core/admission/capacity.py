@@ -1,0 +1,51 @@
+"""Admit as many programs as the pool has room for, by what they ask for.
+
+**Paper**: ThunderAgent §4.3.1: paused programs are restored while the demand of the active ones is below the low
+watermark, each only if the demand stays below the high one. New programs wait in the same queue.
+"""
+
+from dataclasses import dataclass
+
+from controlplane.core.errors import ConfigError, require
+from controlplane.core.facts import Facts
+from controlplane.core.policies import Checked, Window
+from controlplane.core.types import Pressure, seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """Watermarks are shares of the pool. ``interval_s``: between two looks (the paper's delta t); 0: always."""
+
+    watermark_high: float = 1.0
+    watermark_low: float = 1.0
+    interval_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        require("watermark_high", self.watermark_high, low=0, high=1, ends="(]")
+        require("watermark_low", self.watermark_low, low=0, high=1, ends="(]")
+        require("interval_s", self.interval_s, low=0, high=3600)
+        if self.watermark_low > self.watermark_high:
+            raise ConfigError(f"expected watermark_low <= {self.watermark_high:g}", field="watermark_low")
+
+    def initial(self) -> Checked:
+        return Checked()
+
+    def update(self, state: Checked, facts: Facts, pressure: Pressure, now_ns: int) -> tuple[Checked, Window]:
+        active = pressure.programs_active
+        if not pressure.kv_total_blocks:
+            return state, Window(limit=0, window=0.0, reason="the pool's size is not known yet")
+        if not active and pressure.queue_length:
+            return state, _closed(1, "nobody is active: the first one fits or never will")
+        if state.at_ns >= 0 and now_ns - state.at_ns < seconds(self.interval_s):
+            return state, _closed(active, "between two looks")
+        state = Checked(now_ns)
+        if pressure.kv_use_ratio >= self.watermark_low:
+            return state, _closed(active, f"demand {pressure.kv_use_ratio:.2f} of the pool")
+        room = max(0, int(self.watermark_high * pressure.kv_total_blocks) - pressure.kv_demand_blocks)
+        limit = max(1, active + pressure.queue_length)
+        return state, Window(limit=limit, window=float(limit), reason=f"room for {room} blocks", room_blocks=room)
+
+
+def _closed(limit: int, reason: str) -> Window:
+    limit = max(1, limit)
+    return Window(limit=limit, window=float(limit), reason=reason)

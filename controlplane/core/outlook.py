@@ -1,0 +1,57 @@
+"""What the ledger's programs will come to need, and what acting ones need less: sums that policies decide on."""
+
+from itertools import islice
+
+from controlplane.core.forecast import Growing
+from controlplane.core.ledger import Ledger
+from controlplane.core.weight import weight
+
+_MOST_FORECAST = 512  # programs that the forecast looks at
+
+
+def shared_blocks(ledger: Ledger) -> int:
+    """Blocks of the prefix that programs share."""
+    return ledger.estimates.blocks(ledger.estimates.shared_tokens.value)
+
+
+def growing(ledger: Ledger) -> list[Growing]:
+    """The active programs; of very many a sample, each standing for its neighbours."""
+    growth, shared = ledger.estimates.growth, shared_blocks(ledger)
+    blocks = 1 / ledger.estimates.block_tokens
+    lifetime, usual = growth.lifetime_turns, growth.expected(1.0) - 1.0
+    every = max(1, len(ledger.active) // _MOST_FORECAST)
+    found = []
+    for name in islice(ledger.active, 0, None, every):
+        program = ledger.programs[name]
+        held = max(1.0, program.kv_blocks)
+        first = program.first_tokens * blocks or held
+        peak = max(held, program.peak_tokens * blocks)
+        last = max(peak, first * growth.expected(peak / first))
+        a_turn = (peak - first) / program.turn_index if program.turn_index > 2 else first * usual / lifetime
+        left = (last - held) / a_turn if a_turn > 0 else lifetime
+        found.append(Growing((held - shared) * every, (last - shared) * every, left / lifetime))
+    return found
+
+
+def newcomer(ledger: Ledger) -> Growing:
+    """Whoever waits, on average; what it shares with the others is held already. The queue is not empty."""
+    first = ledger.totals.queued_blocks / len(ledger.queue)
+    last = first * ledger.estimates.growth.expected(1.0)
+    shared = min(first, shared_blocks(ledger))
+    return Growing(first - shared, last - shared)
+
+
+def demand_blocks(ledger: Ledger, half_life_ns: int, now_ns: int) -> int:
+    """D: what the active programs need resident, a shared prefix once.
+
+    An acting program counts by half after each ``half_life_ns`` that it has acted (ThunderAgent §4.3.1, eq. 7).
+    0: it counts whole.
+    """
+    whole = ledger.demand_blocks
+    if not half_life_ns:
+        return whole
+    less = 0.0
+    for name in ledger.active:
+        program = ledger.programs[name]
+        less += program.kv_blocks * (1 - weight(program, half_life_ns, now_ns))
+    return max(0, whole - round(less))

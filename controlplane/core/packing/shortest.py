@@ -1,0 +1,25 @@
+"""The smallest first.
+
+**Paper**: ThunderAgent §4.3.1, eq. 10: S_restore puts reasoning programs before acting ones, among them shorter
+ones. Whoever is in the queue has a turn that waits, so all of them reason.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from controlplane.core.facts import Facts
+from controlplane.core.policies import STATELESS, Stateless
+from controlplane.core.types import Pressure, QueuedProgram
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortest:
+    """Equal ones go by arrival."""
+
+    def initial(self) -> Stateless:
+        return STATELESS
+
+    def order(
+        self, state: Stateless, queue: Sequence[QueuedProgram], facts: Facts, pressure: Pressure, now_ns: int
+    ) -> tuple[Stateless, Sequence[QueuedProgram]]:
+        return state, sorted(queue, key=lambda waiting: (waiting.blocks, waiting.arrived_at_ns))

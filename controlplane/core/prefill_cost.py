@@ -1,0 +1,55 @@
+"""What a prefill costs, fitted to those that were seen.
+
+**Paper**: Continuum §5.2 fits a quadratic curve to a profile made offline. Ours is fitted while the engine serves,
+with older observations fading: computing ``new`` tokens behind ``cached`` ones attends to both, so it takes
+
+    linear * new + square * ((cached + new)^2 - cached^2)
+"""
+
+from dataclasses import dataclass
+
+_FADE = 0.995  # half of the weight is in the latest 140
+_KILO = 1000.0  # sizes in thousands keep the sums of a like magnitude
+_SINGULAR = 1e-6
+
+
+@dataclass(slots=True, kw_only=True)
+class PrefillCost:
+    """Sums of a least-squares fit through the origin; ``x`` is new tokens, ``y`` the growth of the square, both
+    in thousands (of tokens, of squared thousands)."""
+
+    xx: float = 0.0
+    xy: float = 0.0
+    yy: float = 0.0
+    xt: float = 0.0
+    yt: float = 0.0
+
+    def add(self, new_tokens: int, cached_tokens: int, duration_ns: int) -> None:
+        """Learn one prefill."""
+        x, before = new_tokens / _KILO, cached_tokens / _KILO
+        y = (before + x) ** 2 - before**2
+        self.xx = _FADE * self.xx + x * x
+        self.xy = _FADE * self.xy + x * y
+        self.yy = _FADE * self.yy + y * y
+        self.xt = _FADE * self.xt + x * duration_ns
+        self.yt = _FADE * self.yt + y * duration_ns
+
+    def estimate_ns(self, tokens: int) -> int:
+        """Of a prompt of which nothing is cached; 0 while nothing was seen."""
+        linear, square = self._fit()
+        x = tokens / _KILO
+        return round(linear * x + square * x * x)
+
+    def _fit(self) -> tuple[float, float]:
+        """Neither is negative: one that would be is left out."""
+        if not self.xx:
+            return 0.0, 0.0
+        spread = self.xx * self.yy - self.xy * self.xy
+        if spread > _SINGULAR * self.xx * self.yy:
+            linear = (self.xt * self.yy - self.yt * self.xy) / spread
+            square = (self.yt * self.xx - self.xt * self.xy) / spread
+            if linear >= 0 and square >= 0:
+                return linear, square
+            if linear < 0:
+                return 0.0, self.yt / self.yy
+        return self.xt / self.xx, 0.0

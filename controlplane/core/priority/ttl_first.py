@@ -1,0 +1,41 @@
+"""First come, first served by program, and whoever comes back to a pinned context before that.
+
+**Paper**: Continuum §4.3: preempted calls first, then those whose context is pinned, then by program arrival.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from controlplane.core.policies import STATELESS, EngineShape, QueuedCall, Stateless
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TtlFirst:
+    """``pinned_first`` false: retracted ones, then by program arrival (the ablation "Program-Level FCFS")."""
+
+    pinned_first: bool = True
+
+    @property
+    def window_ns(self) -> int:
+        return 0
+
+    def initial(self) -> Stateless:
+        return STATELESS
+
+    def order(
+        self, state: Stateless, calls: Sequence[QueuedCall], engine: EngineShape, now_ns: int
+    ) -> tuple[Stateless, Sequence[QueuedCall]]:
+        def key(call: QueuedCall) -> tuple[int, bool, bool, int, int, str]:
+            return (
+                call.priority,
+                not call.retracted,
+                self.pinned_first and not call.pinned,
+                call.program_arrived_at_ns,
+                call.queued_at_ns,
+                call.turn_id,
+            )
+
+        return state, sorted(calls, key=key)
+
+    def level(self, footprint_blocks: int, served_tokens: int, engine: EngineShape) -> int:
+        return 0

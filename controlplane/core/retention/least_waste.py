@@ -1,0 +1,89 @@
+"""Keep, move or drop the context of an acting program, whichever wastes least memory over time.
+
+**Paper**: InferCept. Its waste is memory times the time that it serves nothing, here in blocks times ns:
+
+    preserve   T C                        T: how long the tool takes, C: the program's blocks
+    discard    F(C) C / 2 + F(C) B        F: time to prefill C again, in chunks: half of C is held on average;
+                                          B: blocks of the other programs, which wait for it
+    swap       2 S(C) C                   S: time to copy C to the host, or back; copies hold nobody else up
+
+T is not known when the tool begins. As in the paper it is taken as the time that the tool has run so far: every
+context is kept at first, and given up once keeping it has wasted as much as the best of the others would.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from controlplane.core.commands import Command, Demote, Discard, Retain
+from controlplane.core.errors import require
+from controlplane.core.estimate import as_seconds
+from controlplane.core.facts import Facts
+from controlplane.core.policies import Checked
+from controlplane.core.retention.ttl import beginning_to_act
+from controlplane.core.types import NANOSECONDS_PER_SECOND, Pressure, ProgramView, Status, seconds
+from controlplane.core.weight import acting_since_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeastWaste:
+    """``host_blocks_per_s``: what is copied between device and host in a second; 0: nothing is moved there.
+
+    ``interval_s``: between two looks at what is kept. ``ttl_max_s`` bounds every pin.
+    """
+
+    host_blocks_per_s: float = 0.0
+    interval_s: float = 1.0
+    ttl_max_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        require("host_blocks_per_s", self.host_blocks_per_s, low=0, high=1e12)
+        require("interval_s", self.interval_s, low=0, high=3600)
+        require("ttl_max_s", self.ttl_max_s, low=0, high=86_400, ends="(]")
+
+    @property
+    def half_life_ns(self) -> int:
+        return 0
+
+    def initial(self) -> Checked:
+        return Checked()
+
+    def plan(
+        self,
+        state: Checked,
+        programs: Mapping[str, ProgramView],
+        changed: Sequence[ProgramView],
+        facts: Facts,
+        pressure: Pressure,
+        now_ns: int,
+    ) -> tuple[Checked, Sequence[Command]]:
+        keep_ns = seconds(self.ttl_max_s)
+        commands: list[Command] = [
+            Retain(program_id=program.program_id, ttl_ns=keep_ns, reason="preserve: its tool has only begun")
+            for program in beginning_to_act(changed, now_ns)
+        ]
+        if state.at_ns >= 0 and now_ns - state.at_ns < seconds(self.interval_s):
+            return state, commands
+        for name in sorted(programs):
+            program = programs[name]
+            if program.retained_until_ns > now_ns and program.status is Status.ACTIVE and not program.open_turns:
+                commands += self._given_up(program, facts, pressure, now_ns)
+        return Checked(now_ns), commands
+
+    def _given_up(self, program: ProgramView, facts: Facts, pressure: Pressure, now_ns: int) -> Sequence[Command]:
+        began_ns = acting_since_ns(program)
+        if not began_ns:
+            return ()
+        blocks = program.kv_blocks
+        preserve = (now_ns - began_ns) * blocks
+        prefill_ns = facts.prefill_ns(program.context_tokens)
+        others = max(0, pressure.kv_demand_blocks - blocks)
+        discard = prefill_ns * blocks / 2 + prefill_ns * others
+        swap = float("inf")
+        if self.host_blocks_per_s and pressure.host_total_blocks:
+            swap = 2 * blocks / self.host_blocks_per_s * NANOSECONDS_PER_SECOND * blocks
+        if preserve <= min(discard, swap):
+            return ()
+        why = f"its tool has run for {as_seconds(now_ns - began_ns):.1f}s: keeping it has wasted more than"
+        if swap < discard:
+            return (Demote(program_id=program.program_id, reason=f"swap: {why} two copies would"),)
+        return (Discard(program_id=program.program_id, reason=f"discard: {why} a new prefill would"),)

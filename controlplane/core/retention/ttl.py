@@ -1,0 +1,124 @@
+"""Pin a context through its tool call, for the time that is worth more than the memory costs meanwhile.
+
+**Paper**: Continuum §4.1–4.2. Of the utility of a pin (eq. 1) the program's share of memory cancels out (eq. 2):
+
+    ttl = argmax over tau of  P(tau, tool) * (T * eta + Prefill-Reload) - tau
+
+over 0 and the durations seen of the tool; P is their empirical distribution.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import log
+
+from controlplane.core.commands import Command, Retain
+from controlplane.core.errors import require
+from controlplane.core.estimate import as_seconds
+from controlplane.core.facts import Facts
+from controlplane.core.policies import STATELESS, Stateless
+from controlplane.core.types import NANOSECONDS_PER_SECOND, Pressure, ProgramView, Status, seconds
+
+_DAY_NS = seconds(86_400)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ttl:
+    """``cold_start`` is the paper's K, ``ttl_max_s`` bounds every pin.
+
+    ``learned`` false: T_default for every pin, whatever was seen (the ablation "Static TTL", Figure 15).
+    """
+
+    cold_start: int = 100
+    ttl_max_s: float = 600.0
+    learned: bool = True
+
+    def __post_init__(self) -> None:
+        require_ttl_rules(self.cold_start, self.ttl_max_s)
+
+    @property
+    def half_life_ns(self) -> int:
+        return 0
+
+    def initial(self) -> Stateless:
+        return STATELESS
+
+    def plan(
+        self,
+        state: Stateless,
+        programs: Mapping[str, ProgramView],
+        changed: Sequence[ProgramView],
+        facts: Facts,
+        pressure: Pressure,
+        now_ns: int,
+    ) -> tuple[Stateless, Sequence[Command]]:
+        commands = []
+        for program in beginning_to_act(changed, now_ns):
+            if self.learned:
+                ttl_ns, why = choose_ttl(program, facts, cost=1.0, cold_start=self.cold_start)
+            else:
+                ttl_ns, why = default_ttl_ns(benefit_cold_ns(program, facts), cost=1.0), "T_default"
+            if ttl_ns > 0:
+                ttl_ns = min(ttl_ns, seconds(self.ttl_max_s))
+                commands.append(Retain(program_id=program.program_id, ttl_ns=ttl_ns, reason=why))
+        return state, commands
+
+
+def require_ttl_rules(cold_start: int, ttl_max_s: float) -> None:
+    """Raises ``ConfigError``."""
+    require("cold_start", cold_start, low=0, high=255)  # fewer than the durations that are kept
+    require("ttl_max_s", ttl_max_s, low=0, high=86_400, ends="(]")
+
+
+def beginning_to_act(changed: Iterable[ProgramView], now_ns: int) -> Iterable[ProgramView]:
+    """Those of ``changed`` whose context may be pinned now: they hold a slot, and no turn or pin does."""
+    for program in changed:
+        if program.status is not Status.ACTIVE or program.open_turns or program.quarantined:
+            continue
+        if program.retained_until_ns > now_ns:
+            continue  # decided at the start of this gap
+        yield program
+
+
+def choose_ttl(program: ProgramView, facts: Facts, *, cost: float, cold_start: int) -> tuple[int, str]:
+    """How long to pin ``program`` (ns, 0 for not at all), and why. ``cost``: of a second of its memory, in seconds.
+
+    At most ``cold_start`` tool calls seen: T_default; so few of this tool: the durations of all tools count.
+    """
+    seen = facts.tool_durations_ns("")
+    if len(seen) <= cold_start:
+        return default_ttl_ns(benefit_cold_ns(program, facts), cost), f"cold start: {len(seen)} tool calls seen"
+    benefit_ns = facts.eviction_delay_ns * facts.memoryfulness + facts.prefill_ns(program.context_tokens)
+    own = facts.tool_durations_ns(program.tool)
+    if len(own) > cold_start:
+        seen = own
+    return best_ttl_ns(seen, benefit_ns, cost), (
+        f"{program.tool or 'tool'}: warm return worth {as_seconds(round(benefit_ns)):.2f}s, "
+        f"memory costs {cost:.2f} of its time"
+    )
+
+
+def benefit_cold_ns(program: ProgramView, facts: Facts) -> int:
+    """What a warm return is worth while eta is taken as 1."""
+    return facts.eviction_delay_ns + facts.prefill_ns(program.context_tokens)
+
+
+def best_ttl_ns(durations_ns: Sequence[int], benefit_ns: float, cost: float) -> int:
+    """argmax of P(tau) * benefit - tau * cost over 0 and ``durations_ns`` (ascending); ties take the shorter."""
+    best_ns, best_net = 0, 0.0
+    count = len(durations_ns)
+    for rank, duration_ns in enumerate(durations_ns, start=1):
+        net = rank / count * benefit_ns - duration_ns * cost
+        if net > best_net:
+            best_ns, best_net = duration_ns, net
+    return best_ns
+
+
+def default_ttl_ns(benefit_ns: int, cost: float) -> int:
+    """T_default (§4.2): durations taken as Exp(1 s).
+
+    (1 - exp(-tau)) * benefit - tau * cost is greatest at tau = ln(benefit / cost), all in seconds.
+    """
+    benefit_s = benefit_ns / NANOSECONDS_PER_SECOND
+    if benefit_s <= cost:
+        return 0
+    return seconds(log(benefit_s / cost)) if cost > 0 else _DAY_NS

@@ -1,0 +1,64 @@
+"""Pause programs when the active ones need more than the pool holds, shortest first and acting ones before others.
+
+**Paper**: ThunderAgent §4.3.1. Every ``interval_s`` the demand of the active programs is compared with the pool, an
+acting program's weight falling by half in each ``half_life_s`` (eq. 7). Above the pool's size, programs are paused
+in the order of S_pause (eq. 11) until the demand is at or below ``watermark_high`` of it. Nothing is pinned: what
+is paused is the engine's to evict.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from controlplane.core.commands import Command, Pause
+from controlplane.core.errors import require
+from controlplane.core.facts import Facts
+from controlplane.core.policies import Checked
+from controlplane.core.types import Pressure, ProgramView, Status, seconds
+from controlplane.core.weight import weight
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watermarks:
+    """``interval_s`` is the paper's delta t, ``watermark_high`` its lambda_max."""
+
+    interval_s: float = 5.0
+    half_life_s: float = 1.0
+    watermark_high: float = 1.0
+
+    def __post_init__(self) -> None:
+        require("interval_s", self.interval_s, low=0, high=3600)
+        require("half_life_s", self.half_life_s, low=0, high=86_400)
+        require("watermark_high", self.watermark_high, low=0, high=1, ends="(]")
+
+    @property
+    def half_life_ns(self) -> int:
+        return seconds(self.half_life_s)
+
+    def initial(self) -> Checked:
+        return Checked()
+
+    def plan(
+        self,
+        state: Checked,
+        programs: Mapping[str, ProgramView],
+        changed: Sequence[ProgramView],
+        facts: Facts,
+        pressure: Pressure,
+        now_ns: int,
+    ) -> tuple[Checked, Sequence[Command]]:
+        if state.at_ns >= 0 and now_ns - state.at_ns < seconds(self.interval_s):
+            return state, ()
+        if pressure.kv_total_blocks <= 0 or pressure.kv_demand_blocks <= pressure.kv_total_blocks:  # eq. 7
+            return Checked(now_ns), ()
+        surplus = pressure.kv_demand_blocks - self.watermark_high * pressure.kv_total_blocks
+        active = [p for p in programs.values() if p.status is Status.ACTIVE and not p.parent_id]
+        active.sort(key=lambda p: (p.open_turns > 0, p.kv_blocks, p.program_id))  # eq. 11, the largest score first
+        commands: list[Command] = []
+        for program in active:
+            if surplus <= 0:
+                break
+            phase = "reasoning" if program.open_turns else "acting"
+            why = f"demand {pressure.kv_use_ratio:.2f} of the pool: {phase}, {program.kv_blocks} blocks"
+            commands.append(Pause(program_id=program.program_id, reason=why))
+            surplus -= program.kv_blocks * weight(program, self.half_life_ns, now_ns)
+        return Checked(now_ns), commands

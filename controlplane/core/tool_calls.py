@@ -1,0 +1,152 @@
+"""Which tools a reply calls, read from its text: for agents whose API or model does not say so in fields.
+
+**Paper**: Continuum §5.1, appendices A and B. A parser takes the whole reply and returns the names in their order;
+none where it finds no call of its form.
+
+To add a parser: one function here, one line in ``PARSERS``.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+Parser = Callable[[str], Sequence[str]]
+
+_MOST_CHARACTERS = 200_000  # what is longer is no tool call but a document
+_LONGEST_NAME = 128
+
+_BASH_BLOCK = re.compile(r"```(?:bash|sh|shell)\s*\n(.*?)\n?```", re.DOTALL)
+_QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"", re.DOTALL)
+_HEREDOC = re.compile(r"<<-?\s*\w")
+_AND_OR = re.compile(r"&&|\|\|")
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=\S*")
+_QWEN = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
+_QWEN_FUNCTION = re.compile(r"<function=([^>\s]+)>")
+_PYTHON_CALL = re.compile(r"([A-Za-z_][\w.]*)\s*\(")
+_PYTHON_TAG = "<|python_tag|>"
+
+
+def tools_called(text: str, parsers: Sequence[Parser] | None = None) -> tuple[str, ...]:
+    """The tools that the reply calls, by the first parser that finds any; empty for none."""
+    if len(text) > _MOST_CHARACTERS:
+        return ()
+    for parse in PARSERS.values() if parsers is None else parsers:
+        names = tuple(name for name in parse(text) if 0 < len(name) <= _LONGEST_NAME)
+        if names:
+            return names
+    return ()
+
+
+def bash_block(text: str) -> Sequence[str]:
+    """A single fenced bash block: the first word of each part between && and ||.
+
+    Two blocks are none, as in mini-swe-agent. What stands in quotes or in a here-document separates nothing, and a
+    variable that is set before a command is not the command.
+    """
+    blocks = _BASH_BLOCK.findall(text)
+    if len(blocks) != 1:
+        return ()
+    script: str = blocks[0].strip()
+    script = _QUOTED.sub("_", script)
+    if _HEREDOC.search(script):
+        script = script.splitlines()[0]
+    parts = _AND_OR.split(script)
+    return [word for part in parts if (word := _first_word(part))]
+
+
+def json_commands(text: str) -> Sequence[str]:
+    """A JSON object with ``commands``, each with ``keystrokes``: the first word of each (Terminal-Bench)."""
+    value = _json_object(text)
+    commands = value.get("commands") if value is not None else None
+    if not isinstance(commands, list):
+        return ()
+    typed = (command.get("keystrokes") for command in commands if isinstance(command, dict))
+    return [word for keys in typed if isinstance(keys, str) and (word := _first_word(keys))]
+
+
+def qwen(text: str) -> Sequence[str]:
+    """``<tool_call>{"name": ..., "arguments": ...}</tool_call>``, or ``<function=name>`` inside it."""
+    return [name for inside in _QWEN.findall(text) for name in _qwen_names(inside)]
+
+
+def _qwen_names(inside: str) -> list[str]:
+    value = _json_object(inside)
+    if value is not None:
+        return [value["name"]] if isinstance(value.get("name"), str) else []
+    return _QWEN_FUNCTION.findall(inside)
+
+
+def llama(text: str) -> Sequence[str]:
+    """``[f(x=1), g()]``, ``f(x=1)``, ``<function=f>{...}</function>``, or JSON with ``name`` and ``parameters``.
+
+    The call must be all of the reply, or follow ``<|python_tag|>``: prose has brackets, too.
+    """
+    tagged = _PYTHON_TAG in text
+    said = text.rsplit(_PYTHON_TAG, 1)[-1].strip()
+    if said.startswith("<function="):
+        return _QWEN_FUNCTION.findall(said)
+    value = _json_object(said)
+    if value is not None:
+        name = value.get("name")
+        return [name] if isinstance(name, str) and ("parameters" in value or "arguments" in value) else ()
+    if said.startswith("[") and said.endswith("]"):
+        said = said[1:-1].strip()
+    elif not tagged and "\n" in said:
+        return ()
+    return list(_python_calls(said))
+
+
+def _python_calls(said: str) -> Iterator[str]:
+    """Names of ``f(...), g(...)`` if that is all there is."""
+    bare = _QUOTED.sub("_", said)
+    names, at = [], 0
+    while at < len(bare):
+        found = _PYTHON_CALL.match(bare, at)
+        end = _closing(bare, found.end()) if found is not None else -1
+        if found is None or end < 0:
+            return
+        names.append(found[1])
+        rest = bare[end:].lstrip(" ,;\n")
+        at = len(bare) - len(rest)
+    yield from names
+
+
+def _closing(text: str, start: int) -> int:
+    """The index behind the bracket that closes the one before ``start``; -1 without one."""
+    depth = 1
+    for index in range(start, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[index], 0)
+        if depth == 0:
+            return index + 1
+    return -1
+
+
+def _first_word(part: str) -> str:
+    words = part.split()
+    while len(words) > 1 and _ASSIGNMENT.fullmatch(words[0]):
+        words = words[1:]
+    return words[0].strip("(){};") if words else ""
+
+
+def _json_object(text: str) -> dict[str, Any] | None:
+    """The JSON object that the text is, or that its only fenced block holds."""
+    said = text.strip()
+    if said.startswith("```") and said.endswith("```") and said.count("```") == 2:
+        said = said.strip("`").strip().removeprefix("json").strip()
+    if not said.startswith("{"):
+        return None
+    try:
+        value = json.loads(said)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+PARSERS: dict[str, Parser] = {
+    "bash_block": bash_block,
+    "json_commands": json_commands,
+    "qwen": qwen,
+    "llama": llama,
+}
+"""By name, in the order in which they are tried."""

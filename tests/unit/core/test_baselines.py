@@ -1,0 +1,172 @@
+"""Autellix's order and InferCept's choice, worked by hand; the ablations leave out what they say."""
+
+import pytest
+from made_facts import MadeFacts
+
+from controlplane.core.commands import Command, Demote, Discard, Retain
+from controlplane.core.errors import ConfigError
+from controlplane.core.memory.opportunistic import Opportunistic as CoScheduler
+from controlplane.core.policies import STATELESS, Checked, EngineShape, QueuedCall
+from controlplane.core.presets import PRESETS
+from controlplane.core.priority.plas import Plas
+from controlplane.core.retention.least_waste import LeastWaste
+from controlplane.core.types import Pressure, Program, Status, seconds
+
+S = seconds(1)
+ENGINE = EngineShape(pool_blocks=1000, block_tokens=16, chunk_tokens=1000)
+
+
+# Autellix
+
+
+@pytest.mark.parametrize(
+    ("served", "level"), [(0, 0), (1000, 0), (1001, 1), (2000, 1), (2001, 2), (4000, 2), (8001, 4), (10**9, 7)]
+)
+def test_classes_double(served: int, level: int) -> None:
+    assert Plas().level(5, served, ENGINE) == level
+    assert Plas(quantum_chunks=2.0).level(5, 2 * served, ENGINE) == level
+    assert Plas(classes=3).level(999, served, ENGINE) == min(2, level), "the footprint says nothing"
+
+
+def test_the_least_served_program_goes_first_and_who_starves_before_it() -> None:
+    def call(name: str, served: int, queued_s: float, priority: int = 0) -> QueuedCall:
+        return QueuedCall(
+            turn_id=name,
+            program_id=name,
+            queued_at_ns=seconds(queued_s),
+            footprint_blocks=1,
+            served_tokens=served,
+            priority=priority,
+        )
+
+    calls = [
+        call("old", 90_000, 41),
+        call("young", 10, 99),
+        call("like it", 900, 98),
+        call("middling", 1500, 60),
+        call("starves", 90_000, 40),
+        call("asked for", 90_000, 99, priority=-1),
+    ]
+    _, ordered = Plas().order(STATELESS, calls, ENGINE, seconds(100))
+    assert [c.turn_id for c in ordered] == ["asked for", "starves", "like it", "young", "middling", "old"]
+
+
+def test_service_is_never_forgotten() -> None:
+    assert Plas().window_ns > seconds(86_400 * 365)
+
+
+@pytest.mark.parametrize(("field", "value"), [("quantum_chunks", 0.0), ("classes", 0), ("starve_s", 0.0)])
+def test_plas_refuses_what_cannot_be(field: str, value: float) -> None:
+    with pytest.raises(ConfigError) as error:
+        Plas(**{field: value})  # type: ignore[arg-type]
+    assert error.value.field == field
+
+
+# InferCept
+
+
+def plan(
+    program: Program, now_s: float, *, policy: LeastWaste | None = None, state: Checked | None = None, host: int = 0
+) -> tuple[Checked, list[Command]]:
+    """100 blocks of 10,000 tokens, which take 4 s to prefill; 250 blocks are others'."""
+    policy = policy or LeastWaste()
+    facts = MadeFacts(prefill_ns_per_token=4 * S // 10_000)
+    pressure = Pressure(kv_demand_blocks=350, host_total_blocks=host)
+    changed = [program] if program.retained_until_ns == 0 else []
+    looked, commands = policy.plan(
+        state or policy.initial(), {"p": program}, changed, facts, pressure, seconds(now_s)
+    )
+    return looked, list(commands)
+
+
+def acting(**fields: object) -> Program:
+    values = {
+        "program_id": "p",
+        "root_id": "p",
+        "status": Status.ACTIVE,
+        "kv_blocks": 100,
+        "context_tokens": 10_000,
+        "open_tools": 1,
+        "tool_started_at_ns": 10 * S,
+    }
+    return Program(**(values | fields))  # type: ignore[arg-type]
+
+
+def test_every_context_is_preserved_when_its_tool_begins() -> None:
+    _, commands = plan(acting(), 10)
+    assert commands == [
+        Retain(program_id="p", ttl_ns=600 * S, reason="preserve: its tool has only begun"),
+    ]
+
+
+@pytest.mark.parametrize(("after_s", "kept"), [(1, True), (12, True), (12.01, False), (60, False)])
+def test_it_is_discarded_once_preserving_has_wasted_as_much(after_s: float, kept: bool) -> None:
+    """4 s x 100 / 2 + 4 s x 250 = 1,200 block-seconds, which 100 blocks waste in 12 s."""
+    _, commands = plan(acting(retained_until_ns=600 * S), 10 + after_s)
+    assert [type(command) for command in commands] == ([] if kept else [Discard])
+
+
+@pytest.mark.parametrize(
+    ("after_s", "host", "expected"), [(4, 1, None), (4.1, 1, Demote), (4.1, 0, None), (12.1, 0, Discard)]
+)
+def test_it_is_swapped_where_two_copies_waste_less(after_s: float, host: int, expected: type | None) -> None:
+    """2 x 100 blocks / 50 a second = 4 s, in which 100 blocks waste 400 block-seconds."""
+    policy = LeastWaste(host_blocks_per_s=50.0)
+    _, commands = plan(acting(retained_until_ns=600 * S), 10 + after_s, policy=policy, host=host)
+    assert [type(command) for command in commands] == ([expected] if expected else [])
+
+
+def test_what_is_kept_is_looked_at_once_an_interval() -> None:
+    kept = acting(retained_until_ns=600 * S)
+    looked, commands = plan(kept, 60)
+    assert (looked, len(commands)) == (Checked(60 * S), 1)
+    assert plan(kept, 60.9, state=looked) == (looked, [])
+    assert len(plan(kept, 61, state=looked)[1]) == 1
+
+
+def test_without_a_reported_tool_the_gap_counts() -> None:
+    kept = acting(retained_until_ns=600 * S, open_tools=0, idle_since_ns=50 * S)
+    assert plan(kept, 60)[1] == []
+    assert len(plan(kept, 63)[1]) == 1
+    assert plan(acting(retained_until_ns=600 * S, open_tools=0), 60)[1] == []
+
+
+@pytest.mark.parametrize("fields", [{"open_turns": 1}, {"status": Status.PAUSED}, {"retained_until_ns": 59 * S}])
+def test_who_holds_no_pin_in_a_gap_is_left_alone(fields: dict[str, object]) -> None:
+    assert plan(acting(**({"retained_until_ns": 600 * S} | fields)), 60)[1] == []
+
+
+@pytest.mark.parametrize(("field", "value"), [("host_blocks_per_s", -1), ("interval_s", -1), ("ttl_max_s", 0)])
+def test_least_waste_refuses_what_cannot_be(field: str, value: float) -> None:
+    with pytest.raises(ConfigError) as error:
+        LeastWaste(**{field: value})  # type: ignore[arg-type]
+    assert error.value.field == field
+
+
+# Ablations
+
+
+def parts(name: str) -> dict[str, object]:
+    kinds = ("admission", "packing", "retention", "priority", "placement", "memory")
+    return {kind: getattr(PRESETS[name], kind) for kind in kinds}
+
+
+@pytest.mark.parametrize(
+    ("name", "whole", "like_fcfs"),
+    [
+        ("mars-no-admission", "mars", {"admission", "packing"}),
+        ("mars-no-coordinator", "mars", {"priority"}),
+        ("mars-no-coscheduler", "mars", {"retention"}),
+    ],
+)
+def test_an_ablation_takes_out_what_its_name_says(name: str, whole: str, like_fcfs: set[str]) -> None:
+    ablated, full, stock = parts(name), parts(whole), parts("fcfs")
+    changed = {kind for kind in full if ablated[kind] != full[kind]} - {"memory"}
+    assert changed == like_fcfs
+    assert all(ablated[kind] == stock[kind] for kind in changed)
+
+
+def test_what_the_memory_policy_keeps_in_each_ablation() -> None:
+    assert PRESETS["mars-no-admission"].memory == CoScheduler()
+    assert PRESETS["mars-no-coordinator"].memory == CoScheduler(aligned=False)
+    assert PRESETS["mars-no-coscheduler"].memory == CoScheduler(shrink=False)

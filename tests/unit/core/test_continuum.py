@@ -1,0 +1,158 @@
+"""Continuum's rules, worked by hand from the paper's formulas."""
+
+import math
+
+import pytest
+from made_facts import MadeFacts
+
+from controlplane.core.commands import Retain
+from controlplane.core.memory.lru import Lru
+from controlplane.core.policies import STATELESS, EngineShape, Pinned, QueuedCall
+from controlplane.core.presets import preset
+from controlplane.core.priority.ttl_first import TtlFirst
+from controlplane.core.retention.ttl import Ttl
+from controlplane.core.types import Pressure, Program, Status, seconds
+
+S = seconds(1)
+FULL, EMPTY = Pressure(kv_use_ratio=1.5), Pressure()
+ENGINE = EngineShape(pool_blocks=1000, block_tokens=16, chunk_tokens=8192)
+
+
+def ttl_ns(policy: Ttl, facts: MadeFacts, pressure: Pressure = FULL, context_tokens: int = 4000) -> int:
+    program = Program(
+        program_id="p", root_id="p", status=Status.ACTIVE, tool="pytest", context_tokens=context_tokens
+    )
+    _, commands = policy.plan(STATELESS, {"p": program}, [program], facts, pressure, 0)
+    return sum(command.ttl_ns for command in commands if isinstance(command, Retain))
+
+
+# §4.2: tau* = argmax P(tau, f) (T eta + Prefill-Reload) - tau
+
+
+def test_equation_2_by_hand() -> None:
+    facts = MadeFacts(
+        durations_ns={"": [S] * 200, "pytest": [1 * S] * 60 + [3 * S] * 40 + [40 * S] * 20},
+        eviction_delay_ns=10 * S,  # T
+        memoryfulness=0.5,
+        prefill_ns_per_token=S // 4000,  # reload of 4,000 tokens: 1 s
+    )
+    # benefit 10 * 0.5 + 1 = 6 s. tau = 1: 0.5 * 6 - 1 = 2; 3: 0.8333 * 6 - 3 = 2; 40: 6 - 40; 0: 0.
+    assert ttl_ns(Ttl(), facts) == 1 * S, "of equals the shorter"
+    # A context of 8,000 tokens takes 2 s to reload: 0.5 * 7 - 1 = 2.5; 0.8333 * 7 - 3 = 2.83
+    assert ttl_ns(Ttl(), facts, context_tokens=8000) == 3 * S
+
+
+def test_holding_costs_its_time_however_empty_the_cache_is() -> None:
+    facts = MadeFacts(durations_ns={"": [5 * S] * 101}, eviction_delay_ns=4 * S)
+    assert ttl_ns(Ttl(), facts, EMPTY) == ttl_ns(Ttl(), facts, FULL) == 0
+
+
+def test_an_anti_memoryful_workload_is_pinned_for_less() -> None:
+    """eta below 0: making progress on a program reveals more work, so serving it briefly is better (§4.1)."""
+    durations = {"": [2 * S] * 101}
+    facts = MadeFacts(durations_ns=durations, eviction_delay_ns=5 * S, prefill_ns_per_token=S // 1000)
+    assert ttl_ns(Ttl(), facts) == 2 * S
+    against = MadeFacts(
+        durations_ns=durations, eviction_delay_ns=5 * S, prefill_ns_per_token=S // 1000, memoryfulness=-0.6
+    )
+    assert ttl_ns(Ttl(), against) == 0  # 5 * -0.6 + 4 - 2 = -1
+
+
+@pytest.mark.parametrize(
+    ("all_tools", "own", "expected_s"),
+    [
+        (100, 0, math.log(8)),  # |S| <= K: T_default, ln(T + reload) = ln(7 + 1)
+        (101, 100, 2.0),  # |S[f]| <= K: the durations of all tools
+        (101, 101, 3.0),
+    ],
+)
+def test_the_three_stages_of_the_cold_start(all_tools: int, own: int, expected_s: float) -> None:
+    facts = MadeFacts(
+        durations_ns={"": [2 * S] * all_tools, "pytest": [3 * S] * own},
+        eviction_delay_ns=7 * S,
+        prefill_ns_per_token=S // 4000,
+    )
+    assert ttl_ns(Ttl(), facts) == seconds(expected_s)
+
+
+def test_static_ttl_is_the_cold_start_for_ever() -> None:
+    facts = MadeFacts(durations_ns={"": [2 * S] * 250, "pytest": [3 * S] * 250}, eviction_delay_ns=7 * S)
+    assert ttl_ns(Ttl(learned=False), facts) == seconds(math.log(7))
+    assert ttl_ns(Ttl(learned=False), MadeFacts(eviction_delay_ns=S // 2)) == 0
+    assert ttl_ns(Ttl(learned=False, ttl_max_s=1.5), facts) == seconds(1.5)
+
+
+# §4.3: preempted, then within its TTL, then by the program's arrival
+
+
+def call(name: str, arrived: int, queued: int = 0, **more: bool | int) -> QueuedCall:
+    return QueuedCall(
+        turn_id=name,
+        program_id=name,
+        queued_at_ns=queued,
+        footprint_blocks=1,
+        program_arrived_at_ns=arrived,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+QUEUE = [
+    call("late", 9, queued=1),
+    call("early", 1, queued=8),
+    call("pinned late", 8, queued=9, pinned=True),
+    call("pinned early", 2, queued=9, pinned=True),
+    call("preempted", 7, queued=0, retracted=True),
+    call("preempted and pinned", 9, queued=0, retracted=True, pinned=True),
+]
+
+
+def order(policy: TtlFirst, calls: list[QueuedCall]) -> list[str]:
+    return [one.turn_id for one in policy.order(STATELESS, calls, ENGINE, 0)[1]]
+
+
+def test_the_queue_of_section_4_3() -> None:
+    expected = ["preempted and pinned", "preempted", "pinned early", "pinned late", "early", "late"]
+    assert order(TtlFirst(), QUEUE) == expected
+
+
+def test_program_level_fcfs_alone() -> None:
+    expected = ["preempted", "preempted and pinned", "early", "pinned early", "pinned late", "late"]
+    assert order(TtlFirst(pinned_first=False), QUEUE) == expected
+
+
+def test_turns_of_one_program_keep_their_order_and_an_explicit_priority_goes_first() -> None:
+    calls = [call("b", 1, queued=2), call("a", 1, queued=3), call("urgent", 9, queued=9, priority=-1)]
+    assert order(TtlFirst(), calls) == ["urgent", "b", "a"]
+
+
+# §5.2: pins and deadlocks
+
+PINS = [
+    Pinned(program_id="first", blocks=10, until_ns=5, program_arrived_at_ns=1),
+    Pinned(program_id="second", blocks=10, until_ns=9, program_arrived_at_ns=2),
+    Pinned(program_id="third", blocks=10, until_ns=7, program_arrived_at_ns=3),
+]
+
+
+@pytest.mark.parametrize(
+    ("shortfall", "gone"), [(0, []), (1, ["third"]), (10, ["third"]), (11, ["third", "second"]), (99, None)]
+)
+def test_a_deadlock_is_broken_by_latest_program_arrival(shortfall: int, gone: list[str] | None) -> None:
+    expected = ["third", "second", "first"] if gone is None else gone
+    assert list(Lru(keep_pins=True).unpin(PINS, shortfall, True)) == expected
+
+
+def test_without_a_deadlock_calls_wait_for_pinned_memory() -> None:
+    assert list(Lru(keep_pins=True).unpin(PINS, 99, False)) == []
+
+
+@pytest.mark.parametrize("stuck", [True, False])
+def test_elsewhere_the_pin_that_ends_first_goes_first(stuck: bool) -> None:
+    assert list(Lru().unpin(PINS, 15, stuck)) == ["first", "third"]
+
+
+def test_the_preset_is_made_of_these() -> None:
+    continuum = preset("continuum")
+    assert (continuum.retention, continuum.priority) == (Ttl(), TtlFirst())
+    assert continuum.memory == Lru(keep_pins=True)
+    assert preset("continuum-static-ttl").retention == Ttl(learned=False)

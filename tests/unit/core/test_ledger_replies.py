@@ -1,0 +1,96 @@
+"""What a reply that somebody read means for its program."""
+
+from core_driver import Driver
+
+from controlplane.core import events as ev
+from controlplane.core import handlers
+from controlplane.core.types import Status, seconds
+
+
+def read(d: Driver, name: str, turn: str = "", tool: str = "", calls: int | None = None) -> None:
+    count = calls if calls is not None else int(bool(tool))
+    d.send(d.gate(ev.ReplyRead, program_id=name, turn_id=turn or f"{name}.1", tool=tool, tool_calls=count))
+
+
+def test_a_reply_may_be_read_before_its_turn_ends_or_after() -> None:
+    for early in (True, False):
+        d = Driver()
+        d.submit("a")
+        if early:
+            read(d, "a", tool="pytest")
+            assert (d.program("a").tool, d.ledger.changed) == ("", {})
+            d.finish("a")
+        else:
+            d.finish("a")
+            read(d, "a", tool="pytest")
+        assert (d.program("a").tool, list(d.ledger.changed)) == ("pytest", ["a"])
+        assert d.ledger.state.replies == {}
+
+
+def test_without_reported_tools_the_gap_is_the_tools_time() -> None:
+    """Continuum §5.1: from the server's completion to the next arrival of the same program."""
+    d = Driver()
+    d.run_turn("a")
+    read(d, "a", tool="pytest")
+    d.wait(3)
+    d.submit("a", "a.2")
+    assert list(d.ledger.estimates.tool_durations_ns("pytest")) == [seconds(3)]
+    d.finish("a", "a.2")
+    d.wait(5)
+    d.submit("a", "a.3")
+    assert list(d.ledger.estimates.tool_durations_ns("")) == [seconds(3)], "that reply called nothing"
+
+
+def test_a_reported_tool_is_not_counted_twice_and_keeps_its_name() -> None:
+    d = Driver()
+    d.run_turn("a")
+    d.start_tool("a", tool="terminal")
+    read(d, "a", tool="pytest")
+    assert d.program("a").tool == "terminal"
+    d.wait(2)
+    d.end_tool("a", tool="terminal", duration_s=2)
+    d.wait(1)
+    d.submit("a", "a.2")
+    assert list(d.ledger.estimates.tool_durations_ns("")) == [seconds(2)]
+
+
+def test_a_reply_without_a_call_lets_its_program_end() -> None:
+    d = Driver()
+    d.run_turn("a")
+    assert not d.program("a").may_end
+    read(d, "a", calls=0)
+    assert d.program("a").may_end
+    d.tick(6)
+    assert d.program("a").status is Status.ENDED
+
+
+def test_a_reply_that_is_read_too_late_says_nothing() -> None:
+    d = Driver()
+    d.run_turn("a")
+    d.submit("a", "a.2")
+    read(d, "a", "a.1", tool="pytest")
+    assert d.program("a").tool == ""
+    read(d, "stranger", tool="pytest")
+    d.finish("a", "a.2")
+    d.end("a")
+    read(d, "a", "a.2", tool="pytest")
+    assert d.counts.late == 3
+
+
+def test_replies_of_turns_whose_end_is_lost_are_forgotten(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(handlers, "_MOST_REPLIES", 2)
+    d = Driver()
+    for turn in ("1", "2", "3"):
+        d.submit("a", turn)
+        read(d, "a", turn, tool=turn)
+    assert list(d.ledger.state.replies) == ["2", "3"]
+
+
+def test_a_quarantined_program_teaches_nothing() -> None:
+    d = Driver()
+    d.run_turn("a")
+    read(d, "a", tool="pytest")
+    d.program("a").quarantined = True
+    d.wait(3)
+    d.submit("a", "a.2")
+    assert not d.ledger.estimates.tool_durations_ns("pytest")

@@ -1,0 +1,204 @@
+"""ThunderAgent's rules, worked by hand from the paper's formulas."""
+
+import pytest
+from core_driver import Driver, of
+from made_facts import MadeFacts
+
+from controlplane.core import commands as cmd
+from controlplane.core.admission.capacity import Capacity
+from controlplane.core.controller import ControlRules
+from controlplane.core.errors import ConfigError
+from controlplane.core.outlook import demand_blocks
+from controlplane.core.packing.shortest import Shortest
+from controlplane.core.policies import STATELESS, Checked, fitting_in
+from controlplane.core.presets import preset
+from controlplane.core.retention.watermarks import Watermarks
+from controlplane.core.types import Pressure, Program, QueuedProgram, Status, seconds
+from controlplane.core.weight import weight
+
+S = seconds(1)
+
+
+def program(name: str, blocks: int, acting_s: float | None = None, **fields: object) -> Program:
+    """Reasoning; acting since that many seconds at second 100."""
+    values: dict[str, object] = {"program_id": name, "root_id": name, "status": Status.ACTIVE, "kv_blocks": blocks}
+    if acting_s is None:
+        values["open_turns"] = 1
+    else:
+        values |= {"open_tools": 1, "tool_started_at_ns": seconds(100 - acting_s)}
+    return Program(**(values | fields))  # type: ignore[arg-type]
+
+
+def paused(*programs: Program, demand: int, total: int = 1000, policy: Watermarks | None = None) -> list[str]:
+    policy = policy or Watermarks()
+    known = {p.program_id: p for p in programs}
+    pressure = Pressure(kv_total_blocks=total, kv_demand_blocks=demand, kv_use_ratio=demand / total)
+    state, commands = policy.plan(policy.initial(), known, [], MadeFacts(), pressure, 100 * S)
+    assert state == Checked(100 * S)
+    assert all(isinstance(command, cmd.Pause) for command in commands)
+    return [command.program_id for command in commands if isinstance(command, cmd.Pause)]
+
+
+# eq. 7
+
+
+@pytest.mark.parametrize(("acting_s", "expected"), [(None, 1.0), (0, 1.0), (1, 0.5), (3, 0.125), (0.5, 2**-0.5)])
+def test_f_of_t_is_two_to_the_minus_t(acting_s: float | None, expected: float) -> None:
+    assert weight(program("p", 1, acting_s), S, 100 * S) == pytest.approx(expected)
+
+
+def test_a_half_life_may_be_another_or_none() -> None:
+    assert weight(program("p", 1, 20), 10 * S, 100 * S) == pytest.approx(0.25)
+    assert weight(program("p", 1, 20), 0, 100 * S) == 1.0
+
+
+def test_demand_falls_while_programs_act() -> None:
+    d = Driver(preset("thunderagent"))
+    d.pool(total=1000)
+    for name in ("a", "b"):
+        d.submit(name, blocks=400)
+    assert demand_blocks(d.ledger, S, d.now_ns) == 800
+    d.finish("a", prompt=400)
+    d.start_tool("a")
+    d.wait(2)
+    assert demand_blocks(d.ledger, S, d.now_ns) == 400 + 100
+    assert demand_blocks(d.ledger, 0, d.now_ns) == 800
+
+
+# eq. 6 and 11
+
+
+def test_nobody_is_paused_while_all_fit() -> None:
+    assert paused(program("a", 600, 1), program("b", 400), demand=1000) == []
+
+
+def test_acting_programs_are_paused_first_and_the_shortest_of_them() -> None:
+    """S_pause = 1/c + I(acting): 1.01 for "short acting", 1.005, then 0.1 for the shortest that reasons."""
+    active = [
+        program("long acting", 200, 0),
+        program("short acting", 100, 0),
+        program("reasoning", 10),
+        program("long reasoning", 900),
+    ]
+    assert paused(*active, demand=1050) == ["short acting"]
+    assert paused(*active, demand=1101) == ["short acting", "long acting"]
+    assert paused(*active, demand=1305) == ["short acting", "long acting", "reasoning"]
+
+
+def test_what_a_pause_frees_counts_as_it_was_weighed() -> None:
+    """Two seconds in their tools, so that 400 blocks weigh 100: one pause does not do."""
+    active = [program("a", 400, 2), program("b", 400, 2), program("c", 950)]
+    assert paused(*active, demand=1150) == ["a", "b"]
+
+
+def test_the_high_watermark_is_where_pausing_ends() -> None:
+    active = [program("a", 100, 0), program("b", 100, 0), program("c", 820)]
+    assert paused(*active, demand=1020) == ["a"]
+    assert paused(*active, demand=1020, policy=Watermarks(watermark_high=0.9)) == ["a", "b"]
+
+
+def test_only_active_roots_are_paused() -> None:
+    others = [
+        program("child", 50, 0, parent_id="r", root_id="r"),
+        program("waits", 50, 0, status=Status.WAITING),
+        program("r", 500),
+    ]
+    assert paused(*others, demand=1500) == ["r"]
+
+
+def test_it_looks_every_five_seconds_and_not_before_the_pool_is_known() -> None:
+    policy, known = Watermarks(), {"a": program("a", 2000)}
+    full = Pressure(kv_total_blocks=1000, kv_demand_blocks=2000, kv_use_ratio=2.0)
+    assert policy.plan(Checked(96 * S), known, [], MadeFacts(), full, 100 * S) == (Checked(96 * S), ())
+    assert len(policy.plan(Checked(95 * S), known, [], MadeFacts(), full, 100 * S)[1]) == 1
+    assert list(policy.plan(Checked(), known, [], MadeFacts(), Pressure(), 100 * S)[1]) == []
+
+
+# eq. 10
+
+
+def test_the_shortest_is_restored_first() -> None:
+    def waiting(name: str, blocks: int, arrived: int) -> QueuedProgram:
+        return QueuedProgram(program_id=name, blocks=blocks, arrived_at_ns=arrived, queued_at_ns=arrived)
+
+    queue = [waiting("large", 90, 1), waiting("small late", 5, 9), waiting("small early", 5, 2)]
+    _, order = Shortest().order(STATELESS, queue, MadeFacts(), Pressure(), 0)
+    assert [w.program_id for w in order] == ["small early", "small late", "large"]
+    assert [w.program_id for w in fitting_in(order, 12)] == ["small early", "small late"]
+    assert [w.program_id for w in fitting_in(order, 10)] == ["small early", "small late"]
+    assert fitting_in(order, 0) == []
+    assert len(fitting_in(order, -1)) == 3
+
+
+def window(
+    policy: Capacity, state: Checked | None = None, now_s: float = 100, **pressure: object
+) -> tuple[int, int]:
+    values: dict[str, object] = {"kv_total_blocks": 1000, "programs_active": 4, "queue_length": 3} | pressure
+    values["kv_use_ratio"] = values.get("kv_demand_blocks", 0) / 1000  # type: ignore[operator]
+    _, found = policy.update(
+        state or policy.initial(),
+        MadeFacts(),
+        Pressure(**values),  # type: ignore[arg-type]
+        seconds(now_s),
+    )
+    return found.limit, found.room_blocks
+
+
+def test_room_is_what_the_demand_leaves_below_the_high_watermark() -> None:
+    assert window(Capacity(), kv_demand_blocks=700) == (7, 300)
+    assert window(Capacity(watermark_high=0.9, watermark_low=0.8), kv_demand_blocks=700) == (7, 200)
+    assert window(Capacity(watermark_high=0.9, watermark_low=0.8), kv_demand_blocks=850) == (4, -1), "hysteresis"
+    assert window(Capacity(), kv_demand_blocks=1000) == (4, -1)
+
+
+def test_between_two_looks_nobody_is_restored() -> None:
+    assert window(Capacity(), Checked(96 * S), kv_demand_blocks=100) == (4, -1)
+    assert window(Capacity(), Checked(95 * S), kv_demand_blocks=100) == (7, 900)
+    assert window(Capacity(interval_s=0), Checked(100 * S), kv_demand_blocks=100) == (7, 900)
+
+
+def test_whoever_is_alone_gets_in_whatever_it_asks_for() -> None:
+    assert window(Capacity(), Checked(100 * S), programs_active=0) == (1, -1)
+
+
+def test_before_the_pool_is_known_everybody_gets_in() -> None:
+    assert window(Capacity(), kv_total_blocks=0) == (0, -1)
+
+
+@pytest.mark.parametrize(
+    ("make", "fields", "named"),
+    [
+        (Capacity, {"watermark_high": 0.0}, "watermark_high"),
+        (Capacity, {"watermark_high": 0.5, "watermark_low": 0.6}, "watermark_low"),
+        (Capacity, {"interval_s": -1.0}, "interval_s"),
+        (Watermarks, {"half_life_s": -1.0}, "half_life_s"),
+        (Watermarks, {"watermark_high": 1.5}, "watermark_high"),
+    ],
+)
+def test_what_cannot_be_is_refused(make: type, fields: dict[str, float], named: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        make(**fields)
+    assert error.value.field == named
+
+
+# Together
+
+
+def test_thrashing_pauses_the_acting_program_and_its_next_turn_waits_until_there_is_room() -> None:
+    d = Driver(preset("thunderagent"), ControlRules())
+    d.pool(total=1000)
+    for name in ("a", "b"):
+        d.submit(name, blocks=300)
+    d.finish("a", prompt=300)
+    d.start_tool("a")
+    assert of(cmd.Pause, d.tick()) == []
+    d.submit("c", blocks=600)
+    assert [c.program_id for c in of(cmd.Pause, d.tick(5))] == [], "five seconds in its tool it weighs nothing"
+    d.submit("e", blocks=700)
+    assert [c.program_id for c in of(cmd.Pause, d.tick(5))] == ["a", "b", "c"]
+    d.end_tool("a")
+    d.ask("a", "a.2", tokens=310)
+    assert d.admitted(5) == [], "e alone leaves 300"
+    d.finish("e", prompt=700)
+    d.end("e")
+    assert d.admitted(5) == ["a"]

@@ -1,0 +1,102 @@
+"""The forms in which replies call tools."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controlplane.core.tool_calls import PARSERS, bash_block, tools_called
+
+
+def fenced(script: str, language: str = "bash") -> str:
+    return f"THOUGHT: let me see.\n\n```{language}\n{script}\n```\n"
+
+
+@pytest.mark.parametrize(
+    ("reply", "names"),
+    [
+        (fenced("pytest -q"), ["pytest"]),
+        # Continuum, appendix B
+        (
+            fenced('pytest -q && git add -A && git commit -m "fix: handle None case in parser"'),
+            ["pytest", "git", "git"],
+        ),
+        (fenced("cd /repo && ls -la || echo gone"), ["cd", "ls", "echo"]),
+        (fenced("git commit -m 'this && that || other' && ls"), ["git", "ls"]),
+        (fenced('echo "a \\" && b" && ls'), ["echo", "ls"]),
+        (fenced("cat <<'EOF' > a.py && python a.py\nx = 1 && 2\nEOF"), ["cat", "python"]),
+        (fenced("FOO=1 BAR=two make test"), ["make"]),
+        (fenced("FOO=1"), ["FOO=1"]),
+        (fenced("(cd src && make)"), ["cd", "make"]),
+        (fenced("ls", "sh"), ["ls"]),
+        (fenced(""), []),
+        (fenced("&& ||"), []),
+        (fenced("ls") + fenced("pwd"), []),  # mini-swe-agent asks for exactly one
+        (fenced("ls", "python"), []),
+        ("ls -la", []),
+        ("", []),
+    ],
+)
+def test_a_bash_block(reply: str, names: list[str]) -> None:
+    assert list(bash_block(reply)) == names
+
+
+TERMINAL_BENCH = """{
+  "state_analysis": "The tests are failing with a NameError.",
+  "commands": [
+    {"keystrokes": "vim src/app/main.py\\n", "is_blocking": false, "timeout_sec": 2.0},
+    {"keystrokes": "pytest -q\\n", "is_blocking": true, "timeout_sec": 30.0},
+    {"keystrokes": ""}, {"keystrokes": 5}, "none"
+  ],
+  "is_task_complete": false
+}"""
+
+
+@pytest.mark.parametrize(
+    ("reply", "names"),
+    [
+        (TERMINAL_BENCH, ("vim", "pytest")),
+        (f"```json\n{TERMINAL_BENCH}\n```", ("vim", "pytest")),
+        ('{"commands": "ls"}', ()),
+        ('{"commands": [', ()),
+        ('<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>', ("get_weather",)),
+        (
+            'Both.\n<tool_call>{"name": "a", "arguments": {}}</tool_call>\n<tool_call>{"name": "b"}</tool_call>',
+            ("a", "b"),
+        ),
+        (
+            "<tool_call>\n<function=bash>\n<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>",
+            ("bash",),
+        ),
+        ("<tool_call>{broken</tool_call>", ()),
+        ('<tool_call>{"name": 7}</tool_call>', ()),
+        ('{"name": "search", "parameters": {"q": "x"}}', ("search",)),
+        ('{"name": "Anna", "age": 7}', ()),
+        ('<|python_tag|>{"name": "search", "parameters": {}}', ("search",)),
+        ('<function=search>{"q": "x"}</function>', ("search",)),
+        ('[get_weather(city="Paris, (France)"), now()]', ("get_weather", "now")),
+        ('get_weather(city="Paris")', ("get_weather",)),
+        ('<|python_tag|>brave_search.call(query="a\nb")', ("brave_search.call",)),
+        ("[see above]", ()),
+        ("Call f(x) to see it.", ()),
+        ("f(x", ()),
+        ("The answer is 42.", ()),
+        ("", ()),
+    ],
+)
+def test_every_form(reply: str, names: tuple[str, ...]) -> None:
+    assert tools_called(reply) == names
+
+
+def test_a_name_is_no_document_and_neither_is_a_reply() -> None:
+    assert tools_called(fenced("x" * 200)) == ()
+    assert tools_called(fenced("ls") + " " * 200_001) == ()
+
+
+def test_only_the_parsers_asked_for() -> None:
+    assert tools_called(fenced("ls"), [PARSERS["qwen"]]) == ()
+
+
+@given(st.text(alphabet="abf()[]{}\"'`<>|&=\\\n :,", max_size=60) | st.text(max_size=40))
+def test_whatever_a_model_says_is_read_without_an_error(text: str) -> None:
+    for wrapped in (text, fenced(text), f"<tool_call>{text}</tool_call>", f"<|python_tag|>{text}", f"[{text}]"):
+        assert all(wrapped and name for name in tools_called(wrapped))
