@@ -17,7 +17,7 @@ from typing import Any
 from support.daemon_process import DaemonProcess
 
 from ab import ROOT, engine, results, systems
-from ab.machine import OthersWatch, cpus, wait_for_quiet
+from ab.machine import OthersWatch, cpu, cpus, wait_for_quiet
 from ab.plan import Job
 from ab.scenario import Scenario
 from controlplane.config import ENVIRONMENT
@@ -61,6 +61,7 @@ def play(job: Job, scenario: Scenario, environment: Path, keep: Path | None) -> 
     load_before = os.getloadavg()[0]
     if not scenario.is_smoke:
         wait_for_quiet()
+    speed = cpu()
     began, began_s = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
     others = OthersWatch()
     with tempfile.TemporaryDirectory(prefix="penstock-ab-") as scratch:
@@ -90,6 +91,7 @@ def play(job: Job, scenario: Scenario, environment: Path, keep: Path | None) -> 
         revision=_revision(),
         versions=engine.versions(environment),
         cpus=cpus(),
+        cpu=speed,
         load_before=round(load_before, 2),
         others_ratio=round(others_ratio, 3),
         began=began,

@@ -71,6 +71,10 @@ def _machine(rows: Sequence[Row]) -> str:
     text = f"{last.load}\n{last.cpus} CPUs, of which other work took at most {others:.0%}; {versions}\n"
     text += f"revisions: {revisions}"
     disturbed = sum(row.others_ratio > QUIET_RATIO for row in rows)
+    models = sorted({row.cpu.rpartition(",")[0] for row in rows})
+    text += f"\nCAREFUL: runs on several machines: {'; '.join(name or 'not noted' for name in models)}" * (
+        len(models) > 1
+    )
     text += f"\nCAREFUL: other work took more than {QUIET_RATIO:.0%} during {disturbed} runs" if disturbed else ""
     return text + (f"\nCAREFUL: runs of several versions of the code: {', '.join(mixed)}" if mixed else "")
 

@@ -62,6 +62,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     others_ratio: float  # of the CPUs, taken by other work during the run
     began: str
     wall_s: float
+    cpu: str = ""  # its model, and how fast it was; empty: not noted
 
 
 def read(path: Path) -> list[Row]:

@@ -100,3 +100,9 @@ def test_only_the_cpus_that_a_run_may_use_count(monkeypatch: pytest.MonkeyPatch)
 def test_a_cpu_that_is_not_there_is_an_error_that_says_which_are() -> None:
     with pytest.raises(SystemExit, match=r"--cpu 100000: .*there are 0"):
         machine.pin(100_000)
+
+
+def test_a_cpu_is_named_with_its_speed() -> None:
+    model, _, speed = machine.cpu().rpartition(", ")
+    assert model
+    assert float(speed.removesuffix(" ms")) > 0
