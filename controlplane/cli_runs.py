@@ -1,10 +1,12 @@
-"""``penstock simulate | replay | engine-double | demo | report | log``: the commands that run workloads."""
+"""``penstock simulate | sweep | replay | engine-double | demo | report | log``: the commands that run workloads."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from controlplane.cli_sweep import sweep
 
 Trace = Annotated[
     str | None,
@@ -287,7 +289,7 @@ def log_show(file: Annotated[Path, typer.Argument(help="A log that `penstock up 
 
 def register(app: typer.Typer) -> None:
     """Add these commands to ``penstock``."""
-    for command in (simulate, replay, engine_double, demo, report):
+    for command in (simulate, sweep, replay, engine_double, demo, report):
         app.command(command.__name__.replace("_", "-"))(command)
     log = typer.Typer(no_args_is_help=True, help="Read and replay recorded runs.")
     log.command("replay")(log_replay)

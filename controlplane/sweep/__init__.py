@@ -1,0 +1,1 @@
+"""Many simulated runs: a grid over presets, loads, workloads, hardware and seeds."""

@@ -1,0 +1,300 @@
+"""A sweep: its file, its grid, its results, and workers that die."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sweep_workers
+
+from controlplane.cli_sweep import EXAMPLE
+from controlplane.core.errors import ConfigError, UnknownPolicy
+from controlplane.core.presets import PRESETS
+from controlplane.sweep import results, table
+from controlplane.sweep.runner import run_missing
+from controlplane.sweep.spec import Cell, SweepSpec, WorkloadSpec, cells, load_sweep
+
+SMALL = """
+presets = ["fcfs", "mars"]
+arrivals = ["poisson:0.5"]
+seeds = [1, 2]
+[[workload]]
+trace = "synthetic:swe-like"
+programs = 4
+[[hardware]]
+profile = "h200-llama31-8b"
+pool_tokens = 100000
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "sweep.toml"
+    path.write_text(text)
+    return path
+
+
+def read(folder: Path, text: str) -> SweepSpec:
+    return load_sweep(written(folder, text))
+
+
+# The file
+
+
+def test_the_example_is_a_sweep(tmp_path: Path) -> None:
+    spec = read(tmp_path, EXAMPLE)
+    assert len(list(cells(spec))) == 4 * 2 * 3
+
+
+def test_a_workload_is_enough(tmp_path: Path) -> None:
+    spec = read(tmp_path, '[[workload]]\ntrace = "synthetic:swe-bench"')
+    assert spec.presets == tuple(PRESETS)
+    assert {cell.hardware for cell in cells(spec)} == {"h200-llama31-8b"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("seeds = [1]", "workload"),
+        ("[[workload]]", "trace"),
+        ("= 1", "not TOML"),
+        (SMALL + "spread = 2", "unknown field `spread`"),
+        ('presets = ["marz"]\n[[workload]]\ntrace = "x"', "no preset 'marz'"),
+        ('presets = []\n[[workload]]\ntrace = "x"', "presets: expected at least one"),
+        ('presets = ["mars", "mars"]\n[[workload]]\ntrace = "x"', "mars: twice"),
+        ('arrivals = ["poisson:-1"]\n[[workload]]\ntrace = "x"', "poisson"),
+        ('seeds = ["one"]\n[[workload]]\ntrace = "x"', r"\$.seeds\[0\]"),
+        ('[[workload]]\ntrace = "x"\n[[workload]]\ntrace = "x"', "x: twice; give each a name"),
+        ('[[workload]]\ntrace = "x"\n[[hardware]]\nprofile = "tpu"', "tpu"),
+        ('[[workload]]\ntrace = "x"\n[[hardware]]\nrate_factor = 0.0', "rate_factor"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_before_any_work(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises((ConfigError, UnknownPolicy), match=said):
+        read(tmp_path, text)
+
+
+def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read the sweep"):
+        load_sweep(tmp_path / "none.toml")
+
+
+# The grid
+
+
+def test_the_grid_goes_seed_by_seed(tmp_path: Path) -> None:
+    found = [(cell.seed, cell.preset) for cell in cells(read(tmp_path, SMALL))]
+    assert found == [(1, "fcfs"), (1, "mars"), (2, "fcfs"), (2, "mars")]
+
+
+def test_rates_are_scaled_for_other_hardware_and_a_workload_may_have_its_own(tmp_path: Path) -> None:
+    text = SMALL + 'rate_factor = 3.0\nname = "fast"\n[[hardware]]\nname = "slow"\n'
+    assert {(c.hardware, c.arrival) for c in cells(read(tmp_path, text))} == {
+        ("fast", "poisson:1.5"),
+        ("slow", "poisson:0.5"),
+    }
+    own = SMALL.replace("programs = 4", 'programs = 4\narrivals = ["closed:3"]') + "rate_factor = 3.0"
+    assert {c.arrival for c in cells(read(tmp_path, own))} == {"closed:3"}
+
+
+def test_a_cell_is_known_by_all_that_its_result_depends_on(tmp_path: Path) -> None:
+    def digests(text: str) -> set[str]:
+        return {cell.digest for cell in cells(read(tmp_path, text))}
+
+    assert digests(SMALL) == digests(SMALL.replace("seeds = [1, 2]", "seeds = [3]"))
+    assert digests(SMALL).isdisjoint(digests(SMALL.replace("programs = 4", "programs = 5")))
+    assert digests(SMALL).isdisjoint(digests(SMALL.replace("100000", "200000")))
+
+
+# Results
+
+
+def cell(seed: int = 1, preset: str = "mars", **more: str) -> Cell:
+    fields = {"workload": "w", "hardware": "h", "arrival": "poisson:0.5", "digest": "d"} | more
+    return Cell(preset=preset, seed=seed, **fields)
+
+
+def test_rows_come_back_and_errors_do_not_count_as_done(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "out.csv"
+    assert results.read(path) == []
+    results.append(path, cell(1), {"jct_mean_s": 12.3456789})
+    results.append(path, cell(2), {}, 'stuck, "badly"')
+    rows = results.read(path)
+    assert [(row["seed"], row["jct_mean_s"], row["error"]) for row in rows] == [
+        ("1", "12.3457", ""),
+        ("2", "", 'stuck, "badly"'),
+    ]
+    assert results.done(rows, [cell(1), cell(2), cell(3), cell(1, digest="other")]) == {cell(1)}
+
+
+@pytest.mark.parametrize("left", ["w,h,mars,poi", "", 'w,h,"broken'])
+def test_a_line_that_broke_off_is_dropped_and_overwritten(tmp_path: Path, left: str) -> None:
+    path = tmp_path / "out.csv"
+    results.append(path, cell(1), {})
+    with path.open("a") as file:
+        file.write(left)
+    assert len(results.read(path)) == 1
+    results.append(path, cell(2), {})
+    assert [row["seed"] for row in results.read(path)] == ["1", "2"]
+
+
+def test_a_file_of_something_else_is_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "out.csv"
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(ConfigError, match="give another --out"):
+        results.read(path)
+
+
+# Running
+
+
+def ran(
+    folder: Path, run: Callable[..., Any], seeds: tuple[int, ...] = (1, 2, 3)
+) -> tuple[int, dict[int, str], list[tuple[str, str]]]:
+    spec = SweepSpec(
+        workload=(WorkloadSpec(trace="synthetic:swe-like", name=str(folder)),), presets=("mars",), seeds=seeds
+    )
+    notes: dict[int, str] = {}
+    path = folder / "out.csv"
+    failed = run_missing(
+        spec, list(cells(spec)), path, 2, lambda cell, error: notes.__setitem__(cell.seed, error), run
+    )
+    return failed, notes, [(row["seed"], row["error"]) for row in results.read(path)]
+
+
+def test_every_cell_is_run_and_told(tmp_path: Path) -> None:
+    failed, notes, rows = ran(tmp_path, sweep_workers.figures_of)
+    assert (failed, notes) == (0, {1: "", 2: "", 3: ""})
+    assert sorted(rows) == [("1", ""), ("2", ""), ("3", "")]
+
+
+def test_a_worker_that_is_killed_costs_nothing_but_time(tmp_path: Path) -> None:
+    failed, notes, rows = ran(tmp_path, sweep_workers.dies_once)
+    assert (failed, notes) == (0, {1: "", 2: "", 3: ""})
+    assert sorted(rows) == [("1", ""), ("2", ""), ("3", "")]
+
+
+def test_a_cell_that_kills_its_workers_is_given_up_and_the_others_end(tmp_path: Path) -> None:
+    failed, notes, rows = ran(tmp_path, sweep_workers.always_dies, seeds=(2, 1, 3, 4, 5, 6, 7))
+    assert failed >= 1
+    assert "its worker died 3 times" in notes[2]
+    assert {seed for seed, error in rows if not error} >= {"4", "5", "6", "7"}
+
+
+def test_a_run_that_goes_wrong_is_told_and_tried_again_next_time(tmp_path: Path) -> None:
+    failed, notes, rows = ran(tmp_path, sweep_workers.goes_wrong)
+    assert (failed, notes[2]) == (1, "the run is stuck")
+    assert ("2", "the run is stuck") in rows
+
+
+# Tables
+
+
+def rows_of(*values: tuple[str, int, float, float]) -> list[results.Row]:
+    """(preset, seed, rate, mean JCT)"""
+    return [
+        dict.fromkeys(results.COLUMNS, "")
+        | {
+            "workload": "w",
+            "hardware": "h",
+            "preset": preset,
+            "seed": str(seed),
+            "rate": str(rate),
+            "jct_mean_s": str(jct),
+        }
+        for preset, seed, rate, jct in values
+    ]
+
+
+def test_an_interval_by_hand() -> None:
+    """Mean 12, standard deviation 2, t(2) = 4.303: 4.303 * 2 / sqrt(3) = 4.97."""
+    found = table.interval([10.0, 12.0, 14.0])
+    assert (found.mean, round(found.half, 2)) == (12.0, 4.97)
+    assert str(table.interval([7.0])) == "7"
+    assert table.interval([1.0, 2.0] * 20).half == pytest.approx(1.96 * 0.50637 / 40**0.5, rel=1e-3)
+
+
+def test_a_table_marks_the_best_of_each_load() -> None:
+    rows = rows_of(("fcfs", 1, 0.1, 50), ("mars", 1, 0.1, 40), ("fcfs", 1, 0.2, 80), ("mars", 1, 0.2, 90))
+    (shown,) = table.tables(rows)
+    columns = [list(column.cells) for column in shown.columns]
+    assert columns[0] == ["fcfs", "mars"]
+    assert ["*" in str(text) for text in columns[1]] == [False, True]
+    assert ["*" in str(text) for text in columns[2]] == [True, False]
+
+
+def test_where_mars_loses_is_said_with_its_noise() -> None:
+    rows = rows_of(
+        *(("fcfs", seed, 0.1, 50.0) for seed in (1, 2, 3)),
+        *(("mars", seed, 0.1, 60.0 + seed / 100) for seed in (1, 2, 3)),
+        *(("continuum", seed, 0.1, value) for seed, value in ((1, 40.0), (2, 90.0), (3, 60.0))),
+    )
+    assert table.losses(rows) == [
+        "w on h, 0.1/s: 1.2 ± 0.0005 times fcfs's",
+        "w on h, 0.1/s: 1.06 ± 1 times continuum's, within noise",
+    ]
+
+
+# The command
+
+
+def penstock(*arguments: str | Path, cwd: Path) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "controlplane", *map(str, arguments)]
+    return subprocess.Popen(
+        command,
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "COLUMNS": "100"},
+    )
+
+
+def test_a_sweep_from_the_command_line_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
+    spec = written(tmp_path, SMALL.replace("programs = 4", "programs = 60").replace("[1, 2]", "[1, 2, 3, 4]"))
+    first = penstock("sweep", spec, "--jobs", "1", cwd=tmp_path)
+    out = tmp_path / "sweep.csv"
+    deadline_s = time.monotonic() + 60
+    while not out.exists() or len(results.read(out)) < 1:
+        assert first.poll() is None, first.communicate()[1]
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    first.send_signal(signal.SIGINT)
+    _, said = first.communicate(timeout=60)
+    assert first.returncode == 130, said
+    assert "the same command goes on" in said
+    there = len(results.read(out))
+    assert 1 <= there < 8
+    second = penstock("sweep", spec, "--jobs", "2", cwd=tmp_path)
+    shown, said = second.communicate(timeout=120)
+    assert second.returncode == 0, said
+    assert f"8 runs, {there} of them in" in said.replace("\\n", " ")
+    assert len(results.read(out)) == 8
+    assert "mean JCT (s): swe-like on h200-llama31-8b" in shown
+    third = penstock("sweep", spec, "--dry-run", cwd=tmp_path)
+    assert "8 runs, 8 of them in" in third.communicate(timeout=60)[1]
+
+
+def test_its_help_and_example_teach(tmp_path: Path) -> None:
+    shown, _ = penstock("sweep", "--example", cwd=tmp_path).communicate(timeout=60)
+    assert shown == EXAMPLE
+    nothing = penstock("sweep", cwd=tmp_path)
+    _, said = nothing.communicate(timeout=60)
+    assert nothing.returncode == 2
+    assert "--example" in said
+
+
+def test_figures_are_those_of_simulate(tmp_path: Path) -> None:
+    """One cell against the same run by ``penstock simulate``."""
+    spec = written(tmp_path, SMALL)
+    penstock("sweep", spec, cwd=tmp_path).communicate(timeout=120)
+    ours = {(r["preset"], r["seed"]): r for r in results.read(tmp_path / "sweep.csv")}
+    arguments = ("synthetic:swe-like", "-n", "4", "-a", "poisson:0.5", "-s", "2", "--pool-tokens", "100000")
+    shown, _ = penstock("simulate", *arguments, "--json", cwd=tmp_path).communicate(timeout=120)
+    for run in json.loads(shown):
+        assert float(ours[run["preset"], "2"]["jct_mean_s"]) == pytest.approx(run["jct_mean_s"], rel=1e-5)
