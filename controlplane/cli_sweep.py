@@ -67,7 +67,8 @@ def sweep(
     current = {tuple(str(getattr(cell, key)) for key in results.KEYS) for cell in wanted}
     rows = [row for row in results.read(path) if tuple(row[key] for key in results.KEYS) in current]
     console = Console()
-    for shown in table.tables(rows, figure):
+    for title, shown in table.tables(rows, figure):
+        console.print(title, style="bold", highlight=False)
         console.print(shown)
     if lost := table.losses(rows):
         console.print("Where mars has the higher mean JCT:", highlight=False)

@@ -54,11 +54,11 @@ def groups(rows: Iterable[Row]) -> dict[tuple[str, str], dict[str, dict[float, l
     return found
 
 
-def tables(rows: Iterable[Row], figure: str = "jct_mean_s") -> Iterator[Table]:
-    """One for each workload on each hardware; the best preset of a load is bold and marked."""
+def tables(rows: Iterable[Row], figure: str = "jct_mean_s") -> Iterator[tuple[str, Table]]:
+    """A title and a table for each workload on each hardware; the best preset of a load is bold and marked."""
     for (workload, hardware), presets in groups(rows).items():
         rates = sorted({rate for by_rate in presets.values() for rate in by_rate})
-        table = Table(title=f"{SHOWN[figure]}: {workload} on {hardware}", title_justify="left", header_style="bold")
+        table = Table(header_style="bold")
         table.add_column("programs/s")
         for rate in rates:
             table.add_column(f"{rate:g}" if rate else "closed", justify="right", no_wrap=True)
@@ -66,7 +66,7 @@ def tables(rows: Iterable[Row], figure: str = "jct_mean_s") -> Iterator[Table]:
         for name, by_rate in presets.items():
             cells = [_cell(by_rate.get(rate, []), figure, name == best[rate]) for rate in rates]
             table.add_row(name, *cells)
-        yield table
+        yield f"{SHOWN[figure]}: {workload} on {hardware}", table
 
 
 def _cell(rows: Sequence[Row], figure: str, best: bool) -> str:

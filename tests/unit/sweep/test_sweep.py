@@ -221,7 +221,8 @@ def test_an_interval_by_hand() -> None:
 
 def test_a_table_marks_the_best_of_each_load() -> None:
     rows = rows_of(("fcfs", 1, 0.1, 50), ("mars", 1, 0.1, 40), ("fcfs", 1, 0.2, 80), ("mars", 1, 0.2, 90))
-    (shown,) = table.tables(rows)
+    ((title, shown),) = table.tables(rows)
+    assert title == "mean JCT (s): w on h"
     columns = [list(column.cells) for column in shown.columns]
     assert columns[0] == ["fcfs", "mars"]
     assert ["*" in str(text) for text in columns[1]] == [False, True]
@@ -275,7 +276,7 @@ def test_a_sweep_from_the_command_line_goes_on_where_it_was_interrupted(tmp_path
     assert second.returncode == 0, said
     assert f"8 runs, {there} of them in" in said.replace("\\n", " ")
     assert len(results.read(out)) == 8
-    assert "mean JCT (s): swe-like on h200-llama31-8b" in shown
+    assert "mean JCT (s): synthetic:swe-like on h200-llama31-8b" in shown
     third = penstock("sweep", spec, "--dry-run", cwd=tmp_path)
     assert "8 runs, 8 of them in" in third.communicate(timeout=60)[1]
 
