@@ -41,7 +41,7 @@ def traces(tmp_path: Path) -> Path:
         (["simulate", "{}/empty"], "the file is empty"),
         (["simulate", "{}/absent"], "absent: cannot read the trace"),
         (["simulate", "synthetic:nothing"], "built in: swe-bench"),
-        (["simulate", "{}/mixed", "--preset", "nothing"], "no preset 'nothing'; there are: fcfs, mars"),
+        (["simulate", "{}/mixed", "--preset", "nothing"], "no preset 'nothing'; there are: autellix"),
         (["simulate", "{}/mixed", "--profile", "nothing"], "built in: b200, h100, h200-llama31-8b, rtx3090"),
         (["simulate", "{}/mixed", "--arrival", "poisson:often"], 'expected "poisson:RATE"'),
         (["simulate", "{}/mixed", "--cpus", "-3"], "expected 0 < cpus"),
