@@ -59,5 +59,17 @@ def _plain(kind: str, policy: Any) -> dict[str, Any]:
 
 def _made(kind: str, values: dict[str, Any]) -> Any:
     cls = _KINDS[kind][values["policy"]]
-    given = {item.name: values[item.name] for item in fields(cls) if item.name in values}
-    return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+    defaults, given = cls(), {}
+    for item in fields(cls):
+        if item.name in values:
+            given[item.name] = _like(getattr(defaults, item.name), values[item.name], item.name)
+    return cls(**given)
+
+
+def _like(default: Any, value: Any, name: str) -> Any:
+    """The value, if it is of its default's type (a whole number may stand for any). Raises ``TypeError``."""
+    if isinstance(value, list) and isinstance(default, tuple):
+        return tuple(_like(default[0], each, name) for each in value)
+    if type(value) is type(default) or (type(value) is int and type(default) is float):
+        return value
+    raise TypeError(f"{name}: expected {type(default).__name__}, got {value!r}")

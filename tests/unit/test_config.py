@@ -98,7 +98,7 @@ admission = "aimd"                        | $.admission: expected a table, got '
 [admission]; window = 5                   | $.admission.window: unknown key
 [admission]; window_initial = 9999        | $.admission.window_initial: expected window_min
 [admission]; window_min = 5000            | $.admission.window_max: expected 5000 <=
-[admission]; policy = "aimed"             | $.admission.policy: no admission policy 'aimed'; there are: capacity, fixed, aimd
+[admission]; policy = "aimed"             | $.admission.policy: no admission policy 'aimed'; there are: capacity
 [admission]; policy = 1                   | $.admission.policy: no admission policy 1; there are:
 [admission]; policy = ["aimd"]            | $.admission.policy: no admission policy ['aimd']; there are:
 [admission.policy]; x = 1                 | $.admission.policy: no admission policy {'x': 1}; there are:

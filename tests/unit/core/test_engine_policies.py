@@ -68,6 +68,11 @@ def changed(kind: str, **values: Any) -> str:
     return json.dumps(data)
 
 
+def test_a_whole_number_may_stand_for_any() -> None:
+    priority = loads(changed("priority", window_s=30, shares=[0.25, 1])).priority
+    assert priority == Mlfq(window_s=30.0, shares=(0.25, 1.0))
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -95,6 +100,10 @@ def changed(kind: str, **values: Any) -> str:
         changed("priority", shares={"a": 1}),
         changed("priority", quota_chunks=float("nan")),
         changed("priority", promotions=10**400),
+        changed("priority", promotions=2.5),
+        changed("priority", promotions=True),
+        changed("memory", shrink="no"),
+        changed("memory", shrink=0),
     ],
     ids=lambda text: text[:60],
 )
