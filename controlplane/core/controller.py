@@ -29,6 +29,7 @@ from controlplane.core.silence import SilenceRules, sweep
 from controlplane.core.types import Pressure, QueuedProgram, Status, Tier, seconds
 from controlplane.core.unasked import leaving, may_leave_now
 
+_MOST_TAKEN_BACK = 256  # slots a tick, so that a long outage's end does not hold one up; the next follows at once
 # Events after which a slot, an order or a pin may be decided before the interval ends.
 _BOUNDARIES = (
     ev.TurnQueued,
@@ -275,16 +276,18 @@ class Controller:
 
     def _take_back(self, now_ns: int) -> set[str]:
         """Slots that nobody granted, at a turn's end. The roots that must go and cannot yet."""
-        going = set()
+        going, taken = set(), 0
         for root_id in leaving(self.ledger, self.state.window.limit):
-            if not may_leave_now(self.ledger, root_id):
+            if taken >= _MOST_TAKEN_BACK or not may_leave_now(self.ledger, root_id):
                 going.add(root_id)
                 continue
+            taken += 1
             pinned = self.ledger.programs[root_id].retained_until_ns > now_ns
             self.state.ledger.counts.taken_back += 1
             self._issue(cmd.Pause(program_id=root_id, reason="an open gate let it in above the window"), now_ns)
             if pinned:
                 self._issue(cmd.Release(program_id=root_id, reason="its slot was taken back"), now_ns)
+        self._urgent = self._urgent or taken >= _MOST_TAKEN_BACK
         return going
 
     def _let_in_active(self, going: Collection[str], now_ns: int) -> None:

@@ -46,6 +46,18 @@ def test_who_came_in_unasked_leaves_at_the_end_of_its_turn() -> None:
     assert d.counts.taken_back == 3
 
 
+def test_very_many_leave_in_several_ticks_that_follow_at_once() -> None:
+    d = overfull(unasked=600)
+    for number in range(600):
+        d.finish(f"open-{number}")
+    d.ask("new")
+    assert len(paused(d)) == 256
+    assert d.controller.next_deadline_ns() == 0
+    assert d.program("new").status is Status.WAITING
+    assert [len(paused(d)), len(paused(d)), len(paused(d))] == [256, 88, 0]
+    assert d.counts.taken_back == 600
+
+
 def test_a_granted_slot_is_never_taken_back() -> None:
     d = overfull()
     d.ask("new")
