@@ -219,11 +219,10 @@ def engine_double(
 
 def demo(
     trace: Annotated[str | None, typer.Option("--trace", help="As for `penstock simulate`.")] = None,
-    rate: Annotated[list[float], typer.Option("--rate", help="Live arrival rates, programs/s. Repeatable.")] = [
-        0.06,
-        0.1,
-        0.14,
-    ],
+    rate: Annotated[
+        list[float],
+        typer.Option("--rate", help="Live arrivals, programs/s. Repeatable. Default: around the onset."),
+    ] = [],
     programs: Annotated[int, typer.Option("--programs", "-n", min=1)] = 40,
     seed: Annotated[int, typer.Option("--seed", "-s")] = 1,
     time_scale: TimeScale = 60.0,

@@ -29,7 +29,7 @@ from controlplane.load.watch import StatusWatch
 from controlplane.output import progress_bar, save_runs
 from controlplane.report.page import ReportOptions, write_report
 from controlplane.report.tables import print_comparison
-from controlplane.runs import SimulateOptions, default_workload, load_workload, simulate_all
+from controlplane.runs import SYNTHETIC, SimulateOptions, default_workload, load_workload, simulate_all
 from controlplane.sim.profile import load_profile
 from controlplane.sim.simulate import EngineSpec
 from controlplane.sim.solo import IdealTimes
@@ -43,10 +43,15 @@ PROFILE = "h200-llama31-8b"
 # A third of an H200's KV pool and programs of moderate length: the engine saturates with a dozen programs, which a
 # small machine can drive.
 POOL_TOKENS = 256_000
-MAX_CONTEXT_TOKENS = 48_000
+MAX_CONTEXT_TOKENS = 48_000  # of a trace file's programs
 SHARED_PREFIX_TOKENS = 2000
 TOKENS_PER_WORD = 64
+LIVE_RATES = (0.06, 0.1, 0.14)
 SIMULATED_RATES = (0.04, 0.06, 0.08, 0.1, 0.14)
+# Without real traces: programs of twice that context, which saturate the engine earlier.
+FALLBACK = f"{SYNTHETIC}swe-like"
+FALLBACK_LIVE_RATES = (0.03, 0.05)
+FALLBACK_SIMULATED_RATES = (0.02, 0.03, 0.04, 0.05, 0.08)
 TOOLS = ToolOptions(cpu_ratio=0.3, storm=CpuStorm(start_s=150, end_s=220, factor=6))
 _NODE = "demo"
 _START_TIMEOUT_S = 20.0
@@ -64,16 +69,27 @@ class DemoOptions:
     out: Path
 
 
+def demo_workload() -> str:
+    """Real traces where they lie beside this checkout, else programs that saturate the demo's engine."""
+    found = default_workload()
+    return FALLBACK if found.startswith(SYNTHETIC) else found
+
+
 def run_demo(options: DemoOptions) -> list[RunResult]:
     """Run, print the tables, write the report. Raises ``ControlPlaneError`` for what the user can mend."""
     console = Console()
-    source = options.trace or default_workload()
+    source = options.trace or demo_workload()
+    made_up = source == FALLBACK
+    options = replace(options, rates=options.rates or (FALLBACK_LIVE_RATES if made_up else LIVE_RATES))
     trace = load_workload(
-        source, programs=options.programs, max_context_tokens=MAX_CONTEXT_TOKENS, seed=options.seed
+        source,
+        programs=options.programs,
+        max_context_tokens=0 if made_up else MAX_CONTEXT_TOKENS,
+        seed=options.seed,
     )
+    left_out = "" if made_up else f" (programs beyond {MAX_CONTEXT_TOKENS} tokens left out: {len(trace.rejected)})"
     console.print(
-        f"[bold]Workload[/bold] {trace.name}: {len(trace.programs)} programs, {trace.turns} turns "
-        f"(programs beyond {MAX_CONTEXT_TOKENS} tokens left out: {len(trace.rejected)})",
+        f"[bold]Workload[/bold] {trace.name}: {len(trace.programs)} programs, {trace.turns} turns{left_out}",
         highlight=False,
     )
     console.print(
@@ -88,7 +104,7 @@ def run_demo(options: DemoOptions) -> list[RunResult]:
     console.rule("live: NATS, daemon, engine double")
     print_comparison(live, console)
     console.rule("simulator: the same decision code in virtual time")
-    simulated = _simulated_runs(options, trace)
+    simulated = _simulated_runs(options, trace, FALLBACK_SIMULATED_RATES if made_up else SIMULATED_RATES)
     print_comparison(simulated, console)
     runs = [*live, *simulated]
     save_runs(runs, options.out)
@@ -104,11 +120,11 @@ def run_demo(options: DemoOptions) -> list[RunResult]:
     return runs
 
 
-def _simulated_runs(options: DemoOptions, trace: Trace) -> list[RunResult]:
+def _simulated_runs(options: DemoOptions, trace: Trace, rates: Sequence[float]) -> list[RunResult]:
     grid = SimulateOptions(
         trace=trace,
         presets=PRESETS,
-        arrivals=[Poisson(rate) for rate in SIMULATED_RATES],
+        arrivals=[Poisson(rate) for rate in rates],
         seeds=(options.seed,),
         profile=PROFILE,
         pool_tokens=POOL_TOKENS,
