@@ -72,9 +72,8 @@ def _machine(rows: Sequence[Row]) -> str:
     text += f"revisions: {revisions}"
     disturbed = sum(row.others_ratio > QUIET_RATIO for row in rows)
     models = sorted({row.cpu.rpartition(",")[0] for row in rows})
-    text += f"\nCAREFUL: runs on several machines: {'; '.join(name or 'not noted' for name in models)}" * (
-        len(models) > 1
-    )
+    if len(models) > 1:
+        text += f"\nCAREFUL: runs on several machines: {'; '.join(name or 'not noted' for name in models)}"
     text += f"\nCAREFUL: other work took more than {QUIET_RATIO:.0%} during {disturbed} runs" if disturbed else ""
     return text + (f"\nCAREFUL: runs of several versions of the code: {', '.join(mixed)}" if mixed else "")
 

@@ -12,11 +12,11 @@ over the tool's observed durations and 0.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from controlplane.core.commands import Command, Retain
+from controlplane.core.commands import Command
 from controlplane.core.errors import require
 from controlplane.core.facts import Facts
 from controlplane.core.policies import STATELESS, Stateless
-from controlplane.core.retention.ttl import beginning_to_act, choose_ttl, require_ttl_rules
+from controlplane.core.retention.ttl import choose_ttl, pins, require_ttl_rules
 from controlplane.core.types import Pressure, ProgramView, seconds
 
 
@@ -49,10 +49,8 @@ class Opportunistic:
         now_ns: int,
     ) -> tuple[Stateless, Sequence[Command]]:
         cost = min(1.0, max(0.0, pressure.kv_use_ratio / self.kv_high))
-        commands = []
-        for program in beginning_to_act(changed, now_ns):
-            ttl_ns, why = choose_ttl(program, facts, cost=cost, cold_start=self.cold_start)
-            if ttl_ns > 0:
-                ttl_ns = min(ttl_ns, seconds(self.ttl_max_s))
-                commands.append(Retain(program_id=program.program_id, ttl_ns=ttl_ns, reason=why))
-        return state, commands
+
+        def choose(program: ProgramView) -> tuple[int, str]:
+            return choose_ttl(program, facts, cost=cost, cold_start=self.cold_start)
+
+        return state, pins(changed, now_ns, seconds(self.ttl_max_s), choose)

@@ -7,7 +7,7 @@
 over 0 and the durations seen of the tool; P is their empirical distribution.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log
 
@@ -51,16 +51,12 @@ class Ttl:
         pressure: Pressure,
         now_ns: int,
     ) -> tuple[Stateless, Sequence[Command]]:
-        commands = []
-        for program in beginning_to_act(changed, now_ns):
+        def choose(program: ProgramView) -> tuple[int, str]:
             if self.learned:
-                ttl_ns, why = choose_ttl(program, facts, cost=1.0, cold_start=self.cold_start)
-            else:
-                ttl_ns, why = default_ttl_ns(benefit_cold_ns(program, facts), cost=1.0), "T_default"
-            if ttl_ns > 0:
-                ttl_ns = min(ttl_ns, seconds(self.ttl_max_s))
-                commands.append(Retain(program_id=program.program_id, ttl_ns=ttl_ns, reason=why))
-        return state, commands
+                return choose_ttl(program, facts, cost=1.0, cold_start=self.cold_start)
+            return default_ttl_ns(benefit_cold_ns(program, facts), cost=1.0), "T_default"
+
+        return state, pins(changed, now_ns, seconds(self.ttl_max_s), choose)
 
 
 def require_ttl_rules(cold_start: int, ttl_max_s: float) -> None:
@@ -77,6 +73,21 @@ def beginning_to_act(changed: Iterable[ProgramView], now_ns: int) -> Iterable[Pr
         if program.retained_until_ns > now_ns:
             continue  # decided at the start of this gap
         yield program
+
+
+def pins(
+    changed: Iterable[ProgramView],
+    now_ns: int,
+    longest_ns: int,
+    choose: Callable[[ProgramView], tuple[int, str]],
+) -> list[Command]:
+    """Pins for programs that begin to act, each for as long as ``choose`` says (ns; 0: not at all), and why."""
+    commands: list[Command] = []
+    for program in beginning_to_act(changed, now_ns):
+        ttl_ns, why = choose(program)
+        if ttl_ns > 0:
+            commands.append(Retain(program_id=program.program_id, ttl_ns=min(ttl_ns, longest_ns), reason=why))
+    return commands
 
 
 def choose_ttl(program: ProgramView, facts: Facts, *, cost: float, cold_start: int) -> tuple[int, str]:
