@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_scene import NODE, Bus
-from engine_server import ROOT, EngineServer
+from engine_scene import NODE, Bus, opened
+from engine_server import ROOT, EngineServer, serving
 from engine_versions import ENGINES
 from tiny_model import write_tiny_model
 
@@ -53,7 +53,7 @@ def stock_engine(
 ) -> Iterator[EngineServer]:
     """SGLang as it is."""
     server = EngineServer(tmp_path_factory.mktemp("stock"), environment=engine_env, model=tiny_model)
-    yield from _running(server)
+    yield from serving(server)
 
 
 @pytest.fixture(scope="session")
@@ -79,22 +79,10 @@ def plugin_engine(
             "PENSTOCK_GATE_OPEN_STEP_S": "0.2",
         },
     )
-    yield from _running(server)
-
-
-def _running(server: EngineServer) -> Iterator[EngineServer]:
-    try:
-        server.start().wait_ready()
-        yield server
-    finally:
-        server.kill()
+    yield from serving(server)
 
 
 @pytest.fixture
 def bus(nats_server: Any, engine_state_dir: Path, tmp_path: Path) -> Iterator[Bus]:
     """A nats-server and daemons of this test's own; the plugin hears of them when the test begins to play."""
-    made = Bus(nats_server, engine_state_dir, tmp_path)
-    try:
-        yield made
-    finally:
-        made.close()
+    yield from opened(Bus(nats_server, engine_state_dir, tmp_path))

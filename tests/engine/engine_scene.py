@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,24 @@ class Bus:
         endpoint_path(NODE, self._state_dir).unlink(missing_ok=True)
         for daemon in self._daemons:
             daemon.clean_up()
+
+
+def opened(bus: Bus) -> Iterator[Bus]:
+    """The bus, for as long as a fixture lives."""
+    try:
+        yield bus
+    finally:
+        bus.close()
+
+
+async def policies_told(engine: EngineServer, *marks: str) -> None:
+    """The engine runs policies with these marks in their text; it tells them when they change only."""
+
+    async def told() -> bool:
+        lines = [line for line in engine.log.splitlines() if "penstock: engine policies" in line]
+        return bool(lines) and all(mark in lines[-1] for mark in marks)
+
+    await eventually(told, what=f"engine policies with {' and '.join(marks)}", timeout_s=TIMEOUT_S)
 
 
 class Scene(EngineClient):

@@ -8,7 +8,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -135,6 +135,15 @@ class EngineServer:
 
     def _last_lines(self) -> str:
         return "\n".join(self.log.splitlines()[-40:])
+
+
+def serving(server: EngineServer) -> Iterator[EngineServer]:
+    """The server, started and ready, for as long as a fixture lives."""
+    try:
+        server.start().wait_ready()
+        yield server
+    finally:
+        server.kill()
 
 
 def _free_port() -> int:

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from engine_client import Reply
 from engine_load import first_turn
-from engine_scene import NODE, TIMEOUT_S, Bus, Scene, play
-from engine_server import EngineServer
-from support.daemon_process import eventually
+from engine_scene import NODE, Bus, Scene, opened, play, policies_told
+from engine_server import EngineServer, serving
 from tiny_model import words
 
 from controlplane.core.events import FirstToken, PoolSampled, TurnEnded
@@ -40,30 +39,17 @@ def chunk_engine(
         variables={"PENSTOCK_NODE": NODE, "PENSTOCK_STATE_DIR": str(chunk_state_dir)},
         arguments=("--chunked-prefill-size", str(CHUNK_TOKENS)),
     )
-    try:
-        server.start().wait_ready()
-        yield server
-    finally:
-        server.kill()
+    yield from serving(server)
 
 
 @pytest.fixture
 def chunk_bus(nats_server: Any, chunk_state_dir: Path, tmp_path: Path) -> Iterator[Bus]:
-    made = Bus(nats_server, chunk_state_dir, tmp_path)
-    try:
-        yield made
-    finally:
-        made.close()
+    yield from opened(Bus(nats_server, chunk_state_dir, tmp_path))
 
 
 async def in_force(engine: EngineServer) -> None:
     """The engine runs the policies of ``MARS_ENGINE``."""
-
-    async def told() -> bool:
-        lines = [line for line in engine.log.splitlines() if "penstock: engine policies" in line]
-        return bool(lines) and '"mlfq"' in lines[-1] and '"shrink":true' in lines[-1]
-
-    await eventually(told, what="engine policies", timeout_s=TIMEOUT_S)
+    await policies_told(engine, '"mlfq"', '"shrink":true')
 
 
 def test_every_turn_answers_what_it_answers_alone(chunk_engine: EngineServer, chunk_bus: Bus) -> None:

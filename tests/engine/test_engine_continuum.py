@@ -5,9 +5,8 @@ import asyncio
 import pytest
 from engine_client import Messages
 from engine_load import PROMPT_TOKENS, next_turn
-from engine_scene import TIMEOUT_S, Bus, Scene, play
+from engine_scene import Bus, Scene, play, policies_told
 from engine_server import EngineServer
-from support.daemon_process import eventually
 from tiny_model import words
 
 from controlplane.core.commands import Retain
@@ -21,12 +20,7 @@ BOTH = pytest.mark.parametrize("config", [STOCK, CONTINUUM], ids=["stock", "cont
 
 async def in_force(engine: EngineServer, config: str) -> None:
     name = '"ttl_first"' if config == CONTINUUM else '"fcfs"'
-
-    async def told() -> bool:
-        lines = [line for line in engine.log.splitlines() if "penstock: engine policies" in line]
-        return bool(lines) and name in lines[-1]
-
-    await eventually(told, what=f"engine policies with {name}", timeout_s=TIMEOUT_S)
+    await policies_told(engine, name)
 
 
 async def pinned(scene: Scene, program_id: str, seed: int, tokens: int = PROMPT_TOKENS) -> Messages:

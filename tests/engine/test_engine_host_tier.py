@@ -8,7 +8,7 @@ import pytest
 from engine_client import Messages, Reply
 from engine_load import PROMPT_TOKENS, fill, first_turn
 from engine_scene import NODE, TIMEOUT_S, Bus, Scene, play
-from engine_server import POOL_TOKENS, EngineServer
+from engine_server import POOL_TOKENS, EngineServer, serving
 from support.daemon_process import eventually
 from tiny_model import words
 
@@ -56,11 +56,7 @@ def host_engine(
         variables={"PENSTOCK_NODE": NODE, "PENSTOCK_STATE_DIR": str(host_state_dir)},
         arguments=(*_HOST_MEMORY, "--hicache-write-policy", write_policy),
     )
-    try:
-        server.start().wait_ready()
-        yield server
-    finally:
-        server.kill()
+    yield from serving(server)
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from engine_load import PROMPT_TOKENS, fill, first_turn, next_turn
-from engine_scene import NODE, Bus, Scene, play
-from engine_server import EngineServer
+from engine_scene import NODE, Bus, Scene, opened, play
+from engine_server import EngineServer, serving
 from engine_versions import on_every_version
 
 from controlplane.core.commands import Discard, Retain
@@ -33,20 +33,12 @@ def paged_engine(
         variables={"PENSTOCK_NODE": NODE, "PENSTOCK_STATE_DIR": str(folder)},
         arguments=("--page-size", str(PAGE_TOKENS)),
     )
-    try:
-        server.start().wait_ready()
-        yield server
-    finally:
-        server.kill()
+    yield from serving(server)
 
 
 @pytest.fixture
 def paged_bus(nats_server: Any, paged_engine: EngineServer, tmp_path: Path) -> Iterator[Bus]:
-    made = Bus(nats_server, paged_engine.log_path.parent, tmp_path)
-    try:
-        yield made
-    finally:
-        made.close()
+    yield from opened(Bus(nats_server, paged_engine.log_path.parent, tmp_path))
 
 
 @on_every_version

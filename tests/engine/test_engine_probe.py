@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from engine_client import EngineClient
 from engine_scene import NODE, talk
-from engine_server import EngineServer
+from engine_server import EngineServer, serving
 from support.daemon_process import eventually
 from tiny_model import words
 
@@ -29,11 +29,7 @@ def probe(engine_env: Path, tiny_model: Path, tmp_path: Path, nats_server: Any) 
             "PENSTOCK_NATS_URL": nats_server.url,
         },
     )
-    try:
-        server.start().wait_ready()
-        yield server
-    finally:
-        server.kill()
+    yield from serving(server)
 
 
 def test_a_probe_holds_nothing_and_its_health_page_tells_what_it_did(probe: EngineServer) -> None:

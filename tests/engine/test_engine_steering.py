@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from engine_client import Reply
 from engine_load import PROMPT_TOKENS, first_turn, next_turn
-from engine_scene import TIMEOUT_S, Bus, Scene, play
+from engine_scene import TIMEOUT_S, Bus, Scene, play, policies_told
 from engine_server import POOL_TOKENS, EngineServer
 from support.daemon_process import eventually
 from tiny_model import words
@@ -22,12 +22,7 @@ CO_SCHEDULER = STOCK + '[memory]\npolicy = "opportunistic"\n'
 async def in_force(engine: EngineServer, config: str) -> None:
     """The engine runs the policies of ``config``, one of the above; it tells only when they change."""
     name = {COORDINATOR: '"mlfq"', ALIGNED: '"shrink":false', CO_SCHEDULER: '"shrink":true'}.get(config, '"fcfs"')
-
-    async def told() -> bool:
-        lines = [line for line in engine.log.splitlines() if "penstock: engine policies" in line]
-        return bool(lines) and name in lines[-1]
-
-    await eventually(told, what=f"engine policies with {name}", timeout_s=TIMEOUT_S)
+    await policies_told(engine, name)
 
 
 async def holder(scene: Scene, program_id: str, prompt_tokens: int, output_tokens: int) -> "asyncio.Task[Reply]":
