@@ -28,6 +28,7 @@ class ViewDouble:
     """A double of ``EngineView`` without an engine: counters as cheap as the engine's own."""
 
     page_tokens = 1
+    has_host_tier = False
 
     def __init__(self, scheduler: Any) -> None:
         self.scheduler = scheduler
@@ -38,8 +39,11 @@ class ViewDouble:
     def blocks(self, tokens: int) -> int:
         return tokens
 
-    def key_of(self, request: Any) -> Any:
-        return request.rid
+    def available_tokens(self) -> int:
+        return self.pool().free
+
+    def late_key(self, request: Any) -> Any:
+        return (lambda: request.rid), len(request.origin_input_ids)
 
     def live_request_ids(self) -> set[str]:
         return {request.rid for request in self.scheduler.running_batch.reqs}
@@ -54,6 +58,7 @@ def request_double(number: int) -> Any:
         prefix_indices=[0] * (CONTEXT_TOKENS - 200),
         sampling_params=SimpleNamespace(max_new_tokens=512, custom_params={"program_id": f"p{number}"}),
         finished_reason=None,
+        extend_len=200,
         finished=lambda: True,
         routing_key=None,
     )
@@ -80,6 +85,7 @@ def mean_us(call: Callable[[], object], times: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="steps, and turns, that are measured")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     batch = SimpleNamespace(reqs=[request_double(i) for i in range(args.batch)])
@@ -109,9 +115,11 @@ def main() -> None:
         queued(nothing, scheduler, request)
         request.output_ids = [1]
     done(nothing, scheduler, batch)
-    step_us = mean_us(lambda: (begins(nothing), done(nothing, scheduler, batch)), ROUNDS)
-    fresh = iter([request_double(10_000 + i) for i in range(ROUNDS)])
-    turn_us = mean_us(lambda: turn(next(fresh)), ROUNDS)
+    step_us = mean_us(lambda: (begins(nothing), done(nothing, scheduler, batch)), args.rounds)
+    fresh = iter([request_double(10_000 + i) for i in range(args.rounds)])
+    turn_us = mean_us(lambda: turn(next(fresh)), args.rounds)
+    if side.guard.failures:
+        raise SystemExit(f"hooks failed, so that nothing was measured: {side.guard.failures}")
 
     decode_us = load_profile(PROFILE).decode_ps(args.batch, args.batch * CONTEXT_TOKENS) / 1e6
     result = {

@@ -1,7 +1,7 @@
 """The contexts that programs left in the radix tree: what can be pinned, discarded or evicted by name."""
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +11,16 @@ _MOST_PROGRAMS = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A program's last context: its radix key, and how many tokens that has."""
+    """A program's last context: what makes its radix key, and how many tokens that has."""
 
-    key: Any
+    make_key: Callable[[], Any]
     tokens: int
     used_ns: int
+
+    @property
+    def key(self) -> Any:
+        """Its radix key, made anew each time."""
+        return self.make_key()
 
 
 class Contexts:
@@ -26,9 +31,9 @@ class Contexts:
         self._parked: OrderedDict[str, None] = OrderedDict()
         self._arrived: OrderedDict[str, int] = OrderedDict()
 
-    def remember(self, program_id: str, key: Any, now_ns: int) -> None:
+    def remember(self, program_id: str, make_key: Callable[[], Any], tokens: int, now_ns: int) -> None:
         """A turn of the program ended and left its context in the tree."""
-        self._contexts[program_id] = Context(key, len(key), now_ns)
+        self._contexts[program_id] = Context(make_key, tokens, now_ns)
         self._contexts.move_to_end(program_id)
         if len(self._contexts) > _MOST_CONTEXTS:
             self._contexts.popitem(last=False)

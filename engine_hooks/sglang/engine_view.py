@@ -4,8 +4,9 @@
 handles. Everything here runs in the scheduler's thread.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil
+from functools import partial
 from typing import Any
 
 _UNNAMED = "request-"
@@ -65,18 +66,27 @@ class EngineView:
 
     def blocks(self, tokens: int) -> int:
         """Tokens in whole pages."""
-        return ceil(tokens / self.page_tokens)
+        return -(-tokens // self.page_tokens)
 
-    def key_of(self, request: Any) -> Any:
-        """The radix key of a request's prompt and output, cut to whole pages.
+    def available_tokens(self) -> int:
+        """What admission may count on: free tokens and evictable ones."""
+        return int(self.scheduler.token_to_kv_pool_allocator.available_size()) + int(self.tree.evictable_size())
 
-        The full key: matching a shorter one would split the leaf.
+    def late_key(self, request: Any) -> tuple[Callable[[], Any], int]:
+        """What makes the radix key of a request's prompt and output, cut to whole pages; and its length.
+
+        The full key: matching a shorter one would split the leaf. Made late, since few contexts are ever asked for,
+        and to copy a long prompt costs more than all else that is done at a turn's end.
         """
+        extra = {"cache_salt": request.cache_salt} if hasattr(request, "cache_salt") else {}
+        prompt, output = request.origin_input_ids, request.output_ids[:]
+        whole_pages = (len(prompt) + len(output)) // self.page_tokens * self.page_tokens
+        return partial(self._key, prompt, output, request.extra_key, extra), whole_pages
+
+    def _key(self, prompt: Any, output: Any, extra_key: str | None, extra: dict[str, Any]) -> Any:
         from sglang.srt.mem_cache.radix_cache import RadixKey
 
-        tokens = request.origin_input_ids + request.output_ids
-        extra = {"cache_salt": request.cache_salt} if hasattr(request, "cache_salt") else {}
-        return RadixKey(tokens, request.extra_key, **extra).page_aligned(self.tree.page_size)
+        return RadixKey(prompt + output, extra_key, **extra).page_aligned(self.tree.page_size)
 
     def match(self, key: Any) -> tuple[Any, int]:
         """The deepest node on the device that ``key`` leads to, and how many tokens lie on the way."""

@@ -72,16 +72,17 @@ class Probe:
         self._output = MovingAverage(value=256.0)
         self._sampled_ns = 0
 
-    def submitted(self, request: Any) -> None:
-        """The scheduler queued a request. One that was retracted is queued again and is known."""
+    def submitted(self, request: Any) -> str:
+        """The scheduler queued a request: its program. One that was retracted is queued again and is known."""
+        program_id = self.program_of(request)
         if request.rid in self._turns or request.rid.startswith(_HEALTH):
-            return
+            return program_id
         prompt_tokens = len(request.origin_input_ids)
         most_output = request.sampling_params.max_new_tokens or self._output.value
         parent_id = str(custom_params(request).get("penstock_parent") or "")
         turn = self._turns[request.rid] = Turn(
             turn_id=self._claim(turn_of(request), request.rid),
-            program_id=program_of(request),
+            program_id=program_id,
             parent_id=parent_id,
             submitted_ns=time.monotonic_ns(),
             prompt_tokens=prompt_tokens,
@@ -97,6 +98,12 @@ class Probe:
                 prompt_tokens=prompt_tokens,
             )
         )
+        return program_id
+
+    def program_of(self, request: Any) -> str:
+        """The request's program: remembered while its turn is followed, since to find it out costs more."""
+        turn = self._turns.get(request.rid)
+        return turn.program_id if turn is not None else program_of(request)
 
     def _claim(self, turn_id: str, rid: str) -> str:
         """The gate's turn for its first request; a batch, or several samples, bring more than one."""

@@ -100,8 +100,7 @@ class SchedulerSide:
 
     def request_queued(self, result: Any, kept: Any, scheduler: Any, request: Any, *args: Any) -> None:
         if self._probe is not None and self._steering is not None:
-            self._probe.submitted(request)
-            self._steering.arrived(request)
+            self._steering.arrived(self._probe.submitted(request))
 
     def prefill_planned(self, plan: Any, kept: Any, *args: Any) -> None:
         batch = getattr(plan, "batch_to_run", plan)
@@ -114,8 +113,9 @@ class SchedulerSide:
             program_id = self._probe.scheduled(request)
             if program_id:
                 self._pins.release(program_id)  # the running turn locks its context by itself
-        for request in batch.reqs:
-            self._steering.served(program_of(request), extended_tokens(request))
+        if self._steering.counts_service:
+            for request in batch.reqs:
+                self._steering.served(self._probe.program_of(request), extended_tokens(request))
 
     def _uncount_waiting_prefill(self, batch: Any) -> None:
         """Keep SGLang's count of chunks in flight right for a prefill that waits for room while others run.
@@ -139,19 +139,17 @@ class SchedulerSide:
         """What the release will change, read beforehand."""
         if self._view is None or not request.finished():
             return None
-        pool = self._view.pool()
-        return pool.free + pool.evictable, self._view.key_of(request)
+        return self._view.available_tokens(), *self._view.late_key(request)
 
     def released(self, result: Any, kept: Any, request: Any, *args: Any) -> None:
         if kept is None or self._probe is None or self._steering is None or self._view is None:
             return
-        available_before, key = kept
-        program_id = program_of(request)
-        self._contexts.remember(program_id, key, time.monotonic_ns())
+        available_before, make_key, tokens = kept
+        program_id = self._probe.program_of(request)
+        self._contexts.remember(program_id, make_key, tokens, time.monotonic_ns())
         self._steering.served(program_id, len(request.output_ids))
-        pool = self._view.pool()
         # What enters the tree is evictable from now on: to admission that is as good as free.
-        self._probe.ended(request, pool.free + pool.evictable - available_before)
+        self._probe.ended(request, self._view.available_tokens() - available_before)
 
     def step_begins(self, *args: Any) -> None:
         if self._probe is None or self._pins is None or self._steering is None or self._view is None:

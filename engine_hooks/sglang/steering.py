@@ -94,16 +94,21 @@ class Steering:
 
     # The queue
 
+    @property
+    def counts_service(self) -> bool:
+        """Whether anybody reads what ``served`` counts."""
+        return self._policies.priority.window_ns > 0
+
     def served(self, program_id: str, tokens: int) -> None:
         """The engine prefilled or decoded ``tokens`` for the program."""
         self._served.add(program_id, tokens, self._now_ns())
 
-    def arrived(self, request: Any) -> None:
-        """A request joins the engine's queue, perhaps to overtake: what found no room must be asked again.
+    def arrived(self, program_id: str) -> None:
+        """A request of the program joins the queue, perhaps to overtake: what found no room must be asked again.
 
         Once its first waiting request found no room, SGLang looks at no other until a running one ends.
         """
-        self._contexts.note_turn(self._program_of(request), self._now_ns())
+        self._contexts.note_turn(program_id, self._now_ns())
         if not isinstance(self._policies.priority, type(STOCK.priority)):
             self._view.scheduler.running_batch.batch_is_full = False
 

@@ -1,5 +1,7 @@
 """Doubles of what the plugin meets in SGLang's scheduler: requests, the scheduler itself, its view of the tree."""
 
+from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -59,8 +61,13 @@ class ViewDouble(EngineView):
         total = self.scheduler.max_total_num_tokens
         return PoolTokens(total=total, free=self.free_tokens, evictable=sum(self.cached.values()), protected=0)
 
-    def key_of(self, request: RequestDouble) -> Key:
-        return key_of(program_of(request), len(request.origin_input_ids) + len(request.output_ids))
+    def available_tokens(self) -> int:
+        pool = self.pool()
+        return pool.free + pool.evictable
+
+    def late_key(self, request: RequestDouble) -> tuple[Callable[[], Key], int]:
+        tokens = len(request.origin_input_ids) + len(request.output_ids)
+        return partial(key_of, program_of(request), tokens), tokens
 
     def lock(self, key: Key) -> Lock | None:
         return Lock(key[0], None, len(key)) if self.cached.get(key[0]) else None

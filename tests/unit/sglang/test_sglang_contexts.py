@@ -6,7 +6,7 @@ from engine_hooks.sglang.contexts import Contexts
 def known(*programs: str) -> Contexts:
     contexts = Contexts()
     for at_ns, name in enumerate(programs):
-        contexts.remember(name, name * 10, at_ns)
+        contexts.remember(name, str, 10, at_ns)
     return contexts
 
 
@@ -16,7 +16,7 @@ def names(contexts: Contexts) -> list[str]:
 
 def test_the_last_context_of_a_program_is_found() -> None:
     contexts = known("a", "b")
-    contexts.remember("a", "longer key", 7)
+    contexts.remember("a", lambda: "longer key", 10, 7)
     found = contexts.find("a")
     assert found is not None
     assert (found.key, found.tokens, found.used_ns) == ("longer key", 10, 7)
@@ -25,7 +25,7 @@ def test_the_last_context_of_a_program_is_found() -> None:
 
 def test_contexts_come_least_recently_used_first() -> None:
     contexts = known("a", "b", "c")
-    contexts.remember("a", "a", 9)
+    contexts.remember("a", str, 1, 9)
     assert names(contexts) == ["b", "c", "a"]
 
 
@@ -41,8 +41,8 @@ def test_what_is_gone_is_forgotten() -> None:
 
 def test_the_contexts_used_longest_ago_are_forgotten() -> None:
     contexts = known(*(str(number) for number in range(4096)))
-    contexts.remember("0", "0", 5000)
-    contexts.remember("one more", "key", 5001)
+    contexts.remember("0", str, 1, 5000)
+    contexts.remember("one more", str, 3, 5001)
     assert len(names(contexts)) == 4096
     assert contexts.find("1") is None
     assert contexts.find("0") is not None
@@ -65,7 +65,7 @@ def test_a_reset_of_the_tree_lets_nobody_in() -> None:
     contexts = known("a")
     contexts.park("a", True)
     contexts.forget_all()
-    contexts.remember("a", "key", 1)
+    contexts.remember("a", str, 3, 1)
     assert contexts.is_parked("a")
 
 

@@ -76,7 +76,7 @@ class Scene:
         self.now_ns = 0
         self.answers: list[tuple[str, str]] = []  # program and problem
         for name in ("a", "b", "c"):
-            self.contexts.remember(name, name.upper(), 0)
+            self.contexts.remember(name, name.upper, len(name), 0)
         host: Any = self.host
         pins: Any = self.pins
         self.moves = Moves(

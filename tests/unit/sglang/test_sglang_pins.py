@@ -1,6 +1,7 @@
 """Pins, over a double of the engine's radix tree."""
 
 import time
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,7 +50,7 @@ def pins(budget_ratio: float = 0.5, **contexts: int) -> tuple[Pins, ViewDouble]:
     view: Any = ViewDouble(**contexts)
     known = view.known
     for key in contexts:
-        known.remember(key, key, 0)
+        known.remember(key, partial(str, key), len(key), 0)
     return Pins(view, known, budget_ratio), view
 
 

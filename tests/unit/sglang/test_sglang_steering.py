@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -76,7 +77,7 @@ class Scene:
 
     def cache(self, program: str, tokens: int) -> None:
         """A turn of the program left a context of so many tokens."""
-        self.contexts.remember(program, key_of(program, tokens), self.now_ns)
+        self.contexts.remember(program, partial(key_of, program, tokens), tokens, self.now_ns)
         self.view.cached[program] = tokens
 
     def order(
@@ -438,7 +439,7 @@ def test_programs_go_by_their_first_turn_and_pinned_ones_before_that() -> None:
     scene = Scene(CONTINUUM)
     for at_ns, program in enumerate(("first", "second", "third", "first"), start=1):
         scene.now_ns = at_ns
-        scene.steering.arrived(RequestDouble(f"turn {at_ns}", program=program))
+        scene.steering.arrived(program)
     queue = [RequestDouble(program) for program in ("third", "second", "first")]
     assert scene.order(list(queue)) == ["first", "second", "third"]
     scene.pinned = {"third"}
