@@ -27,6 +27,13 @@ MaxContext = Annotated[
 ScaleTokens = Annotated[float, typer.Option(help="Factor on prompt tokens, printed with the result.")]
 ScaleOutputs = Annotated[float, typer.Option(help="Factor on output tokens.")]
 ScaleTools = Annotated[float, typer.Option(help="Factor on tool times.")]
+Tiers = Annotated[
+    list[str],
+    typer.Option(
+        "--tier",
+        help="KV memory below the device: NAME:TOKENS:GB_PER_S, as dram:2000000:50. Repeatable, fastest first.",
+    ),
+]
 SharedPrefix = Annotated[int, typer.Option(min=0, help="Leading tokens that all programs share (system prompt).")]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the runs (JSON) and report.html.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print summaries as JSON.")]
@@ -46,6 +53,7 @@ def simulate(
     ] = "h200-llama31-8b",
     pool_tokens: Annotated[int, typer.Option(min=0, help="KV pool; 0: the profile's.")] = 0,
     chunk_tokens: Annotated[int, typer.Option(min=1, help="Chunked prefill: tokens of a step at most.")] = 8192,
+    tier: Tiers = [],
     programs: Programs = 0,
     max_context: MaxContext = 0,
     scale_tokens: ScaleTokens = 1.0,
@@ -81,6 +89,7 @@ def simulate(
         profile=profile,
         pool_tokens=pool_tokens,
         chunk_tokens=chunk_tokens,
+        tiers=tier,
         programs=programs,
         shared_prefix_tokens=shared_prefix,
         cpus=cpus,
@@ -185,6 +194,7 @@ def engine_double(
     profile: Annotated[str, typer.Option(help="Hardware profile, by name or file.")] = "h200-llama31-8b",
     pool_tokens: Annotated[int | None, typer.Option(help="KV pool; default: the profile's.")] = None,
     context_tokens: Annotated[int | None, typer.Option(help="Longest context; default: the pool.")] = None,
+    tier: Tiers = [],
     time_scale: TimeScale = 1.0,
     tokens_per_word: Annotated[int, typer.Option(min=1, help="Tokens that one word stands for.")] = 1,
     node: Node = "local",
@@ -198,6 +208,7 @@ def engine_double(
     """
     from controlplane.double.options import DoubleOptions
     from controlplane.double.server import serve
+    from controlplane.sim.lower_tiers import parse_tier
     from controlplane.wire.endpoint import resolve_url
 
     bus = None if no_bus else resolve_url(nats, node, state_dir)
@@ -210,6 +221,7 @@ def engine_double(
             profile=profile,
             pool_tokens=pool_tokens,
             context_tokens=context_tokens,
+            tiers=tuple(map(parse_tier, tier)),
             time_scale=time_scale,
             tokens_per_word=tokens_per_word,
             on_ready=lambda url: typer.echo(f"engine double listens on {url}", err=True),

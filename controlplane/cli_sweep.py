@@ -20,6 +20,7 @@ programs = 100
 
 [[hardware]]
 profile = "h200-llama31-8b"    # or h100, b200, rtx3090, or a file
+# tiers = ["dram:2000000:50"] (KV memory below the device: name, tokens, GB/s),
 # pool_tokens, chunk_tokens, rate_factor (on every open rate), name
 """
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from controlplane.config import Config, parse, show
 from controlplane.core.errors import ConfigError
 from controlplane.core.presets import preset
+from controlplane.sim.lower_tiers import parse_tier
 from controlplane.sim.profile import load_profile
 from controlplane.sim.simulate import EngineSpec, SimSpec, simulate
 from controlplane.sim.solo import IdealTimes
@@ -73,6 +74,7 @@ class SimulateOptions:
     profile: str = "h200-llama31-8b"
     pool_tokens: int = 0
     chunk_tokens: int = 8192
+    tiers: Sequence[str] = ()
     programs: int = 0
     shared_prefix_tokens: int = 2000
     cpus: float = 8.0
@@ -86,7 +88,10 @@ def simulate_all(
 ) -> list[RunResult]:
     """Run the grid in order. ``progress`` is told the run's label, programs ended and programs in all."""
     engine = EngineSpec(
-        profile=load_profile(options.profile), pool_tokens=options.pool_tokens, chunk_tokens=options.chunk_tokens
+        profile=load_profile(options.profile),
+        pool_tokens=options.pool_tokens,
+        chunk_tokens=options.chunk_tokens,
+        tiers=tuple(map(parse_tier, options.tiers)),
     )
     ideal = IdealTimes(lambda: engine.build(preset("fcfs")))
     runs = []

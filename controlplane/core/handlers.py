@@ -8,6 +8,7 @@ from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Any
 
 from controlplane.core import events as ev
+from controlplane.core import idleness
 from controlplane.core.errors import RemoteEventError
 from controlplane.core.lifecycle import Trigger
 from controlplane.core.records import Held, Running, ToolCall, tool_key
@@ -45,6 +46,7 @@ def turn_queued(ledger: "Ledger", event: ev.TurnQueued, now_ns: int) -> None:
     if program.status is Status.ACTIVE:
         _close_gap(ledger, program, now_ns)  # from here on it is us who are waited for
     program.may_end = False
+    idleness.held(program, now_ns)
     blocks = _estimate_blocks(ledger, program, event)
     held = Held(program_id=event.program_id, publisher=event.publisher, blocks=blocks)
     ledger.hold(event.turn_id, held, root, now_ns)
@@ -81,6 +83,8 @@ def turn_submitted(ledger: "Ledger", event: ev.TurnSubmitted, now_ns: int) -> No
     state.running[turn_id] = Running(program_id=event.program_id, publisher=event.publisher)
     state.engine_idle_since_ns = 0
     _close_gap(ledger, program, now_ns)
+    if not program.open_turns:
+        idleness.reasons(program, now_ns)
     program.open_turns += 1
     program.retained_until_ns = 0  # the running turn holds the context by itself
     program.may_end = False
@@ -192,6 +196,8 @@ def _asks_for(ledger: "Ledger", program: Program, tool: str, tool_calls: int) ->
 def turn_left(ledger: "Ledger", program: Program, now_ns: int) -> None:
     """An open turn is over, whatever became of it."""
     program.open_turns -= 1
+    if not program.open_turns:
+        idleness.acts(program, now_ns)
     if not ledger.state.running:
         ledger.state.engine_idle_since_ns = now_ns
     ledger.note_idle(program, now_ns)

@@ -80,16 +80,7 @@ class Ledger:
 
     def queued(self) -> list[QueuedProgram]:
         """The root programs that wait for a slot, in the order in which they began to."""
-        programs = self.programs
-        return [
-            QueuedProgram(
-                program_id=name,
-                blocks=programs[name].queued_blocks,
-                arrived_at_ns=programs[name].arrived_at_ns,
-                queued_at_ns=programs[name].queued_at_ns,
-            )
-            for name in self.queue
-        ]
+        return [QueuedProgram.of(self.programs[name]) for name in self.queue]
 
     def children_of(self, root_id: str) -> Iterable[str]:
         """The names of the root's children, and of theirs."""

@@ -125,6 +125,7 @@ class QueuedCall:
     served_tokens: int = 0  # to its program, in the running quota window
     retracted: bool = False
     pinned: bool = False  # its program's context is
+    label: str = ""  # its program's: ``busy``, ``idle``, ``inactive``, or none
 
 
 class PriorityPolicy(Protocol[S]):
@@ -170,6 +171,7 @@ class Resident:
     blocks: int
     last_used_ns: int
     level: int = 0  # of the priority policy
+    label: str = ""  # ``busy``, ``idle``, ``inactive``, or none
     parked: bool = False  # its program ended or was paused: nobody waits for it
 
 
@@ -184,6 +186,8 @@ class ResidentView(Protocol):
     def last_used_ns(self) -> int: ...
     @property
     def level(self) -> int: ...
+    @property
+    def label(self) -> str: ...
     @property
     def parked(self) -> bool: ...
 
@@ -226,6 +230,12 @@ class MemoryPolicy(Protocol[S]):
         """Whose pins go for a call that finds no room, though all that may be evicted was: names from ``pins``.
 
         ``stuck``: nothing runs and nothing else can begin, so that only an answer helps.
+        """
+
+    def host_rank(self, label: str) -> int:
+        """In which order copies in host memory make room, by their program's label: the lowest goes first.
+
+        Copies of one rank go least recently used first.
         """
 
     def initial(self) -> S: ...

@@ -11,7 +11,9 @@ from controlplane.core.errors import UnknownPolicy
 from controlplane.core.memory import MEMORY
 from controlplane.core.memory.lru import Lru
 from controlplane.core.memory.opportunistic import Opportunistic as CoScheduler
+from controlplane.core.memory.typed import Typed as TypedEviction
 from controlplane.core.packing import PACKING
+from controlplane.core.packing.by_tier import ByTier
 from controlplane.core.packing.fcfs import Fcfs
 from controlplane.core.packing.pressure_aware import PressureAware
 from controlplane.core.packing.shortest import Shortest
@@ -30,10 +32,12 @@ from controlplane.core.priority.fcfs import Fcfs as RequestFcfs
 from controlplane.core.priority.mlfq import Mlfq
 from controlplane.core.priority.plas import Plas
 from controlplane.core.priority.ttl_first import TtlFirst
+from controlplane.core.priority.typed import Typed
 from controlplane.core.retention import RETENTION
 from controlplane.core.retention.least_waste import LeastWaste
 from controlplane.core.retention.never import Never
 from controlplane.core.retention.opportunistic import Opportunistic
+from controlplane.core.retention.tiers import Tiers
 from controlplane.core.retention.ttl import Ttl
 from controlplane.core.retention.watermarks import Watermarks
 
@@ -128,6 +132,16 @@ _ALL = (
         priority=RequestFcfs(),
         placement=Single(),
         memory=Lru(),
+    ),
+    Preset(
+        name="mori",
+        summary="MORI: the busiest programs on the device, idle ones in host memory, by windowed idleness",
+        admission=Capacity(interval_s=0.0),
+        packing=ByTier(),
+        retention=Tiers(),
+        priority=Typed(),
+        placement=Single(),
+        memory=TypedEviction(),
     ),
     _MARS,
     replace(

@@ -72,6 +72,8 @@ class Program:
     kv_blocks: int = 0  # what it is charged with while it holds a slot
     kv_tier: Tier = Tier.NONE
     service_ns: int = 0  # accumulated time in the engine
+    cycles: tuple[int, ...] = ()  # its last times of reasoning and acting: see ``idleness``
+    phase_since_ns: int = 0  # since when it reasons (a turn is open) or acts; 0: it is held, or unknown
     tool: str = ""
     tool_started_at_ns: int = 0
     retained_until_ns: int = 0
@@ -99,6 +101,14 @@ class ProgramView(Protocol):
     def arrived_at_ns(self) -> int: ...
     @property
     def turn_index(self) -> int: ...
+    @property
+    def queued_turns(self) -> int: ...
+    @property
+    def queued_blocks(self) -> int: ...
+    @property
+    def cycles(self) -> tuple[int, ...]: ...
+    @property
+    def phase_since_ns(self) -> int: ...
     @property
     def open_turns(self) -> int: ...
     @property
@@ -131,6 +141,26 @@ class QueuedProgram:
     blocks: int  # EstimateBlocks of its held turns, its children's included
     arrived_at_ns: int
     queued_at_ns: int
+    turn_index: int = 0  # turns ended; 0: it is new
+    kv_tier: Tier = Tier.NONE
+    cycles: tuple[int, ...] = ()
+    phase_since_ns: int = 0
+    open_turns: int = 0
+
+    @classmethod
+    def of(cls, program: Program) -> "QueuedProgram":
+        """The record's figures as they are now."""
+        return cls(
+            program_id=program.program_id,
+            blocks=program.queued_blocks,
+            arrived_at_ns=program.arrived_at_ns,
+            queued_at_ns=program.queued_at_ns,
+            turn_index=program.turn_index,
+            kv_tier=program.kv_tier,
+            cycles=program.cycles,
+            phase_since_ns=program.phase_since_ns,
+            open_turns=program.open_turns,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,13 +10,8 @@ from collections.abc import Callable
 from controlplane.core.commands import (
     Admit,
     Command,
-    Demote,
-    Discard,
     Pause,
-    Release,
     Restore,
-    Retain,
-    SetPriority,
 )
 from controlplane.core.engine_policies import STOCK, loads
 from controlplane.core.errors import RemoteEventError
@@ -32,6 +27,7 @@ from controlplane.core.types import seconds
 from controlplane.gate import Gate, GateLink
 from controlplane.gate.alarm import Alarm
 from controlplane.gate.authority import HeartbeatLike
+from controlplane.sim.engine_commands import obey
 from controlplane.sim.engine_model import Call, EngineModel
 from controlplane.wire.heartbeat import Heartbeat
 
@@ -143,6 +139,8 @@ class Driver:
         """A command or a heartbeat from the daemon."""
         if isinstance(item, Admit | Restore | Pause):
             self.engine.park(item.program_id, isinstance(item, Pause), self._now_ns())
+            if not isinstance(item, Pause):
+                self.engine.label(item.program_id, "", self._now_ns())
         elif isinstance(item, Heartbeat):
             self._policies_until_ns = received_ns + max(item.lease_ttl_ns, self.gate.limits.wall_second_ns)
             self._use(item.engine_policies)
@@ -183,22 +181,7 @@ class Driver:
     def _obey(self, command: Command) -> str:
         """Obey, or say why not."""
         now_ns = self._now_ns()
-        problem = ""
-        match command:
-            case Retain():
-                if not self.engine.retain(command.program_id, now_ns + command.ttl_ns, now_ns):
-                    problem = "nothing of it is cached, or it is in use"
-            case Release():
-                self.engine.release(command.program_id, now_ns)
-            case Demote():
-                self.engine.release(command.program_id, now_ns)
-                problem = "not supported by the engine double, which has no host memory: unpinned only"
-            case Discard():
-                self.engine.discard(command.program_id, now_ns)
-            case SetPriority():
-                self.engine.set_priority(command.program_id, command.priority, now_ns)
-            case _:
-                problem = "not supported by the engine double"
+        problem = obey(self.engine, command, now_ns)
         self._look()
         return problem
 

@@ -7,6 +7,7 @@ from typing import Any
 from controlplane.core.errors import require
 from controlplane.core.policies import MemoryPolicy, PriorityPolicy
 from controlplane.gate import GateLimits
+from controlplane.sim.lower_tiers import TierSpec
 
 MODEL_NAME = "penstock-engine-double"
 
@@ -36,6 +37,7 @@ class DoubleOptions:
     block_tokens: int = 16
     chunk_tokens: int = 8192
     max_running: int = 256
+    tiers: tuple[TierSpec, ...] = ()  # KV memory below the device, the fastest first
     memory: MemoryPolicy[Any] | None = None
     priority: PriorityPolicy[Any] | None = None
     time_scale: float = 1.0

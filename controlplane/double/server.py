@@ -164,6 +164,7 @@ def _engine(options: DoubleOptions) -> EngineModel:
         max_context_tokens=options.context_tokens,
         memory=options.memory,
         priority=options.priority,
+        tiers=options.tiers,
     )
 
 

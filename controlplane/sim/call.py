@@ -49,6 +49,8 @@ class Progress:
     service_ns: int = 0  # up to the last retraction
     produced_tokens: int = 0  # up to the last retraction
     cached_tokens: int = 0  # found at the first start
+    loaded_blocks: int = 0  # from below the device, by the next chunk
+    load_ps: int = 0  # what that takes
     node: Node | None = None
     prefix_missing_blocks: int = 0  # of the shared prefix, that it computes itself
     context_blocks: int = 0  # found of the program's own context

@@ -8,6 +8,7 @@ where a memory policy chooses victims by level and size (``Opportunistic.aligned
 are taken from victims chosen once, by levels at one time, and not anew for each step.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from controlplane.core.engine_policies import EnginePolicies
@@ -16,10 +17,11 @@ from controlplane.core.events import Event, PoolSampled
 from controlplane.core.memory.lru import Lru
 from controlplane.core.policies import EngineShape, MemoryPolicy, PriorityPolicy
 from controlplane.core.priority.fcfs import Fcfs
-from controlplane.sim import turn_events
+from controlplane.sim import reload, turn_events
 from controlplane.sim.call import Call, ContextTooLong, Progress
 from controlplane.sim.hardware import Profile
 from controlplane.sim.kv_pool import KvPool
+from controlplane.sim.lower_tiers import TierSpec, build_tiers
 from controlplane.sim.publisher import Publisher
 from controlplane.sim.scheduler import Scheduler
 from controlplane.sim.space_time import SpaceTime, held_now
@@ -48,11 +50,12 @@ class EngineModel:
         priority: PriorityPolicy[Any] | None = None,
         publisher: Publisher | None = None,
         max_jump_steps: int = 1 << 40,
+        tiers: Sequence[TierSpec] = (),
     ) -> None:
         """Events carry ``publisher``'s name and next sequence number, if one is given.
 
         ``max_jump_steps`` bounds how many decode steps are computed at once; results do not depend on it but for
-        what the module says of eviction.
+        what the module says of eviction. ``tiers`` lie below the device, the fastest first.
         """
         require("pool_blocks", pool_blocks, low=1, high=float("inf"))
         require("block_tokens", block_tokens, low=1, high=65_536)
@@ -65,6 +68,8 @@ class EngineModel:
         shape = EngineShape(pool_blocks=pool_blocks, block_tokens=block_tokens, chunk_tokens=chunk_tokens)
         self._pool = KvPool(shape, memory if memory is not None else Lru())
         self.cache = self._pool.cache
+        if tiers:
+            self.cache.below = build_tiers(tiers, profile, block_tokens, self._pool.host_rank)
         self._scheduler = Scheduler(
             profile,
             self._pool,
@@ -149,10 +154,23 @@ class EngineModel:
     def discard(self, program_id: str, now_ns: int | None = None) -> int:
         """Free a program's idle context, pinned or not. Returns the blocks freed."""
         now_ns = self._catch_up(now_ns)
-        freed_blocks = self.cache.evict(program_id, self.cache.total_blocks)
+        freed_blocks = self.cache.discard(program_id)
         if freed_blocks:
             self._more_room(now_ns)
         return freed_blocks
+
+    def demote(self, program_id: str, now_ns: int | None = None) -> bool:
+        """Move a program's idle context, pinned or not, below the device. False: nothing of it could be moved."""
+        now_ns = self._catch_up(now_ns)
+        if self.cache.evict(program_id, self.cache.total_blocks):
+            self._more_room(now_ns)
+        below = self.cache.below
+        return below is not None and below.holds(program_id) and self.cache.find(program_id) is None
+
+    def label(self, program_id: str, label: str, now_ns: int | None = None) -> None:
+        """Set a program's typed label, by which policies evict and order; an empty one takes it back."""
+        self._catch_up(now_ns)
+        self._scheduler.label(program_id, label)
 
     def set_priority(self, program_id: str, priority: int, now_ns: int | None = None) -> None:
         """Rank a program's calls, waiting ones included: lower runs first."""
@@ -184,22 +202,10 @@ class EngineModel:
     def pool_sample(self, now_ns: int) -> PoolSampled:
         """The allocator's state."""
         now_ns = self._catch_up(now_ns)
-        cache, scheduler = self.cache, self._scheduler
+        scheduler = self._scheduler
         if scheduler.expire_pins(now_ns):  # else a pin would end with whichever step begins next
             self._more_room(now_ns)
-        return PoolSampled(
-            publisher=self._publisher.name,
-            sequence=self._publisher.next(),
-            at_ns=now_ns,
-            total_blocks=cache.total_blocks,
-            free_blocks=cache.free_blocks,
-            evictable_blocks=cache.evictable_blocks,
-            retained_blocks=cache.pinned_blocks,
-            block_tokens=self.block_tokens,
-            turns_running=len(scheduler.turns) - len(scheduler.waiting),
-            turns_waiting=len(scheduler.waiting),
-            retractions=scheduler.retractions,
-        )
+        return turn_events.pool_sampled(self._publisher, scheduler, self.block_tokens, now_ns)
 
     def pins(self) -> dict[str, int]:
         """Pinned programs, and when each pin ends."""
@@ -327,10 +333,12 @@ class EngineModel:
         if plan:
             self._prefilling = plan
             self._jump_steps = 0
-            duration_ns = self._profile.step_overhead_ns
+            compute_ns = load_ps = 0
             for turn, tokens in plan:
-                duration_ns += self._profile.prefill_ns(turn.kv_tokens, tokens)
-            self._end_ps = self._start_ps + duration_ns * _PS
+                compute_ns += self._profile.prefill_ns(turn.kv_tokens, tokens)
+                load_ps += reload.transfer_ps(turn, self._pool)
+            # Loads run layer by layer beside the computation, as HiCache's do.
+            self._end_ps = self._start_ps + self._profile.step_overhead_ns * _PS + max(compute_ns * _PS, load_ps)
         else:
             self._jump_steps = self._plan_jump()
             self._taken_steps = 0

@@ -14,6 +14,7 @@ class KvPool:
         self.cache = PrefixCache(engine.pool_blocks)
         self.level: Level = lambda key, blocks: 0
         self.parked: Container[str] = ()
+        self.labels: dict[str, str] = {}
         self._floor_blocks = engine.floor_blocks
         self.use(policy)
 
@@ -31,7 +32,11 @@ class KvPool:
 
     def spare_blocks(self) -> int:
         """Free, or held for programs that nobody waits for."""
-        parked = (resident.blocks for resident in self.cache.candidates(self.parked, self.level) if resident.parked)
+        parked = (
+            resident.blocks
+            for resident in self.cache.candidates(self.parked, self.labels, self.level)
+            if resident.parked
+        )
         return self.cache.free_blocks + sum(parked)
 
     def take_chunk(self, blocks: int, now_ns: int) -> int:
@@ -57,7 +62,7 @@ class KvPool:
         cache.free_blocks -= blocks
 
     def _fit(self, blocks: int, shortfall: int, least_blocks: int, now_ns: int) -> int:
-        candidates = self.cache.candidates(self.parked, self.level)
+        candidates = self.cache.candidates(self.parked, self.labels, self.level)
         self._state, fit = self._policy.fit(self._state, blocks, shortfall, least_blocks, candidates, now_ns)
         for key, victim_blocks in fit.victims:
             self.cache.evict(key, victim_blocks)
@@ -79,8 +84,12 @@ class KvPool:
             return False
         names = self._policy.unpin(self.cache.pinned(), shortfall_blocks, stuck)
         for name in names:
-            self.cache.unpin(name)
+            self.cache.ttl_misses += self.cache.unpin(name)
         return bool(names)
+
+    def host_rank(self, program_id: str) -> int:
+        """In which order copies below the device make room."""
+        return self._policy.host_rank(self.labels.get(program_id, ""))
 
     def give(self, blocks: int) -> None:
         """Return a running turn's blocks."""

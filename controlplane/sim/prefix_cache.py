@@ -8,11 +8,12 @@ Where this is simpler than SGLang's radix tree: a program has one cached context
 from it (a compacted history) frees the part that no longer matches instead of leaving it to age.
 """
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from controlplane.core.policies import Pinned, ResidentView
+from controlplane.sim.lower_tiers import LowerTiers
 
 Level = Callable[[str, int], int]
 
@@ -42,13 +43,14 @@ class Node:
 class _Idle:
     """A node as a memory policy sees it. Levels are worked out when asked for: most never are."""
 
-    __slots__ = ("_level", "_node", "blocks", "last_used_ns", "parked", "program_id")
+    __slots__ = ("_level", "_node", "blocks", "label", "last_used_ns", "parked", "program_id")
 
-    def __init__(self, node: Node, parked: bool, level: Level) -> None:
+    def __init__(self, node: Node, parked: bool, label: str, level: Level) -> None:
         self.program_id = node.key
         self.blocks = node.blocks
         self.last_used_ns = node.last_used_ns
         self.parked = parked
+        self.label = label
         self._node = node
         self._level = level
 
@@ -69,6 +71,8 @@ class PrefixCache:
         self._idle: dict[str, Node] = {}  # in order of last use
         self._pins: list[tuple[int, str]] = []  # heap of expiry times; stale entries are skipped
         self._overdue: dict[str, None] = {}  # pins past their time that hold while their program waits
+        self.below: LowerTiers | None = None
+        self.ttl_misses = 0  # pins that memory pressure ended before their time (AgentServeSim §3.5)
 
     def find(self, program_id: str) -> Node | None:
         """The program's node, if it has one."""
@@ -95,7 +99,7 @@ class PrefixCache:
         if node is not None and (node.base_blocks, _parent_key(node)) != (base_blocks, prefix_key):
             if node.refs:
                 return None
-            self.evict(program_id, node.blocks)
+            self.discard(program_id)
             node = None
         if node is None:
             node = self._nodes[program_id] = Node(program_id, None, base_blocks)
@@ -146,24 +150,39 @@ class PrefixCache:
 
     # -- eviction -------------------------------------------------------------------------------------------
 
-    def candidates(self, parked: Container[str], level: Level) -> Iterator[ResidentView]:
+    def candidates(self, parked: Container[str], labels: Mapping[str, str], level: Level) -> Iterator[ResidentView]:
         """Idle nodes that are not pinned, least recently used first.
 
         ``parked`` are the programs that nobody waits for; ``level(key, blocks)`` tells a program's.
         """
         for node in self._idle.values():
             if not node.pinned_until_ns:
-                yield _Idle(node, node.key in parked, level)
+                yield _Idle(node, node.key in parked, labels.get(node.key, ""), level)
 
     def evict(self, key: str, blocks: int) -> int:
-        """Free up to ``blocks`` from the tail of an idle node, pinned or not. Returns how many."""
+        """Free up to ``blocks`` from the tail of an idle node, pinned or not. Returns how many.
+
+        A copy goes to the tiers below, if there are any.
+        """
         node = self._idle.get(key)
         if node is None:
             return 0
+        if self.below is not None and not key.startswith(_PREFIX_KEY):
+            self.below.keep(key, node.blocks)
+        return self._evict(node, blocks)
+
+    def discard(self, program_id: str) -> int:
+        """Free a program's idle node, and its copies below. Returns the blocks freed here."""
+        if self.below is not None:
+            self.below.cut(program_id, 0)
+        node = self._idle.get(program_id)
+        return 0 if node is None else self._evict(node, node.blocks)
+
+    def _evict(self, node: Node, blocks: int) -> int:
         blocks = min(blocks, node.blocks)
         self._drop_tail(node, blocks)
         if node.blocks == 0:
-            del self._idle[key]
+            del self._idle[node.key]
             node.pinned_until_ns = 0
             self._forget(node, node.last_used_ns)
         return blocks

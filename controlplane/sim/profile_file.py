@@ -32,6 +32,7 @@ class MeasuredProfile(msgspec.Struct, tag_field="kind", tag="measured", forbid_u
     decode_context_ns: _NotNegative
     kv_pool_tokens: _Count
     max_context_tokens: _Count
+    kv_bytes_per_token: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 class AnalyticProfile(msgspec.Struct, tag_field="kind", tag="analytic", forbid_unknown_fields=True, kw_only=True):
@@ -101,6 +102,7 @@ def _measured(data: MeasuredProfile) -> Profile:
         decode_context_ps=round(data.decode_context_ns * 1e3),
         kv_pool_tokens=data.kv_pool_tokens,
         max_context_tokens=data.max_context_tokens,
+        kv_bytes_per_token=data.kv_bytes_per_token,
     )
 
 
@@ -129,4 +131,5 @@ def _analytic(data: AnalyticProfile) -> Profile:
         decode_context_ps=round(1e12 * token_bytes / bytes_per_s),
         kv_pool_tokens=pool_tokens,
         max_context_tokens=data.max_context_tokens,
+        kv_bytes_per_token=token_bytes,
     )

@@ -1,10 +1,11 @@
 """Which calls run: admission into the batch, block accounting, retraction. It knows nothing of step times."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 from controlplane.core.errors import LocalEventError
 from controlplane.core.policies import EngineShape, PriorityPolicy, QueuedCall
 from controlplane.core.service import ServiceWindow
+from controlplane.sim import reload
 from controlplane.sim.call import Progress
 from controlplane.sim.decode_batch import DecodeBatch
 from controlplane.sim.hardware import Profile
@@ -14,6 +15,8 @@ from controlplane.sim.reserve import OutputReserve
 from controlplane.sim.waiting import WaitingQueue
 
 _MAX_REMEMBERED_PROGRAMS = 65_536
+
+V = TypeVar("V")
 
 
 class Scheduler:
@@ -72,6 +75,7 @@ class Scheduler:
                 priority=self._priorities.get(call.program_id, 0),
                 program_arrived_at_ns=call.arrived_at_ns,
                 retracted=turn.retracted,
+                label=self.pool.labels.get(call.program_id, ""),
             )
         )
 
@@ -88,6 +92,16 @@ class Scheduler:
         self._served = ServiceWindow(priority.window_ns)
         self.waiting.use(priority)
         self.full = False
+
+    def label(self, program_id: str, label: str) -> None:
+        """The program's typed label; an empty one takes it back."""
+        if self.pool.labels.pop(program_id, "") == label == "":
+            return
+        if label:
+            _remember(self.pool.labels, program_id, label)
+        for call in self.waiting.of_program(program_id):
+            self.waiting.remove(call.turn_id)
+            self.enqueue(self.turns[call.turn_id])
 
     def park(self, program_id: str, parked: bool) -> None:
         """Nobody waits for the program's next call, or somebody does again."""
@@ -188,10 +202,13 @@ class Scheduler:
         node = self._cache.find(call.program_id)
         if node is None or node.base_blocks != base or node.parent is not prefix:
             return prefix_blocks, 0
+        return prefix_blocks, min(node.blocks, self._reusable_blocks(turn))
+
+    def _reusable_blocks(self, turn: Progress) -> int:
+        """The beginning of the program's own context that the call shares with the last one."""
         # After a retraction the cached context is this call's own prompt.
-        reusable = call.prompt_tokens if turn.retracted else call.reusable_tokens
-        reusable_blocks = min(reusable, turn.goal_tokens - 1) // self._block_tokens - base
-        return prefix_blocks, max(0, min(node.blocks, reusable_blocks))
+        reusable = turn.call.prompt_tokens if turn.retracted else turn.call.reusable_tokens
+        return max(0, min(reusable, turn.goal_tokens - 1) // self._block_tokens - turn.prefix_blocks)
 
     def _missing_blocks(self, turn: Progress, reserved_tokens: int) -> int:
         """What conservative admission lacks: for the rest of the call and a share of all output to come."""
@@ -230,8 +247,10 @@ class Scheduler:
         turn.prefix_missing_blocks = base - prefix_blocks
         turn.context_blocks = context_blocks
         turn.shared_blocks = prefix_blocks + context_blocks
-        turn.own_blocks = 0
+        turn.own_blocks = turn.loaded_blocks = turn.load_ps = 0
         turn.kv_tokens = turn.shared_blocks * self._block_tokens
+        if self._cache.below is not None and not turn.prefix_missing_blocks:
+            reload.take_room(turn, self.pool, self._reusable_blocks(turn), self._block_tokens, now_ns)
         turn.started_ns = now_ns
         if turn.scheduled_ns < 0:
             turn.scheduled_ns = now_ns
@@ -371,7 +390,7 @@ class Scheduler:
         turn.own_blocks = turn.shared_blocks = turn.kv_tokens = 0
 
 
-def _remember(table: dict[str, int], key: str, value: int) -> None:
+def _remember(table: dict[str, V], key: str, value: V) -> None:
     """Set, and forget the oldest key of a table that has grown too long."""
     table.pop(key, None)
     table[key] = value

@@ -10,10 +10,10 @@ from controlplane.core.presets import PRESETS, Preset
 from controlplane.sim.engine_model import EngineModel
 from controlplane.sim.hardware import Profile
 from controlplane.sim.kernel import Kernel
+from controlplane.sim.lower_tiers import TierSpec
 from controlplane.sim.publisher import Publisher
 from controlplane.sim.session import Session
 from controlplane.sim.solo import IdealTimes
-from controlplane.sim.space_time import SpaceTime
 from controlplane.sim.world import Recorder, World
 from controlplane.workload.arrivals import Arrival, Closed, Poisson, arrival_times_ns
 from controlplane.workload.run import RunResult
@@ -35,6 +35,7 @@ class EngineSpec:
     chunk_tokens: int = 8192
     max_running: int = 256
     max_context_tokens: int = 0
+    tiers: tuple[TierSpec, ...] = ()  # KV memory below the device, the fastest first
 
     def build(self, preset: Preset, publisher: Publisher | None = None) -> EngineModel:
         """An engine with the preset's memory and priority policies."""
@@ -50,6 +51,7 @@ class EngineSpec:
             memory=preset.memory,
             priority=preset.priority,
             publisher=publisher,
+            tiers=self.tiers,
         )
 
 
@@ -123,7 +125,7 @@ def simulate(
     return RunResult(
         label=spec.label or f"{spec.preset.name} {spec.arrival}",
         preset=spec.preset.name,
-        summary=_accounted(summarize(world.programs, world.turns, makespan_ns), engine.space_time),
+        summary=_accounted(summarize(world.programs, world.turns, makespan_ns), engine, world),
         rate=spec.arrival.rate if isinstance(spec.arrival, Poisson) else 0.0,
         arrival=str(spec.arrival),
         seed=spec.seed,
@@ -135,10 +137,14 @@ def simulate(
     )
 
 
-def _accounted(summary: Summary, used: SpaceTime) -> Summary:
-    total = used.total
+def _accounted(summary: Summary, engine: EngineModel, world: World) -> Summary:
+    """What only the engine knows: what its memory was used for, and what was moved."""
+    used = engine.space_time
+    total, minutes = used.total, summary.makespan_s / 60
     if total <= 0:
         return summary
+    below, prompt_tokens = engine.cache.below, sum(turn.prompt_tokens for turn in world.turns)
+    loaded_tokens = below.loaded_blocks * engine.block_tokens if below is not None else 0
     return replace(
         summary,
         pool_decode_ratio=used.decode / total,
@@ -146,6 +152,9 @@ def _accounted(summary: Summary, used: SpaceTime) -> Summary:
         pool_recompute_ratio=used.recompute / total,
         pool_caching_ratio=used.caching / total,
         pool_unused_ratio=used.unused / total,
+        loaded_ratio=loaded_tokens / prompt_tokens if prompt_tokens else 0.0,
+        moves_per_min=world.moves / minutes,
+        ttl_misses_per_min=engine.cache.ttl_misses / minutes,
     )
 
 
@@ -176,6 +185,7 @@ def _facts(spec: SimSpec, total: int) -> dict[str, str]:
         "profile": engine.profile.name,
         "profile source": engine.profile.source,
         "KV pool": f"{engine.pool_tokens or engine.profile.kv_pool_tokens} tokens",
+        "KV tiers below": ", ".join(map(str, engine.tiers)) or "none",
         "trace": spec.trace.name,
         "programs": str(total),
         "rejected programs": str(len(spec.trace.rejected)),

@@ -1,8 +1,9 @@
-"""What the engine model publishes of a turn: queued, first token, end."""
+"""What the engine model publishes: of a turn its queueing, first token and end; and samples of the pool."""
 
-from controlplane.core.events import FirstToken, TurnEnded, TurnSubmitted
+from controlplane.core.events import FirstToken, PoolSampled, TurnEnded, TurnSubmitted
 from controlplane.sim.call import Progress
 from controlplane.sim.publisher import Publisher
+from controlplane.sim.scheduler import Scheduler
 
 
 def submitted(publisher: Publisher, turn: Progress, projected_blocks: int, now_ns: int) -> TurnSubmitted:
@@ -53,4 +54,25 @@ def ended(publisher: Publisher, turn: Progress, freed_blocks: int, now_ns: int) 
         tool=call.tool,
         tool_calls=call.tool_calls,
         ok=not turn.aborted or turn.remaining_tokens == 0,
+    )
+
+
+def pool_sampled(publisher: Publisher, scheduler: Scheduler, block_tokens: int, now_ns: int) -> PoolSampled:
+    """The allocator's state."""
+    cache = scheduler.pool.cache
+    below = cache.below
+    return PoolSampled(
+        publisher=publisher.name,
+        sequence=publisher.next(),
+        at_ns=now_ns,
+        total_blocks=cache.total_blocks,
+        free_blocks=cache.free_blocks,
+        evictable_blocks=cache.evictable_blocks,
+        retained_blocks=cache.pinned_blocks,
+        block_tokens=block_tokens,
+        turns_running=len(scheduler.turns) - len(scheduler.waiting),
+        turns_waiting=len(scheduler.waiting),
+        retractions=scheduler.retractions,
+        host_total_blocks=below.total_blocks if below is not None else 0,
+        host_used_blocks=below.used_blocks if below is not None else 0,
     )

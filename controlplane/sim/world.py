@@ -16,6 +16,7 @@ from controlplane.core import events as ev
 from controlplane.core.errors import ControlPlaneError, LocalEventError
 from controlplane.core.policies import Window
 from controlplane.core.types import Pressure, seconds
+from controlplane.sim.engine_commands import obey
 from controlplane.sim.engine_model import ContextTooLong, EngineModel
 from controlplane.sim.kernel import Handle, Kernel
 from controlplane.sim.publisher import Publisher
@@ -30,6 +31,7 @@ _WORLD, _ENGINE, _SAMPLE, _TICK = range(4)
 _SAMPLE_NS = seconds(1)
 _ASK_AGAIN_NS = seconds(60)
 _STUCK_NS = seconds(4 * 3600)
+_MOVES = (cmd.Demote, cmd.Discard)
 
 
 class Control(Protocol):
@@ -75,6 +77,7 @@ class World:
         self.programs: list[ProgramRecord] = []
         self.turns: list[TurnRecord] = []
         self.series = Series()
+        self.moves = 0  # contexts that the controller moved off the device
         self._kernel = kernel
         self._engine = engine
         self._control = control
@@ -265,20 +268,27 @@ class World:
     def _obey(self, commands: Sequence[cmd.Command]) -> None:
         for command in commands:
             problem = self._apply(command)
-            publisher, now_ns = self._engine_publisher, self._kernel.now_ns
             if problem:
-                program_id = getattr(command, "program_id", "")
-                self._tell(
-                    ev.CommandRejected(
-                        publisher=publisher.name,
-                        sequence=publisher.next(),
-                        at_ns=now_ns,
-                        command_id=command.command_id,
-                        program_id=program_id,
-                        reason=problem,
-                    )
-                )
+                self._answer(ev.CommandRejected, command, reason=problem)
+            elif isinstance(command, _MOVES):  # of nothing else does the controller need to know
+                self.moves += 1
+                self._answer(ev.CommandApplied, command)
         self._wake_engine()
+
+    def _answer(
+        self, kind: type[ev.CommandApplied | ev.CommandRejected], command: cmd.Command, **fields: str
+    ) -> None:
+        publisher = self._engine_publisher
+        self._tell(
+            kind(
+                publisher=publisher.name,
+                sequence=publisher.next(),
+                at_ns=self._kernel.now_ns,
+                command_id=command.command_id,
+                program_id=getattr(command, "program_id", ""),
+                **fields,
+            )
+        )
 
     def _apply(self, command: cmd.Command) -> str:
         """Carry out a command. Returns why not, or nothing."""
@@ -293,6 +303,7 @@ class World:
                 return "the program has ended"
             session.grant(now_ns, command.ttl_ns if isinstance(command, cmd.Admit) else 0)
             self._engine.park(command.program_id, False, now_ns)
+            self._engine.label(command.program_id, "", now_ns)
             if session.held:
                 self._submit(session)
         elif isinstance(command, cmd.Pause):
@@ -300,19 +311,8 @@ class World:
             if session is None:
                 return "the program has ended"
             session.revoke()
-        elif isinstance(command, cmd.Retain):
-            if not self._engine.retain(command.program_id, now_ns + command.ttl_ns, now_ns):
-                return "the program has no idle KV"
-        elif isinstance(command, cmd.Release | cmd.Demote):
-            self._engine.release(command.program_id, now_ns)
-            if isinstance(command, cmd.Demote):
-                return "the simulator has no host memory"
-        elif isinstance(command, cmd.Discard):
-            self._engine.discard(command.program_id, now_ns)
-        elif isinstance(command, cmd.SetPriority):
-            self._engine.set_priority(command.program_id, command.priority, now_ns)
         else:
-            return f"the simulator does not support {type(command).__name__}"
+            return obey(self._engine, command, now_ns)
         return ""
 
     # -- samples ----------------------------------------------------------------------------------------------

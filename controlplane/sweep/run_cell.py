@@ -5,6 +5,7 @@ import time
 
 from controlplane.core.presets import preset
 from controlplane.runs import load_workload
+from controlplane.sim.lower_tiers import parse_tier
 from controlplane.sim.profile import load_profile
 from controlplane.sim.simulate import EngineSpec, SimSpec, simulate
 from controlplane.sim.solo import IdealTimes
@@ -60,6 +61,7 @@ def _engine(hardware: HardwareSpec) -> EngineSpec:
         profile=load_profile(hardware.profile),
         pool_tokens=hardware.pool_tokens,
         chunk_tokens=hardware.chunk_tokens,
+        tiers=tuple(map(parse_tier, hardware.tiers)),
     )
 
 

@@ -25,6 +25,7 @@ import msgspec
 from controlplane.config import parse, show
 from controlplane.core.errors import ConfigError, require
 from controlplane.core.presets import PRESETS, preset
+from controlplane.sim.lower_tiers import parse_tier
 from controlplane.sim.profile import load_profile
 from controlplane.workload.arrivals import Arrival, Poisson, parse_arrival
 from controlplane.workload.scale import Scale
@@ -61,6 +62,7 @@ class HardwareSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     name: str = ""
     pool_tokens: int = 0
     chunk_tokens: int = 8192
+    tiers: tuple[str, ...] = ()  # as ``--tier`` of ``penstock simulate``
     rate_factor: float = 1.0
 
     @property
@@ -121,6 +123,8 @@ def _check(spec: SweepSpec) -> None:
         preset(name)
     for hardware in spec.hardware:
         load_profile(hardware.profile)
+        for tier in hardware.tiers:
+            parse_tier(tier)
         require("rate_factor", hardware.rate_factor, low=0, high=1e6, ends="(]")
     for text in (*spec.arrivals, *(text for w in spec.workload for text in w.arrivals)):
         parse_arrival(text)

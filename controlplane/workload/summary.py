@@ -52,6 +52,9 @@ class Summary:
     pool_recompute_ratio: float = 0.0  # prefilling what was computed before and evicted
     pool_caching_ratio: float = 0.0  # contexts that nothing runs
     pool_unused_ratio: float = 0.0
+    loaded_ratio: float = 0.0  # prompt tokens loaded from below the device / prompt tokens; the hits count them too
+    moves_per_min: float = 0.0  # contexts that a decision took off the device: demoted or discarded
+    ttl_misses_per_min: float = 0.0  # pins that memory pressure ended before their time
 
     @property
     def is_accounted(self) -> bool:
@@ -93,6 +96,9 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("pool_recompute_ratio", "  computing again", "{:.1%}"),
     ("pool_caching_ratio", "  caching", "{:.1%}"),
     ("pool_unused_ratio", "  unused", "{:.1%}"),
+    ("loaded_ratio", "loaded from below the device (prompt tokens)", "{:.1%}"),
+    ("moves_per_min", "contexts moved off the device by decision (/min)", "{:.2f}"),
+    ("ttl_misses_per_min", "pins ended by memory pressure (/min)", "{:.2f}"),
     ("programs_ended", "programs ended", "{:d}"),
     ("programs_failed", "programs failed", "{:d}"),
     ("turns_ended", "turns ended", "{:d}"),

@@ -41,6 +41,11 @@ pressures = st.builds(
     kv_has_slack=st.booleans(),
 )
 
+cycles = st.lists(st.tuples(times_ns, times_ns), max_size=8).map(
+    lambda pairs: tuple(ns for pair in pairs for ns in pair)
+)
+labels = st.sampled_from(["", "busy", "idle", "inactive"])
+
 queues = st.lists(
     st.builds(
         QueuedProgram,
@@ -48,6 +53,9 @@ queues = st.lists(
         blocks=st.integers(1, 5000),
         arrived_at_ns=st.integers(0, 50),
         queued_at_ns=st.integers(1, 50),
+        turn_index=st.integers(0, 3),
+        kv_tier=st.sampled_from(Tier),
+        cycles=cycles,
     ),
     max_size=12,
     unique_by=lambda waiting: waiting.program_id,
@@ -97,6 +105,10 @@ def programs(draw: st.DrawFn) -> dict[str, Program]:
             idle_since_ns=draw(times_ns),
             context_tokens=draw(st.integers(0, 200_000)),
             kv_blocks=draw(blocks),
+            queued_turns=draw(st.integers(0, 2)),
+            queued_blocks=draw(blocks),
+            cycles=draw(cycles),
+            phase_since_ns=draw(st.just(0) | times_ns),
             kv_tier=draw(st.sampled_from(Tier)),
             service_ns=draw(times_ns),
             tool=draw(tool_names),
@@ -125,6 +137,7 @@ calls = st.lists(
         program_arrived_at_ns=st.integers(0, 50),
         served_tokens=st.integers(0, 10**7),
         retracted=st.booleans(),
+        label=labels,
     ),
     max_size=12,
     unique_by=lambda call: call.turn_id,
@@ -138,6 +151,7 @@ residents = st.lists(
         last_used_ns=times_ns,
         level=st.integers(0, 4),
         parked=st.booleans(),
+        label=labels,
     ),
     max_size=8,
     unique_by=lambda resident: resident.program_id,

@@ -33,6 +33,9 @@ class Lru:
             return ()
         return unpin_until(pins, shortfall_blocks, key=lambda pin: -pin.program_arrived_at_ns)
 
+    def host_rank(self, label: str) -> int:
+        return 0
+
     def initial(self) -> Stateless:
         return STATELESS
 

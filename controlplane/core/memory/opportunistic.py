@@ -30,6 +30,9 @@ class Opportunistic:
     def unpin(self, pins: Sequence[Pinned], shortfall_blocks: int, stuck: bool) -> Sequence[str]:
         return unpin_until(pins, shortfall_blocks, key=lambda pin: pin.until_ns)
 
+    def host_rank(self, label: str) -> int:
+        return 0
+
     def initial(self) -> Stateless:
         return STATELESS
 

@@ -3,6 +3,7 @@
 from controlplane.core.retention.least_waste import LeastWaste
 from controlplane.core.retention.never import Never
 from controlplane.core.retention.opportunistic import Opportunistic
+from controlplane.core.retention.tiers import Tiers
 from controlplane.core.retention.ttl import Ttl
 from controlplane.core.retention.watermarks import Watermarks
 
@@ -10,6 +11,7 @@ RETENTION = {
     "least_waste": LeastWaste,
     "never": Never,
     "opportunistic": Opportunistic,
+    "tiers": Tiers,
     "ttl": Ttl,
     "watermarks": Watermarks,
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.core.commands import Admit, Label, Release, Retain, StateRequest
+from controlplane.core.commands import Admit, Demote, Label, Prefetch, Release, Retain, StateRequest
 from controlplane.core.events import (
     CommandApplied,
     CommandRejected,
@@ -115,14 +115,17 @@ def test_commands_are_obeyed_or_rejected_with_a_reason() -> None:
             Release(command_id=3, program_id="p"),
             Release(command_id=4, program_id="never pinned"),
             Label(command_id=5, program_id="p", label="idle"),
+            Demote(command_id=6, program_id="p"),
+            Prefetch(command_id=7, program_id="p"),
         ]
         for command in commands:
             bench.driver.receive(command, 0)
         applied = [event.command_id for event in bench.sent if isinstance(event, CommandApplied)]
         rejected = [event for event in bench.sent if isinstance(event, CommandRejected)]
-        assert applied == [1, 2, 3, 4]
+        assert applied == [1, 2, 3, 4, 5]
         assert [(event.command_id, event.reason) for event in rejected] == [
-            (5, "not supported by the engine double")
+            (6, "there is no memory below the device, unpinned only: give the engine a tier"),
+            (7, "the engine model does not support Prefetch"),
         ]
 
     play(story)

@@ -9,6 +9,7 @@ from controlplane.core.engine_policies import EnginePolicies
 from controlplane.core.events import Event, PoolSampled
 from controlplane.sim.engine_model import Call, ContextTooLong, EngineModel
 from controlplane.sim.hardware import Profile
+from controlplane.sim.lower_tiers import TierSpec
 from controlplane.sim.profile import load_profile
 
 PROFILE = load_profile("h200-llama31-8b")
@@ -23,6 +24,7 @@ TOY = Profile(
     decode_context_ps=0,
     kv_pool_tokens=1 << 20,
     max_context_tokens=1 << 20,
+    kv_bytes_per_token=1000,
 )
 
 
@@ -39,6 +41,8 @@ class Operation:
     ttl_ns: int
 
 
+DRAM = TierSpec(name="dram", tokens=3000, gb_per_s=10.0)
+CXL = TierSpec(name="cxl", tokens=1000, gb_per_s=5.0)
 KINDS = ["submit"] * 6 + ["retain", "release", "discard", "abort", "sample", "priority"]
 
 
@@ -63,6 +67,7 @@ def scripts(kinds: list[str]) -> st.SearchStrategy[list[Operation]]:
 OPERATIONS = scripts(KINDS)
 # What a daemon with engine policies also does: "use" takes one of ``Driven.choices``.
 STEERED = scripts([*KINDS, "park", "unpark", "use"])
+TIERED = scripts([*KINDS, "demote", "label"])
 
 
 class Driven:
@@ -116,6 +121,10 @@ class Driven:
                 except ContextTooLong:
                     return
                 self.accepted[call.turn_id] = call
+            case "demote":
+                engine.demote(program_id, now_ns)
+            case "label":
+                engine.label(program_id, ("", "idle", "inactive")[operation.prompt_tokens % 3], now_ns)
             case "retain":
                 engine.retain(program_id, now_ns + operation.ttl_ns, now_ns)
             case "release":

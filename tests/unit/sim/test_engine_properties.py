@@ -59,6 +59,9 @@ class Halving:
     def unpin(self, pins: Any, shortfall_blocks: int, stuck: bool) -> list[str]:
         return [pin.program_id for pin in pins]
 
+    def host_rank(self, label: str) -> int:
+        return 0
+
     def initial(self) -> None:
         return None
 

@@ -181,8 +181,8 @@ def test_commands_that_cannot_take_effect_are_rejected_with_a_reason() -> None:
     world.run()
     rejected = {event.command_id: event.reason for _, event in control.of(ev.CommandRejected)}
     assert rejected == {
-        4: "the simulator has no host memory",
-        6: "the program has no idle KV",
+        4: "there is no memory below the device, unpinned only: give the engine a tier",
+        6: "nothing of it is cached, or it is in use",
         7: "the program has ended",
     }
     assert world.turns[1].cached_tokens == 0  # discarded

@@ -1,0 +1,62 @@
+"""How idle a program has been lately: the share of its last cycles that it spent outside the engine.
+
+**Paper**: MORI §4.1-4.2, eq. 1: i = A / (A + R), with A the time that it acted and R the time that it reasoned in
+its last k cycles, what it is doing now included. Time that it was held is in neither: that tells of us, not of it.
+"""
+
+from typing import Protocol
+
+_MOST_CYCLES = 16
+
+
+class Phased(Protocol):
+    """What is kept of a program: ``cycles`` are alternating times in ns, reasoned and acted, the latest last."""
+
+    cycles: tuple[int, ...]
+    phase_since_ns: int
+    open_turns: int
+
+
+class Phase(Protocol):
+    """``Phased``, read only."""
+
+    @property
+    def cycles(self) -> tuple[int, ...]: ...
+    @property
+    def phase_since_ns(self) -> int: ...
+    @property
+    def open_turns(self) -> int: ...
+
+
+def reasons(program: Phased, now_ns: int) -> None:
+    """The engine has a turn of it, its first that is open."""
+    held(program, now_ns)
+    program.phase_since_ns = now_ns
+
+
+def acts(program: Phased, now_ns: int) -> None:
+    """Its last open turn ended."""
+    if program.phase_since_ns:
+        program.cycles = (*program.cycles, now_ns - program.phase_since_ns, 0)[-2 * _MOST_CYCLES :]
+    program.phase_since_ns = now_ns
+
+
+def held(program: Phased, now_ns: int) -> None:
+    """A turn of it waits at the gate: it neither reasons nor acts. Nothing changes while another turn is open."""
+    if program.open_turns:
+        return
+    if program.phase_since_ns and program.cycles:
+        program.cycles = (*program.cycles[:-1], program.cycles[-1] + now_ns - program.phase_since_ns)
+    program.phase_since_ns = 0
+
+
+def idleness(program: Phase, most_cycles: int, now_ns: int) -> float:
+    """0: it only reasons; towards 1: it only acts. 0 for one of which nothing is known."""
+    recent = program.cycles[-2 * most_cycles :]
+    reasoned_ns, acted_ns = sum(recent[::2]), sum(recent[1::2])
+    if program.phase_since_ns and program.open_turns:
+        reasoned_ns += now_ns - program.phase_since_ns
+    elif program.phase_since_ns:
+        acted_ns += now_ns - program.phase_since_ns
+    total_ns = reasoned_ns + acted_ns
+    return acted_ns / total_ns if total_ns > 0 else 0.0

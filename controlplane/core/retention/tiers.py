@@ -1,0 +1,149 @@
+"""Programs by tier: the busy ones on the device, the idle ones in host memory, the rest nowhere.
+
+**Paper**: MORI §4.3. Every ``interval_s`` the contexts of the active programs are compared with the pool. Above
+its size programs are demoted, acting ones before reasoning ones and the most idle first: into host memory while
+that has room, else into nothing. A reasoning one keeps its turn and is moved when that ends (lazy demotion). While
+all fit nothing moves, except that one who waits for its turn takes the place of acting ones that are more idle than
+it is: the partition's boundary lies between them.
+
+A program is paused when it leaves the device, so that its next turn is held until there is room for it again: who
+comes back is the packing policy's business (``by_tier``), and how many the admission policy's (``capacity``).
+
+Labels tell the engine which contexts to keep where (§4.3.2): who is demoted becomes ``idle``, or ``inactive`` where
+nothing of it is kept; whoever is let in is ``busy`` by that alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from controlplane.core.commands import Command, Demote, Discard, Label, Pause
+from controlplane.core.errors import require
+from controlplane.core.facts import Facts
+from controlplane.core.idleness import idleness
+from controlplane.core.types import Pressure, ProgramView, Status, Tier, seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaving:
+    """When the tiers were looked at (-1: never), and who was paused and still runs."""
+
+    at_ns: int = -1
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiers:
+    """``interval_s``: between two looks. ``idleness_cycles`` is the paper's k."""
+
+    interval_s: float = 5.0
+    idleness_cycles: int = 5
+
+    def __post_init__(self) -> None:
+        require("interval_s", self.interval_s, low=0, high=3600)
+        require("idleness_cycles", self.idleness_cycles, low=1, high=16)
+
+    @property
+    def half_life_ns(self) -> int:
+        return 0
+
+    def initial(self) -> Leaving:
+        return Leaving()
+
+    def plan(
+        self,
+        state: Leaving,
+        programs: Mapping[str, ProgramView],
+        changed: Sequence[ProgramView],
+        facts: Facts,
+        pressure: Pressure,
+        now_ns: int,
+    ) -> tuple[Leaving, Sequence[Command]]:
+        host = HostRoom(pressure, programs)
+        commands: list[Command] = []
+        leaving = []
+        for name in state.names:
+            program = programs.get(name)
+            if program is None or program.status in (Status.ACTIVE, Status.ENDED):
+                continue  # it was let in again, or has gone
+            if program.open_turns:
+                leaving.append(name)
+            else:
+                commands += host.move_off(program, "its turn ended")
+        at_ns = state.at_ns
+        if pressure.kv_total_blocks > 0 and (at_ns < 0 or now_ns - at_ns >= seconds(self.interval_s)):
+            at_ns = now_ns
+            for program, why in self._demoted(programs, pressure, now_ns):
+                commands.append(Pause(program_id=program.program_id, reason=why))
+                if program.open_turns:
+                    leaving.append(program.program_id)
+                    commands.append(Label(program_id=program.program_id, label="idle", reason=why))
+                else:
+                    commands += host.move_off(program, why)
+        return Leaving(at_ns=at_ns, names=tuple(leaving)), commands
+
+    def _demoted(
+        self, programs: Mapping[str, ProgramView], pressure: Pressure, now_ns: int
+    ) -> list[tuple[ProgramView, str]]:
+        """Who leaves the device, and why."""
+        idle = {
+            name: idleness(program, self.idleness_cycles, now_ns)
+            for name, program in programs.items()
+            if program.status in (Status.ACTIVE, Status.WAITING) and not program.parent_id
+        }
+        active = [programs[name] for name in idle if programs[name].status is Status.ACTIVE]
+        active.sort(key=lambda p: (p.open_turns > 0, -idle[p.program_id], p.program_id))
+        demoted: list[tuple[ProgramView, str]] = []
+        free = pressure.kv_total_blocks - pressure.kv_demand_blocks
+        while active and free < 0:
+            program = active.pop(0)
+            phase = "reasoning" if program.open_turns else "acting"
+            demoted.append(
+                (program, f"the pool lacks {-free} blocks: {phase}, idleness {idle[program.program_id]:.2f}")
+            )
+            free += program.kv_blocks
+        acting = [program for program in active if not program.open_turns]
+        for waiting in self._returning(programs, idle):
+            gone, room = 0, free
+            while room < waiting.queued_blocks and gone < len(acting):
+                if idle[acting[gone].program_id] <= idle[waiting.program_id]:
+                    break
+                room += acting[gone].kv_blocks
+                gone += 1
+            if room < waiting.queued_blocks:
+                break
+            why = f"{waiting.program_id} waits and is less idle: {idle[waiting.program_id]:.2f}"
+            demoted += [(p, f"idleness {idle[p.program_id]:.2f}; {why}") for p in acting[:gone]]
+            acting, free = acting[gone:], room - waiting.queued_blocks
+        return demoted
+
+    def _returning(self, programs: Mapping[str, ProgramView], idle: Mapping[str, float]) -> list[ProgramView]:
+        """Who waits and has had a turn, in the order in which they are let in. Newcomers displace nobody."""
+        waiting = [
+            programs[name]
+            for name in idle
+            if programs[name].status is Status.WAITING and programs[name].queued_turns and programs[name].turn_index
+        ]
+        waiting.sort(key=lambda p: (p.kv_tier is not Tier.HOST, idle[p.program_id], p.program_id))
+        return waiting
+
+
+class HostRoom:
+    """Host memory that one look may still fill."""
+
+    def __init__(self, pressure: Pressure, programs: Mapping[str, ProgramView]) -> None:
+        self._total_blocks = pressure.host_total_blocks
+        self._programs = programs
+        self._free_blocks: int | None = None  # summed up only when somebody is to be moved
+
+    def move_off(self, program: ProgramView, why: str) -> Sequence[Command]:
+        """To the host if there is room, else away: the program's label says which."""
+        name, free_blocks = program.program_id, self._free_blocks
+        if free_blocks is None:
+            on_host = sum(p.kv_blocks for p in self._programs.values() if p.kv_tier is Tier.HOST)
+            free_blocks = self._total_blocks - on_host
+        if program.kv_blocks <= free_blocks:
+            self._free_blocks = free_blocks - program.kv_blocks
+            return (Label(program_id=name, label="idle", reason=why), Demote(program_id=name, reason=why))
+        self._free_blocks = free_blocks
+        lacks = f"{why}; {max(0, free_blocks)} of {self._total_blocks} blocks of host memory are left"
+        return (Label(program_id=name, label="inactive", reason=why), Discard(program_id=name, reason=lacks))

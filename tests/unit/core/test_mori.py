@@ -1,0 +1,366 @@
+"""MORI's rules, worked by hand from the paper's formulas."""
+
+import pytest
+from core_driver import Driver, of
+from made_facts import MadeFacts
+
+from controlplane.core import commands as cmd
+from controlplane.core.errors import ConfigError
+from controlplane.core.idleness import acts, held, idleness, reasons
+from controlplane.core.memory.typed import Typed as TypedEviction
+from controlplane.core.packing.by_tier import ByTier
+from controlplane.core.policies import STATELESS, EngineShape, Fit, Pinned, QueuedCall, Resident
+from controlplane.core.presets import preset
+from controlplane.core.priority.typed import Typed
+from controlplane.core.retention.tiers import Leaving, Tiers
+from controlplane.core.types import Pressure, Program, QueuedProgram, Status, Tier, seconds
+
+S = seconds(1)
+NOW = 100 * S
+
+
+def program(name: str, blocks: int = 100, idle: float = 0.5, **fields: object) -> Program:
+    """Active, and acting; of its one cycle it acted the share ``idle`` of ten seconds."""
+    values: dict[str, object] = {
+        "program_id": name,
+        "root_id": name,
+        "status": Status.ACTIVE,
+        "kv_blocks": blocks,
+        "turn_index": 1,
+        "cycles": (seconds(10 * (1 - idle)), seconds(10 * idle)),
+    }
+    return Program(**(values | fields))  # type: ignore[arg-type]
+
+
+# eq. 1
+
+
+def run(*steps: tuple[str, float]) -> Program:
+    """Steps: reason for so long, act, or be held."""
+    found, now_ns = Program(program_id="p"), S
+    for kind, duration_s in steps:
+        if kind == "reason":
+            reasons(found, now_ns)
+            found.open_turns = 1
+        elif kind == "act":
+            found.open_turns = 0
+            acts(found, now_ns)
+        else:
+            held(found, now_ns)
+        now_ns += seconds(duration_s)
+    found.last_seen_ns = now_ns
+    return found
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ((), 0.0),
+        ((("reason", 4),), 0.0),
+        ((("reason", 4), ("act", 0)), 0.0),
+        ((("reason", 4), ("act", 12)), 12 / 16),
+        ((("reason", 4), ("act", 12), ("reason", 8)), 12 / 24),
+        ((("reason", 4), ("act", 12), ("reason", 8), ("act", 1)), 13 / 25),
+    ],
+)
+def test_idleness_is_the_share_of_acting_in_the_last_cycles(
+    steps: tuple[tuple[str, float], ...], expected: float
+) -> None:
+    found = run(*steps)
+    assert idleness(found, 5, found.last_seen_ns) == pytest.approx(expected)
+
+
+def test_time_that_it_is_held_counts_for_neither() -> None:
+    found = run(("reason", 5), ("act", 5), ("hold", 1000), ("reason", 10))
+    assert idleness(found, 5, found.last_seen_ns) == pytest.approx(5 / 20)
+    waiting = run(("reason", 5), ("act", 5), ("hold", 1000))
+    assert idleness(waiting, 5, waiting.last_seen_ns) == pytest.approx(0.5)
+
+
+def test_only_the_last_k_cycles_count() -> None:
+    """A long tool call leaves the window after k short ones."""
+    busy = [("reason", 3.0), ("act", 1.0)] * 5
+    found = run(("reason", 1), ("act", 99), *busy)
+    assert idleness(found, 6, found.last_seen_ns) == pytest.approx(104 / 120)
+    assert idleness(found, 5, found.last_seen_ns) == pytest.approx(0.25)
+    many = run(*busy, *busy, *busy, *busy, *busy)
+    assert len(many.cycles) == 2 * 16
+
+
+def test_a_turn_beside_an_open_one_changes_nothing() -> None:
+    found = run(("reason", 5), ("act", 5), ("reason", 2))
+    before = found.cycles, found.phase_since_ns
+    held(found, found.last_seen_ns + S)
+    assert (found.cycles, found.phase_since_ns) == before
+
+
+def test_the_end_of_a_turn_whose_beginning_was_not_seen_begins_a_phase_and_no_cycle() -> None:
+    found = run(("act", 5))
+    assert found.cycles == ()
+    assert idleness(found, 5, found.last_seen_ns) == 1.0
+
+
+def test_the_ledger_keeps_the_cycles() -> None:
+    d = Driver(preset("mori"))
+    d.pool(total=1000)
+    d.submit("p", blocks=10)
+    d.wait(4)
+    d.finish("p", prompt=10)
+    d.wait(12)
+    assert d.program("p").cycles == (4 * S, 0)
+    assert idleness(d.program("p"), 5, d.now_ns) == pytest.approx(0.75)
+    d.ask("p")
+    d.wait(50)
+    assert d.program("p").cycles == (4 * S, 12 * S)
+    assert d.program("p").phase_since_ns == 0
+
+
+# §4.3.1: demotion
+
+
+def plan(
+    *programs: Program,
+    total: int = 1000,
+    host: int = 0,
+    state: Leaving | None = None,
+    now_ns: int = NOW,
+    demand: int | None = None,
+) -> tuple[Leaving, list[tuple[str, str]]]:
+    """The state after, and commands as (kind, program); labels by what they say."""
+    active = sum(p.kv_blocks for p in programs if p.status is Status.ACTIVE)
+    pressure = Pressure(
+        kv_total_blocks=total, kv_demand_blocks=active if demand is None else demand, host_total_blocks=host
+    )
+    policy = Tiers()
+    after, commands = policy.plan(
+        state or policy.initial(), {p.program_id: p for p in programs}, [], MadeFacts(), pressure, now_ns
+    )
+    assert all(command.reason for command in commands)
+    told = []
+    for command in commands:
+        assert isinstance(command, cmd.ProgramCommand)
+        kind = command.label if isinstance(command, cmd.Label) else type(command).__name__.lower()
+        told.append((kind, command.program_id))
+    return after, told
+
+
+def paused(commands: list[tuple[str, str]]) -> list[str]:
+    return [name for kind, name in commands if kind == "pause"]
+
+
+def test_nobody_moves_while_all_fit() -> None:
+    assert plan(program("a", 600), program("b", 400)) == (Leaving(at_ns=NOW), [])
+
+
+def test_acting_programs_go_before_reasoning_ones_and_the_most_idle_first() -> None:
+    programs = [
+        program("idle", 300, 0.9),
+        program("busy", 300, 0.2),
+        program("reasons, idle", 300, 0.95, open_turns=1),
+        program("reasons", 300, 0.1, open_turns=1),
+    ]
+    assert paused(plan(*programs, total=900)[1]) == ["idle"]
+    assert paused(plan(*programs, total=899)[1]) == ["idle", "busy"]
+    assert paused(plan(*programs, total=599)[1]) == ["idle", "busy", "reasons, idle"]
+
+
+def test_who_is_demoted_goes_to_the_host_while_that_has_room() -> None:
+    programs = [program("a", 300, 0.9), program("b", 300, 0.8), program("c", 300, 0.7), program("d", 300, 0.6)]
+    assert plan(*programs, total=500, host=600)[1] == [
+        ("pause", "a"),
+        ("idle", "a"),
+        ("demote", "a"),
+        ("pause", "b"),
+        ("idle", "b"),
+        ("demote", "b"),
+        ("pause", "c"),
+        ("inactive", "c"),
+        ("discard", "c"),
+    ]
+
+
+def test_who_is_on_the_host_takes_room_there() -> None:
+    resting = program("resting", 500, status=Status.PAUSED, kv_tier=Tier.HOST)
+    _, commands = plan(program("a", 700, 0.9), program("b", 600, 0.1), resting, host=1000)
+    assert commands == [("pause", "a"), ("inactive", "a"), ("discard", "a")]
+    _, commands = plan(program("a", 700, 0.9), program("b", 600, 0.1), resting, host=1200)
+    assert commands == [("pause", "a"), ("idle", "a"), ("demote", "a")]
+
+
+def test_without_host_memory_there_are_two_tiers() -> None:
+    assert plan(program("a", 700), program("b", 600, 0.1))[1] == [
+        ("pause", "a"),
+        ("inactive", "a"),
+        ("discard", "a"),
+    ]
+
+
+def test_lazy_demotion_lets_the_turn_end_first() -> None:
+    a, b = program("a", 700, 0.9, open_turns=1), program("b", 600, open_turns=1)
+    state, commands = plan(a, b, host=1000)
+    assert commands == [("pause", "a"), ("idle", "a")]
+    assert state == Leaving(at_ns=NOW, names=("a",))
+    a.status = Status.PAUSED
+    assert plan(a, b, host=1000, state=state, now_ns=NOW + S) == (state, [])
+    a.open_turns = 0
+    after, commands = plan(a, b, host=1000, state=state, now_ns=NOW + 2 * S)
+    assert commands == [("idle", "a"), ("demote", "a")]
+    assert after == Leaving(at_ns=NOW), "it needs no look at the tiers, and does not put the next one off"
+
+
+@pytest.mark.parametrize("status", [Status.ACTIVE, Status.ENDED])
+def test_who_came_back_or_ended_meanwhile_is_not_moved(status: Status) -> None:
+    state = Leaving(at_ns=NOW, names=("a", "forgotten"))
+    assert plan(program("a", status=status), state=state) == (Leaving(at_ns=NOW), [])
+
+
+def test_it_looks_every_five_seconds_and_once_the_pool_is_known() -> None:
+    programs = [program("a", 700), program("b", 600)]
+    early = Leaving(at_ns=NOW - 5 * S + 1)
+    assert plan(*programs, state=early) == (early, [])
+    assert plan(*programs, state=Leaving(at_ns=NOW - 5 * S))[1]
+    assert plan(*programs, total=0) == (Leaving(), [])
+
+
+def test_children_go_with_their_root() -> None:
+    child = program("child", 500, 0.9, parent_id="r", root_id="r")
+    assert paused(plan(program("r", 600, 0.1), child)[1]) == ["r"]
+
+
+# §4.3: the partition's boundary
+
+
+def waiting(name: str, blocks: int, idle: float, **fields: object) -> Program:
+    values: dict[str, object] = {"status": Status.WAITING, "queued_turns": 1, "queued_blocks": blocks}
+    return program(name, blocks, idle, **(values | fields))
+
+
+def test_who_waits_takes_the_place_of_acting_programs_that_are_more_idle() -> None:
+    acting = [program("idle", 400, 0.9), program("less", 400, 0.5), program("reasons", 200, 0.99, open_turns=1)]
+    assert paused(plan(*acting, waiting("w", 300, 0.4))[1]) == ["idle"]
+    assert paused(plan(*acting, waiting("w", 500, 0.4))[1]) == ["idle", "less"]
+    assert paused(plan(*acting, waiting("w", 500, 0.6))[1]) == [], "one step would not do, and the next is busier"
+    assert paused(plan(*acting, waiting("w", 300, 0.9))[1]) == [], "equals stay where they are"
+    assert paused(plan(*acting, waiting("new", 300, 0.0, turn_index=0))[1]) == [], "a newcomer has no phase yet"
+
+
+def test_room_that_is_there_is_used_first_and_by_the_host_tier_first() -> None:
+    acting = [program("idle", 300, 0.9), program("idler", 300, 0.95)]
+    queue = [waiting("cold", 300, 0.1), waiting("warm", 400, 0.3, kv_tier=Tier.HOST)]
+    assert paused(plan(*acting, *queue)[1]) == ["idler"], "warm fits; cold takes the most idle one's place"
+    last = waiting("last", 400, 0.5)
+    assert paused(plan(*acting, *queue, last)[1]) == ["idler"], "nobody passes one who cannot be helped"
+
+
+# §4.3.1: promotion
+
+
+def test_the_host_tier_comes_back_first_then_who_was_here_then_newcomers_by_size() -> None:
+    def queued(name: str, idle: float = 0.5, **fields: object) -> QueuedProgram:
+        values: dict[str, object] = {"queued_blocks": 10, "arrived_at_ns": 1, "queued_at_ns": 2}
+        return QueuedProgram.of(program(name, 10, idle, **(values | fields)))
+
+    queue = [
+        queued("new, large", turn_index=0, queued_blocks=9),
+        queued("new, small", turn_index=0, queued_blocks=3),
+        queued("cold, idle", 0.8),
+        queued("cold, busy", 0.2),
+        queued("host, idle", 0.9, kv_tier=Tier.HOST),
+        queued("host, busy", 0.1, kv_tier=Tier.HOST),
+    ]
+    _, order = ByTier().order(STATELESS, queue, MadeFacts(), Pressure(), NOW)
+    assert [one.program_id for one in order] == [
+        "host, busy",
+        "host, idle",
+        "cold, busy",
+        "cold, idle",
+        "new, small",
+        "new, large",
+    ]
+
+
+# §4.3.2: labels
+
+RESIDENTS = [
+    Resident(program_id="busy", blocks=10, last_used_ns=1, label="busy"),
+    Resident(program_id="unlabelled", blocks=10, last_used_ns=2),
+    Resident(program_id="idle, old", blocks=10, last_used_ns=3, label="idle"),
+    Resident(program_id="idle, new", blocks=10, last_used_ns=4, label="idle"),
+    Resident(program_id="inactive", blocks=10, last_used_ns=5, label="inactive"),
+]
+
+
+def test_the_device_evicts_inactive_programs_then_idle_then_busy_ones() -> None:
+    policy = TypedEviction()
+    _, fit = policy.fit(STATELESS, 50, 45, 50, RESIDENTS, 0)
+    assert fit == Fit(
+        chunk_blocks=50,
+        victims=[("inactive", 10), ("idle, old", 10), ("idle, new", 10), ("busy", 10), ("unlabelled", 5)],
+    )
+    assert policy.fit(STATELESS, 60, 51, 60, RESIDENTS, 0)[1] == Fit(chunk_blocks=0, victims=())
+    assert policy.fit(STATELESS, 60, 0, 60, RESIDENTS, 0)[1] == Fit(chunk_blocks=60, victims=())
+
+
+def test_the_host_keeps_idle_programs_longest() -> None:
+    policy = TypedEviction()
+    assert sorted(["idle", "busy", "", "inactive"], key=policy.host_rank) == ["inactive", "busy", "", "idle"]
+
+
+def test_typed_eviction_is_all_or_nothing_and_gives_pins_up_by_their_deadline() -> None:
+    policy = TypedEviction()
+    assert not policy.shrinks
+    assert not policy.pins_outlast_waits
+    pins = [Pinned(program_id=name, blocks=10, until_ns=at_ns) for name, at_ns in (("late", 9), ("soon", 3))]
+    assert policy.unpin(pins, 5, stuck=False) == ["soon"]
+
+
+def test_busy_calls_are_scheduled_before_idle_ones() -> None:
+    def call(name: str, at_ns: int, label: str = "", priority: int = 0) -> QueuedCall:
+        return QueuedCall(
+            turn_id=name, program_id=name, queued_at_ns=at_ns, footprint_blocks=1, label=label, priority=priority
+        )
+
+    calls = [
+        call("inactive", 1, "inactive"),
+        call("idle", 2, "idle"),
+        call("unlabelled", 4),
+        call("busy", 3, "busy"),
+        call("ranked", 9, "inactive", priority=-1),
+    ]
+    shape = EngineShape(pool_blocks=10, block_tokens=1, chunk_tokens=10)
+    policy = Typed()
+    _, order = policy.order(STATELESS, calls, shape, 0)
+    assert [one.turn_id for one in order] == ["ranked", "busy", "unlabelled", "idle", "inactive"]
+    assert policy.level(5, 5, shape) == 0
+    assert policy.window_ns == 0
+
+
+# The whole
+
+
+def test_the_preset_moves_the_idle_program_off_and_lets_it_in_again() -> None:
+    d = Driver(preset("mori"))
+    d.pool(total=1000)
+    for name in ("a", "b"):
+        d.submit(name, blocks=400)
+    d.wait(1)
+    d.finish("a", prompt=400)
+    d.start_tool("a")
+    d.wait(20)
+    d.submit("c", blocks=400)
+    commands = d.tick(after_s=6)
+    assert [c.program_id for c in of(cmd.Pause, commands)] == ["a"]
+    assert d.program("a").status is Status.PAUSED
+    d.end_tool("a")
+    d.ask("a", tokens=400)
+    assert d.admitted(after_s=1) == [], "there is no room"
+    d.finish("b", prompt=400)
+    d.end("b")
+    assert d.admitted(after_s=1) == ["a"]
+
+
+@pytest.mark.parametrize("policy", [Tiers, ByTier])
+@pytest.mark.parametrize("cycles", [0, 17])
+def test_k_is_a_number_of_cycles_that_are_kept(policy: type, cycles: int) -> None:
+    with pytest.raises(ConfigError, match="idleness_cycles"):
+        policy(idleness_cycles=cycles)

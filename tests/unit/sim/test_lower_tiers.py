@@ -1,0 +1,281 @@
+"""KV memory below the device: what goes there, what comes back, what that costs, and whose copies make room."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+from engine_operations import CXL, DRAM, PROFILE, TIERED, TOY, Driven, Operation
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controlplane.core.errors import ConfigError
+from controlplane.core.memory.lru import Lru
+from controlplane.core.memory.typed import Typed
+from controlplane.sim.engine_model import Call, EngineModel
+from controlplane.sim.lower_tiers import LowerTiers, Tier, TierSpec, parse_tier
+
+BLOCK_PS = 16 * 1000 * 100  # TOY's 1000 bytes a token at 10 bytes a ns
+
+
+def tier(blocks: int, **ranks: int) -> Tier:
+    return Tier(blocks, 1, lambda name: ranks.get(name, 0))
+
+
+def held(tier: Tier, *names: str) -> list[int]:
+    return [tier.held(name) for name in names]
+
+
+# One tier
+
+
+def test_the_least_recently_used_copy_makes_room_and_loses_its_tail() -> None:
+    one = tier(10)
+    assert one.put("a", 6) == []
+    assert one.put("b", 4) == []
+    assert one.put("c", 3) == [("a", 6)]
+    assert held(one, "a", "b", "c") == [3, 4, 3]
+    one.touch("a")
+    assert one.put("d", 5) == [("b", 4), ("c", 3)]
+    assert held(one, "a", "b", "c", "d") == [3, 0, 2, 5]
+    assert one.used_blocks == 10
+
+
+def test_a_copy_grows_and_never_shrinks_by_being_put_again() -> None:
+    one = tier(10)
+    one.put("a", 4)
+    one.put("a", 2)
+    assert one.held("a") == 4
+    one.put("a", 7)
+    assert (one.held("a"), one.used_blocks) == (7, 7)
+    one.cut("a", 5)
+    one.cut("a", 9)
+    assert (one.held("a"), one.used_blocks) == (5, 5)
+
+
+def test_a_copy_larger_than_the_tier_is_cut_to_it() -> None:
+    one = tier(10)
+    one.put("a", 3)
+    assert one.put("b", 25) == [("a", 3)]
+    assert held(one, "a", "b") == [0, 10]
+
+
+def test_the_rank_goes_before_the_last_use() -> None:
+    one = tier(10, idle=2, busy=1, next=1)
+    one.put("idle", 5)
+    one.put("busy", 5)
+    assert one.put("next", 3) == [("busy", 5)]
+    assert held(one, "idle", "busy", "next") == [5, 2, 3]
+
+
+def test_a_copy_displaces_none_that_ranks_above_it() -> None:
+    one = tier(10, idle=2, busy=1)
+    one.put("idle", 7)
+    assert one.put("busy", 5) == []
+    assert one.put("gone", 5) == []
+    assert held(one, "idle", "busy", "gone") == [7, 3, 0]
+
+
+# A chain
+
+
+def test_what_leaves_one_tier_goes_to_the_next_and_is_read_from_the_fastest() -> None:
+    below = LowerTiers([Tier(10, 100, lambda name: 0), Tier(5, 1000, lambda name: 0)])
+    below.keep("a", 8)
+    below.keep("b", 6)
+    assert below.used_blocks == 15
+    assert below.find("a", 0, 100) == (5, 4 * 100 + 1 * 1000), "four in the first tier, five in the second"
+    assert below.find("a", 2, 100) == (3, 2 * 100 + 1000)
+    assert below.find("a", 0, 3) == (3, 300)
+    assert below.find("a", 5, 100) == (0, 0)
+    assert below.written_blocks == 8 + 6 + 5
+    below.cut("a", 0)
+    assert not below.holds("a")
+    assert below.holds("b")
+    assert below.total_blocks == 15
+
+
+# The engine
+
+
+def engine(pool_blocks: int, tiers: tuple[TierSpec, ...] = (DRAM,), **options: Any) -> EngineModel:
+    return EngineModel(TOY, pool_blocks=pool_blocks, tiers=tiers, **options)
+
+
+def run(model: EngineModel, name: str, prompt: int, reusable: int = 0, program: str = "", **more: Any) -> Any:
+    """One call to its end: its first token and its end."""
+    call = Call(
+        turn_id=name,
+        program_id=program or name,
+        prompt_tokens=prompt,
+        output_tokens=1,
+        reusable_tokens=reusable,
+        **more,
+    )
+    model.submit(call, 0)
+    events: list[Any] = []
+    while (wake_ns := model.next_wake_ns()) is not None:
+        events += model.advance(wake_ns)
+    return events[-2:]
+
+
+def test_an_evicted_context_is_loaded_back_instead_of_computed() -> None:
+    model = engine(20)
+    run(model, "a", 160)
+    run(model, "b", 256)
+    assert model.cache.find("a").blocks == 4  # type: ignore[union-attr]
+    token, end = run(model, "a2", 176, reusable=160, program="a")
+    assert token.cached_tokens == end.cached_tokens == 160
+    assert token.prefill_ns == 10_000 + max(16_000, 6 * BLOCK_PS // 1000)
+    assert model.cache.below is not None
+    assert model.cache.below.loaded_blocks == 6
+
+
+def test_a_load_longer_than_the_computation_is_what_the_step_takes() -> None:
+    slow = dataclasses.replace(DRAM, gb_per_s=0.1)
+    model = engine(20, (slow,))
+    run(model, "a", 160)
+    run(model, "b", 256)
+    token, _ = run(model, "a2", 176, reusable=160, program="a")
+    assert token.prefill_ns == 10_000 + 6 * 16 * 1000 * 10
+
+
+def test_without_a_tier_it_is_computed_again() -> None:
+    model = engine(20, ())
+    run(model, "a", 160)
+    run(model, "b", 256)
+    assert run(model, "a2", 176, reusable=160, program="a")[1].cached_tokens == 64
+
+
+def test_a_history_that_was_rewritten_is_not_loaded_beyond_what_is_shared() -> None:
+    model = engine(20)
+    run(model, "a", 160)
+    run(model, "b", 256)
+    assert run(model, "a2", 176, reusable=96, program="a")[1].cached_tokens == 96
+    run(model, "b2", 256, program="b2")
+    assert run(model, "a3", 176, reusable=176, program="a")[1].cached_tokens == 160, "as far as it goes now"
+
+
+def test_demote_moves_it_at_once_and_discard_leaves_nothing_anywhere() -> None:
+    model = engine(100)
+    run(model, "a", 160)
+    free = model.cache.free_blocks
+    assert model.demote("a")
+    assert model.cache.free_blocks == free + 10
+    assert run(model, "a2", 176, reusable=160, program="a")[1].cached_tokens == 160
+    model.demote("a")
+    model.discard("a")
+    assert run(model, "a3", 192, reusable=176, program="a")[1].cached_tokens == 0
+    assert not model.demote("nobody")
+
+
+def test_a_running_turn_is_not_demoted() -> None:
+    model = engine(100)
+    model.submit(Call(turn_id="a", program_id="a", prompt_tokens=160, output_tokens=100), 0)
+    model.advance(model.next_wake_ns() or 0)
+    assert not model.demote("a")
+
+
+def test_nothing_can_be_demoted_without_a_tier() -> None:
+    model = engine(100, ())
+    run(model, "a", 160)
+    assert not model.demote("a")
+
+
+def test_a_shared_prefix_stays_on_the_device() -> None:
+    model = engine(30)
+    shared = {"prefix_group": "system", "prefix_tokens": 64}
+    run(model, "a", 160, **shared)
+    model.demote("a")
+    assert run(model, "a2", 176, reusable=160, program="a", **shared)[1].cached_tokens == 160
+    model.demote("a")
+    run(model, "b", 470)
+    assert run(model, "a3", 176, reusable=160, program="a", **shared)[1].cached_tokens == 0, "its beginning is gone"
+
+
+def test_the_sample_tells_of_the_memory_below() -> None:
+    model = engine(20)
+    run(model, "a", 160)
+    model.demote("a")
+    sample = model.pool_sample(0)
+    assert (sample.host_total_blocks, sample.host_used_blocks) == (187, 10)
+    assert engine(20, ()).pool_sample(0).host_total_blocks == 0
+
+
+def test_labels_decide_who_is_evicted_and_whose_copy_stays() -> None:
+    model = engine(20, (TierSpec(name="dram", tokens=160, gb_per_s=10.0),), memory=Typed())
+    for name in ("old", "idle"):
+        run(model, name, 160)
+    model.label("idle", "idle")
+    run(model, "new", 160)
+    assert model.cache.find("idle") is None
+    assert model.cache.find("old") is not None
+    assert model.cache.below is not None
+    assert model.cache.below.holds("idle")
+    model.demote("old")
+    assert not model.cache.below.holds("old"), "the idle one's copy does not make room for a busy one's"
+
+
+def test_a_label_that_is_taken_back_orders_no_more() -> None:
+    model = engine(20, memory=Typed())
+    run(model, "old", 160)
+    run(model, "labelled", 160)
+    model.label("labelled", "idle")
+    model.label("labelled", "")
+    run(model, "new", 160)
+    assert model.cache.find("old") is None
+    assert model.cache.find("labelled") is not None
+
+
+# Whatever happens
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    script=TIERED,
+    pool_blocks=st.sampled_from([40, 150, 300]),
+    tiers=st.sampled_from([(DRAM,), (DRAM, CXL)]),
+    memory=st.sampled_from([Lru(), Typed()]),
+)
+def test_no_block_is_lost_and_no_tier_overflows(
+    script: list[Operation], pool_blocks: int, tiers: tuple[TierSpec, ...], memory: Any
+) -> None:
+    profile = dataclasses.replace(PROFILE, kv_bytes_per_token=1000)
+    model = EngineModel(
+        profile, pool_blocks=pool_blocks, chunk_tokens=512, max_running=6, tiers=tiers, memory=memory
+    )
+    run = Driven(model).run(script)
+    below = model.cache.below
+    assert below is not None
+    assert 0 <= below.used_blocks <= below.total_blocks
+    assert model.open_calls() == []
+    for call in run.accepted.values():
+        assert sum(event.turn_id == call.turn_id for event in run.events if hasattr(event, "output_tokens")) == 1
+
+
+# Its description
+
+
+def test_a_tier_is_described_in_a_line() -> None:
+    spec = parse_tier("dram:2000000:50")
+    assert spec == TierSpec(name="dram", tokens=2_000_000, gb_per_s=50.0)
+    assert str(spec) == "dram:2000000:50"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("dram:0:50", "dram.tokens"),
+        ("dram:100:0", "dram.gb_per_s"),
+        ("dram:100", "NAME:TOKENS:GB_PER_S"),
+        ("dram:many:50", "NAME:TOKENS:GB_PER_S"),
+    ],
+)
+def test_a_tier_that_makes_no_sense_is_refused(text: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        parse_tier(text)
+
+
+def test_a_profile_must_say_how_large_a_tokens_kv_is() -> None:
+    unknown = dataclasses.replace(TOY, kv_bytes_per_token=0)
+    with pytest.raises(ConfigError, match="kv_bytes_per_token"):
+        EngineModel(unknown, pool_blocks=10, tiers=(DRAM,))
