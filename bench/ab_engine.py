@@ -8,7 +8,6 @@ run again; Ctrl-C loses the run in progress only. Without a command: the report.
 """
 
 import argparse
-import json
 import sys
 import tempfile
 from dataclasses import replace
@@ -16,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, whichever one is installed
 
-from ab import RESULTS, calibrate, report, results, series, tuning
+from ab import RESULTS, calibrate, prediction, report, results, series, tuning
 from ab.engine import find_environment, versions
 from ab.machine import cpus, pin
 from ab.one_run import prepare
@@ -78,7 +77,10 @@ def parse_arguments() -> argparse.Namespace:
     costs.add_argument("--environment", type=Path)
     costs.add_argument("--threads", type=int, default=calibrate.SHAPE.threads, help="of the engine's scheduler")
     costs.add_argument("--cpu", type=int, help="on this CPU alone")
-    costs.add_argument("--out", type=Path, help="file for the JSON, which is printed anyway")
+    costs.add_argument("--out", type=Path, help="file for the profile, which is printed anyway")
+    predicted = commands.add_parser("predict", parents=[running], help="the simulator beside the finished runs")
+    predicted.add_argument("--profile", type=Path, required=True, help="what `calibrate` wrote on this machine")
+    predicted.add_argument("--systems", default="", help="only these, comma-separated")
     return parser.parse_args()
 
 
@@ -148,16 +150,23 @@ def costs(options: argparse.Namespace) -> int:
     if options.cpu is not None:
         pin(options.cpu)
     with tempfile.TemporaryDirectory(prefix="penstock-ab-") as folder:
-        measured = json.dumps(calibrate.calibrate(Path(folder), environment, options.threads), indent=1)
-    print(measured)
+        profile = calibrate.calibrate(Path(folder), environment, options.threads)
+    print(profile.decode(), end="")
     if options.out:
-        options.out.write_text(measured + "\n")
+        options.out.write_bytes(profile)
+    return 0
+
+
+def predict(options: argparse.Namespace) -> int:
+    scenario = scenario_of(options, options.environment or find_environment())
+    rows = report.only(results.read(options.results), frozenset(filter(None, options.systems.split(","))))
+    prediction.show(prediction.predict(prediction.chosen(rows, scenario), scenario, options.profile))
     return 0
 
 
 def main() -> int:
     options = parse_arguments()
-    command = {"run": run, "tune": run, "calibrate": costs}.get(options.command, show)
+    command = {"run": run, "tune": run, "calibrate": costs, "predict": predict}.get(options.command, show)
     try:
         return command(options)
     except ConfigError as error:

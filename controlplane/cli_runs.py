@@ -1,4 +1,4 @@
-"""``penstock simulate | sweep | replay | engine-double | demo | report | log``: the commands that run workloads."""
+"""The commands that run workloads, or look at what they left."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from controlplane.cli_calibrate import calibrate
 from controlplane.cli_sweep import sweep
 
 Trace = Annotated[
@@ -300,7 +301,7 @@ def log_show(file: Annotated[Path, typer.Argument(help="A log that `penstock up 
 
 def register(app: typer.Typer) -> None:
     """Add these commands to ``penstock``."""
-    for command in (simulate, sweep, replay, engine_double, demo, report):
+    for command in (simulate, sweep, calibrate, replay, engine_double, demo, report):
         app.command(command.__name__.replace("_", "-"))(command)
     log = typer.Typer(no_args_is_help=True, help="Read and replay recorded runs.")
     log.command("replay")(log_replay)

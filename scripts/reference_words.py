@@ -178,17 +178,23 @@ capacity with them.
 
 ## File format
 
-JSON with `kind` `measured` or `analytic`, `name`, `source`, and:
+JSON with `kind` `measured`, `fitted` or `analytic`, `name`, `source`, and:
 
 - `measured`: `prefill_s` (prompt tokens to seconds to the first token, at least two lengths), `decode_s`
   (`"batch x context"` to seconds a step: what the coefficients were fitted to), `step_overhead_us`,
   `decode_base_us`, `decode_sequence_us`, `decode_context_ns`, `kv_pool_tokens`, `max_context_tokens`.
+- `fitted`, what [`penstock calibrate`](cli.md) writes: coefficients in place of the prefill curve,
+  `prefill_token_us`, `attention_ps` (of a pair of tokens) and `attends_anew` (true: a chunk's attention goes
+  through the whole sequence again, as SGLang's `torch_native` does on CPUs), with the measured `prefill_s` and
+  `decode_s` beside them.
 - `analytic`: `flops_per_s`, `memory_bytes_per_s`, `memory_bytes`, `linear_efficiency_ratio`,
   `attention_efficiency_ratio`, `bandwidth_efficiency_ratio`, `memory_use_ratio`, `step_overhead_us`, `sequence_us`;
   and the model: `parameters`, `layers`, `hidden`, `kv_heads`, `head_dim`, `bytes_per_value`, `max_context_tokens`
   (default: Llama-3.1-8B).
 
-A missing, unknown or non-positive field is refused with the file's path and the field's. A prefill chunk costs the
-difference of two points of the cumulative prefill curve, plus the overhead of a step; a decode step costs
-`base + sequence * batch + context * tokens`. See [the engine model](../explanation/the-engine-model.md).
+`measured` and `fitted` ones may name `kv_bytes_per_token`, which transfers between memory tiers take their time
+from. A missing, unknown or non-positive field is refused with the file's path and the field's. A prefill chunk
+costs the difference of two points of the cumulative prefill curve, plus the overhead of a step (and with
+`attends_anew` the square of its whole length times `attention_ps`); a decode step costs `base + sequence * batch
++ context * tokens`. See [the engine model](../explanation/the-engine-model.md).
 """

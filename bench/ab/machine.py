@@ -30,20 +30,24 @@ def cpus() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def cpu() -> str:
-    """The CPU's model, and the milliseconds of a fixed piece of arithmetic on it: the least of five tries."""
+def model_name() -> str:
+    """The CPU's model."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         lines = []
-    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "CPU")
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "CPU")
+
+
+def cpu() -> str:
+    """The CPU's model, and the milliseconds of a fixed piece of arithmetic on it: the least of five tries."""
     numbers = np.random.default_rng(1).random((600, 600), dtype=np.float32)
     tries = []
     for _ in range(5):
         began_s = time.perf_counter()
         (numbers @ numbers).sum()
         tries.append(time.perf_counter() - began_s)
-    return f"{model}, {1000 * min(tries):.1f} ms"
+    return f"{model_name()}, {1000 * min(tries):.1f} ms"
 
 
 class OthersWatch:

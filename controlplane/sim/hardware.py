@@ -1,11 +1,14 @@
 """How long an engine's steps take on a piece of hardware.
 
-A prefill chunk costs the difference of two points of a cumulative curve plus an overhead a step; a decode step
-costs ``base + sequence * batch + context * tokens``. Everything is an integer, so that a sum of steps is exact.
+A prefill chunk costs the difference of two points of a cumulative curve plus an overhead a step, and on engines
+that attend through the whole sequence with every chunk the square of its length besides. A decode step costs
+``base + sequence * batch + context * tokens``. Everything is an integer, so that a sum of steps is exact.
 """
 
 from bisect import bisect_right
 from dataclasses import dataclass
+
+_FS_PER_NS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +26,7 @@ class Profile:
     kv_pool_tokens: int
     max_context_tokens: int
     kv_bytes_per_token: int = 0  # 0: not known
+    attention_anew_fs: int = 0  # of each pair of tokens, where every chunk attends through the whole sequence again
 
     def cumulative_ns(self, tokens: int) -> int:
         """Time to prefill the first ``tokens`` of a prompt; linear between points and after the last."""
@@ -33,7 +37,9 @@ class Profile:
 
     def prefill_ns(self, start_tokens: int, tokens: int) -> int:
         """Time for a chunk of ``tokens`` after ``start_tokens`` of context, without the step's overhead."""
-        return self.cumulative_ns(start_tokens + tokens) - self.cumulative_ns(start_tokens)
+        end_tokens = start_tokens + tokens
+        anew_ns = self.attention_anew_fs * end_tokens * end_tokens // _FS_PER_NS if self.attention_anew_fs else 0
+        return self.cumulative_ns(end_tokens) - self.cumulative_ns(start_tokens) + anew_ns
 
     def decode_ps(self, batch: int, context_tokens: int, steps: int = 1) -> int:
         """Time for ``steps`` decode steps of ``batch`` sequences whose contexts sum to ``context_tokens``."""

@@ -1,4 +1,4 @@
-"""Profile files: measured ones (a calibration) and analytic ones (a roofline from published specifications)."""
+"""Profile files: measured and fitted ones (a calibration), and analytic ones (a roofline from specifications)."""
 
 from pathlib import Path
 from typing import Annotated
@@ -35,6 +35,28 @@ class MeasuredProfile(msgspec.Struct, tag_field="kind", tag="measured", forbid_u
     kv_bytes_per_token: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
+class FittedProfile(msgspec.Struct, tag_field="kind", tag="fitted", forbid_unknown_fields=True, kw_only=True):
+    """Coefficients fitted to a running engine's times: what ``penstock calibrate`` writes.
+
+    ``attention_ps`` is a pair of tokens' share; ``attends_anew``: each chunk attends through the whole sequence.
+    """
+
+    name: str
+    source: str
+    step_overhead_us: _NotNegative
+    prefill_token_us: _NotNegative
+    attention_ps: _NotNegative
+    attends_anew: bool
+    decode_base_us: _NotNegative
+    decode_sequence_us: _NotNegative
+    decode_context_ns: _NotNegative
+    kv_pool_tokens: _Count
+    max_context_tokens: _Count
+    kv_bytes_per_token: Annotated[int, msgspec.Meta(ge=0)] = 0
+    prefill_s: dict[str, _Positive] = {}  # "cached+new" -> seconds: what the fit was made of
+    decode_s: dict[str, _Positive] = {}  # "batch x context" -> seconds a step
+
+
 class AnalyticProfile(msgspec.Struct, tag_field="kind", tag="analytic", forbid_unknown_fields=True, kw_only=True):
     """A roofline of a device and a model; the default model is Llama-3.1-8B in bf16."""
 
@@ -61,7 +83,9 @@ class AnalyticProfile(msgspec.Struct, tag_field="kind", tag="analytic", forbid_u
 def read_profile(path: Path) -> Profile:
     """Read a profile file. Raises ``ConfigError`` with the path of the file and of the field."""
     try:
-        data = msgspec.json.decode(path.read_bytes(), type=MeasuredProfile | AnalyticProfile)
+        data = msgspec.json.decode(path.read_bytes(), type=MeasuredProfile | FittedProfile | AnalyticProfile)
+        if isinstance(data, FittedProfile):
+            return _fitted(data)
         return _measured(data) if isinstance(data, MeasuredProfile) else _analytic(data)
     except OSError as error:
         raise ConfigError(f"{path}: cannot read the profile: {error.strerror}", field="profile") from error
@@ -103,6 +127,29 @@ def _measured(data: MeasuredProfile) -> Profile:
         kv_pool_tokens=data.kv_pool_tokens,
         max_context_tokens=data.max_context_tokens,
         kv_bytes_per_token=data.kv_bytes_per_token,
+    )
+
+
+def _fitted(data: FittedProfile) -> Profile:
+    token_ns, pair_ns = data.prefill_token_us * 1e3, 0.0 if data.attends_anew else data.attention_ps / 1e3
+    curve = [(n, round(token_ns * n + pair_ns * n * n)) for n in _ANALYTIC_TOKENS]
+    if curve[-1][1] < 1 and not data.attention_ps:
+        raise ConfigError("$.prefill_token_us: expected a prefill that takes time")
+    if not (data.decode_base_us or data.decode_sequence_us or data.decode_context_ns):
+        raise ConfigError("$.decode_base_us: expected a decode step that takes time")
+    return Profile(
+        name=data.name,
+        source=data.source,
+        prefill_tokens=tuple(n for n, _ in curve),
+        prefill_cumulative_ns=tuple(ns for _, ns in curve),
+        step_overhead_ns=round(data.step_overhead_us * 1e3),
+        decode_base_ps=round(data.decode_base_us * 1e6),
+        decode_sequence_ps=round(data.decode_sequence_us * 1e6),
+        decode_context_ps=round(data.decode_context_ns * 1e3),
+        kv_pool_tokens=data.kv_pool_tokens,
+        max_context_tokens=data.max_context_tokens,
+        kv_bytes_per_token=data.kv_bytes_per_token,
+        attention_anew_fs=round(data.attention_ps * 1e3) if data.attends_anew else 0,
     )
 
 

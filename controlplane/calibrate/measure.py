@@ -1,0 +1,178 @@
+"""Times of a running SGLang, at its client: prefill by length, with and without a cached beginning, and decode.
+
+The engine must be idle otherwise. A figure is the median of its repetitions and holds the HTTP server's and the
+scheduler's share, as a turn's does.
+"""
+
+import asyncio
+import json
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from controlplane.calibrate.fit import Decode, Prefill
+from controlplane.core.errors import EngineUnavailable
+
+_TIMEOUT_S = 600
+_DECODED_TOKENS = 64
+_TOKEN_IDS = range(100, 2000)  # any model has these; a random prompt of them begins like no other
+
+Told = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to measure. ``cached``: (cached, new) tokens."""
+
+    prefill: Sequence[int] = (250, 500, 1000, 2000, 4000, 8000)
+    cached: Sequence[tuple[int, int]] = ((3000, 250), (3000, 1000), (7000, 250), (7000, 1000))
+    batches: Sequence[int] = (1, 2, 4, 8)
+    contexts: tuple[int, int] = (1000, 4000)
+    repetitions: int = 5
+
+    def within(self, room_tokens: int) -> "Plan":
+        """As much of it as fits such a context or pool; smaller sizes where too little of it does."""
+        room_tokens -= 2 * _DECODED_TOKENS
+        prefill = tuple(tokens for tokens in self.prefill if tokens <= room_tokens)
+        cached = tuple((cached, new) for cached, new in self.cached if cached + new <= room_tokens)
+        smaller = tuple(room_tokens // part for part in (16, 8, 4, 2))
+        return Plan(
+            prefill=prefill if len(prefill) >= len(smaller) else smaller,
+            cached=cached or ((room_tokens // 2, room_tokens // 4),),
+            batches=self.batches,
+            contexts=(min(self.contexts[0], room_tokens // 8), min(self.contexts[1], room_tokens // 3)),
+            repetitions=self.repetitions,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """What the engine says of itself."""
+
+    version: str
+    model: str
+    chunk_tokens: int
+    pool_tokens: int
+    context_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Medians."""
+
+    engine: Engine
+    prefill: Sequence[Prefill]
+    decode: Sequence[Decode]
+
+
+def measure(url: str, plan: Plan, told: Told) -> Measured:
+    """Measure the engine at ``url``. ``told`` hears of each figure.
+
+    Raises ``EngineUnavailable`` where nothing answers, or it is no SGLang.
+    """
+    try:
+        return asyncio.run(_measure(url.rstrip("/"), plan, told))
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise EngineUnavailable(f"{url}: {str(error) or type(error).__name__}") from error
+
+
+async def _measure(url: str, plan: Plan, told: Told) -> Measured:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)) as http:
+        engine = await _describe(url, http)
+        room = min(engine.context_tokens, engine.pool_tokens)
+        plan = plan.within(room)
+        client = _Client(url, http)
+        await client.prefill(min(2000, room // 2))  # what is only paid once
+        prefill = []
+        for cached, new in [*((0, tokens) for tokens in plan.prefill), *plan.cached]:
+            times = [await client.prefill(new, cached) for _ in range(plan.repetitions)]
+            prefill.append(Prefill(cached=cached, new=new, seconds=statistics.median(times)))
+            told(f"prefill of {new} tokens behind {cached} cached ones: {prefill[-1].seconds:.4f} s")
+        decode = []
+        for context in plan.contexts:
+            for batch in plan.batches:
+                if batch * (context + 2 * _DECODED_TOKENS) > engine.pool_tokens:
+                    continue
+                times = [await client.decode(batch, context) for _ in range(plan.repetitions)]
+                decode.append(Decode(batch=batch, context=context, seconds=statistics.median(times)))
+                told(f"a decode step of {batch} x {context} tokens: {decode[-1].seconds * 1e3:.2f} ms")
+        return Measured(engine=engine, prefill=prefill, decode=decode)
+
+
+async def _describe(url: str, http: aiohttp.ClientSession) -> Engine:
+    said: Any = {}
+    for path in ("/server_info", "/get_server_info"):  # the second before 0.5.20
+        async with http.get(f"{url}{path}") as response:
+            if response.status == 200:
+                said = await response.json()
+                break
+    try:
+        pool_tokens = int(said["max_total_num_tokens"])
+        chunk_tokens = int(said.get("chunked_prefill_size") or 0)
+        return Engine(
+            version=str(said.get("version", "?")),
+            model=str(said.get("model_path", "?")),
+            chunk_tokens=chunk_tokens if chunk_tokens > 0 else int(said["max_prefill_tokens"]),
+            pool_tokens=pool_tokens,
+            context_tokens=int(said.get("context_length") or said.get("max_req_input_len") or pool_tokens),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise EngineUnavailable(f"{url}: not an SGLang server: {error!r} in what it says of itself") from error
+
+
+class _Client:
+    """Requests whose tokens nobody has sent before."""
+
+    def __init__(self, url: str, http: aiohttp.ClientSession) -> None:
+        self._url = f"{url}/generate"
+        self._http = http
+        self._random = random.Random(7)
+
+    def _tokens(self, count: int) -> list[int]:
+        return self._random.choices(_TOKEN_IDS, k=count)
+
+    async def prefill(self, new: int, cached: int = 0) -> float:
+        """Seconds of a request for one token, with ``new`` tokens behind ``cached`` ones that are in the cache."""
+        prefix = self._tokens(cached)
+        if cached:
+            await self._generate(prefix, 1)
+        began = time.perf_counter()
+        await self._generate([*prefix, *self._tokens(new)], 1)
+        return time.perf_counter() - began
+
+    async def decode(self, batch: int, context: int) -> float:
+        """Seconds a step while ``batch`` sequences of that context decode together."""
+        prompts = [self._tokens(context) for _ in range(batch)]
+        for prompt in prompts:
+            await self._generate(prompt, 1)
+        times = await asyncio.gather(*(self._stream(prompt, _DECODED_TOKENS) for prompt in prompts))
+        begin = max(series[0][0] for series in times)
+        end = min(series[-1][0] for series in times)
+        inside = [[entry for entry in series if begin <= entry[0] <= end] for series in times]
+        per_step = [(s[-1][0] - s[0][0]) / (s[-1][1] - s[0][1]) for s in inside if len(s) > 1]
+        return statistics.median(per_step)
+
+    async def _generate(self, tokens: list[int], new: int) -> None:
+        async with self._http.post(self._url, json=_body(tokens, new)) as response:
+            response.raise_for_status()
+            await response.read()
+
+    async def _stream(self, tokens: list[int], new: int) -> list[tuple[float, int]]:
+        """When how many tokens were there."""
+        async with self._http.post(self._url, json={**_body(tokens, new), "stream": True}) as response:
+            response.raise_for_status()
+            return [
+                (time.perf_counter(), json.loads(line[6:])["meta_info"]["completion_tokens"])
+                async for line in response.content
+                if line.startswith(b"data: {")
+            ]
+
+
+def _body(tokens: list[int], new: int) -> dict[str, Any]:
+    sampling = {"max_new_tokens": new, "temperature": 0, "ignore_eos": True}
+    return {"input_ids": tokens, "sampling_params": sampling}
