@@ -145,7 +145,7 @@ OBEYED_BY = {
     "Demote": "engine (SGLang with HiCache)",
     "Prefetch": "engine (SGLang with HiCache)",
     "Discard": "engine",
-    "Label": "no publisher yet: rejected",
+    "Label": "engine",
     "SetPriority": "engine",
     "StateRequest": "the publisher named",
 }

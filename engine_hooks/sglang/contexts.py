@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 _MOST_CONTEXTS = 4096
@@ -16,6 +16,7 @@ class Context:
     make_key: Callable[[], Any]
     tokens: int
     used_ns: int
+    on_device: bool = True  # False: nothing of it was left there when it was last looked for
 
     @property
     def key(self) -> Any:
@@ -29,6 +30,7 @@ class Contexts:
     def __init__(self) -> None:
         self._contexts: OrderedDict[str, Context] = OrderedDict()
         self._parked: OrderedDict[str, None] = OrderedDict()
+        self._labels: OrderedDict[str, str] = OrderedDict()
         self._arrived: OrderedDict[str, int] = OrderedDict()
 
     def remember(self, program_id: str, make_key: Callable[[], Any], tokens: int, now_ns: int) -> None:
@@ -46,6 +48,11 @@ class Contexts:
         """Nothing of it is in the tree any more."""
         self._contexts.pop(program_id, None)
 
+    def note_gone(self, program_id: str) -> None:
+        """The device holds nothing of it that could be evicted; host memory may."""
+        if (context := self._contexts.get(program_id)) is not None:
+            self._contexts[program_id] = replace(context, on_device=False)
+
     def forget_all(self) -> None:
         """The tree was reset."""
         self._contexts.clear()
@@ -58,6 +65,18 @@ class Contexts:
         self._parked[program_id] = None
         if len(self._parked) > _MOST_PROGRAMS:
             self._parked.popitem(last=False)
+
+    def label(self, program_id: str, label: str) -> None:
+        """Set the program's typed label; an empty one takes it back."""
+        self._labels.pop(program_id, None)
+        if label:
+            self._labels[program_id] = label
+        if len(self._labels) > _MOST_PROGRAMS:
+            self._labels.popitem(last=False)
+
+    def label_of(self, program_id: str) -> str:
+        """``busy``, ``idle``, ``inactive``, or nothing."""
+        return self._labels.get(program_id, "")
 
     def note_turn(self, program_id: str, now_ns: int) -> None:
         """A turn of the program came. Whoever's last turn is the longest ago is forgotten beyond 65,536."""

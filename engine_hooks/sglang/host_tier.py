@@ -109,6 +109,28 @@ class HostTier:
         own = _own(key, others, self._path(key))
         return self._leave(own, drop=True) if own else Move()
 
+    def evict_tail(self, key: Any, most_tokens: int) -> int:
+        """Free the end of ``key``'s path on the device, as far as it is copied to the host; the tokens freed.
+
+        Written back, nothing is copied before it leaves: then the engine has to see to it.
+        """
+        if self.problem:
+            return 0
+        handles: list[int] = []
+        tokens = 0
+        for node in reversed(self._path(key)):
+            if tokens >= most_tokens:
+                break
+            handles.append(node.handle)
+            tokens += node.end - node.start
+        return self._evict(handles[::-1], drop=False) if handles else 0
+
+    def touch(self, key: Any) -> None:
+        """Make what is cached of ``key``, wherever, the most recently used."""
+        from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams
+
+        self._view.tree.match_prefix(MatchPrefixParams(key=key))
+
     def _leave(self, own: Sequence[Node], *, drop: bool = False) -> Move:
         tokens = self._evict([node.handle for node in own], drop=drop)
         if tokens < own[-1].end - own[0].start and self._view.tree.ongoing_write_through:

@@ -38,6 +38,7 @@ EVICTIONS = (  # the first that there is: where room for an allocation is made
     "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache.evict_for_alloc",
     "sglang.srt.mem_cache.radix_cache.RadixCache.evict",
 )
+HOST_EVICTIONS = ("sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache.evict_host",)
 CHUNKS = (  # 0.5.17 has neither
     "sglang.srt.managers.schedule_policy.PrefillAdder._check_prefill_budget",
     "sglang.srt.mem_cache.prefill_budget.PrefillBudget.available_chunk_tokens",
@@ -82,7 +83,10 @@ class SchedulerSide:
             return  # told by the report; half of the hooks would tell half of the truth
         view = EngineView(scheduler)
         pins = Pins(view, self._contexts, self._settings.pin_budget_ratio)
-        steering = Steering(view, self._contexts, program_of, lambda: pins.programs)
+        host = HostTier(view)
+        steering = Steering(
+            view, self._contexts, program_of, lambda: pins.programs, host=host if host.is_on else None
+        )
         self._emitter = Emitter(
             url=self._settings.bus,
             node=self._settings.node,
@@ -92,7 +96,6 @@ class SchedulerSide:
             state=self._state,
         )
         self._view, self._pins, self._steering = view, pins, steering
-        host = HostTier(view)
         self._probe = Probe(view, self._send, lambda: pins.tokens, host.pool)
         self._moves = Moves(host, self._contexts, pins, self._probe.is_running, self._answer)
         self._emitter.start()
@@ -189,6 +192,11 @@ class SchedulerSide:
         if self._moves is not None:
             self._moves.forget_all()
 
+    def host_full(self, tree: Any, num_tokens: int, *args: Any) -> None:
+        """Host memory makes room."""
+        if self._steering is not None:
+            self._steering.order_host(int(num_tokens))
+
     def evict(self, tree: Any, params: Any) -> tuple[int, Any]:
         """Evict by the daemon's policy; the tokens freed, and what the engine has still to evict."""
         if self._steering is None or self._probe is None or self._pins is None or not params.num_tokens:
@@ -268,6 +276,8 @@ class SchedulerSide:
         program_id, problem = command.program_id, ""
         if isinstance(command, _PARKING):
             self._contexts.park(program_id, isinstance(command, cmd.Pause))
+            if not isinstance(command, cmd.Pause):
+                self._contexts.label(program_id, "")
             return  # the gate answers these
         match command:
             case cmd.Retain():
@@ -286,6 +296,8 @@ class SchedulerSide:
                 return  # answered when it was done
             case cmd.SetPriority():
                 self._ranks[program_id] = command.priority
+            case cmd.Label():
+                self._contexts.label(program_id, command.label)
             case _:
                 problem = f"{type(command).__name__} is not supported by this engine's plugin yet"
         self._answer(command, program_id, problem)
@@ -356,6 +368,7 @@ def install(settings: Settings) -> SchedulerSide:
     }
     hooks |= {target: around("reset", after=side.tree_reset) for target in _present(RESETS)}
     hooks |= dict.fromkeys(_present(EVICTIONS)[:1], evict)
+    hooks |= {target: around("evict_host", before=side.host_full) for target in _present(HOST_EVICTIONS)}
     if len(_present(CHUNKS)) == len(CHUNKS):
         hooks |= dict(zip(CHUNKS, (check_prefill, chunk_tokens), strict=True))
     side.hooks = hooks

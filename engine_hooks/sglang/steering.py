@@ -16,8 +16,10 @@ from controlplane.core.service import ServiceWindow
 from engine_hooks.sglang.contexts import Contexts
 from engine_hooks.sglang.engine_view import EngineView
 from engine_hooks.sglang.guard import log
+from engine_hooks.sglang.host_tier import HostTier
 
 _RESERVE_TOKENS = 8  # SGLang's own slack per admission
+_HOST_PARTS = 16
 
 
 class Beat(Protocol):
@@ -32,7 +34,8 @@ class Beat(Protocol):
 class Steering:
     """Runs the engine policies in the scheduler's thread; ``heard`` alone may be called in another.
 
-    ``program_of(request)`` names a request's program; ``pinned`` are the programs that have a pin.
+    ``program_of(request)`` names a request's program; ``pinned`` are the programs that have a pin; ``host`` is the
+    host memory behind the pool, where there is any.
     """
 
     def __init__(
@@ -42,11 +45,15 @@ class Steering:
         program_of: Callable[[Any], str],
         pinned: Callable[[], Container[str]] = tuple,
         now_ns: Callable[[], int] = time.monotonic_ns,
+        *,
+        host: HostTier | None = None,
     ) -> None:
         self._view = view
         self._contexts = contexts
         self._program_of = program_of
         self._pinned = pinned
+        self._host = host
+        self._host_given_tokens = 0
         self._now_ns = now_ns
         self._heard: tuple[str, int] = ("", 0)  # the policies' text, and until when they hold
         self._text = ""
@@ -146,6 +153,7 @@ class Steering:
             served_tokens=self._served.tokens(program_id, now_ns),
             retracted=bool(request.output_ids),
             pinned=program_id in pinned,
+            label=self._contexts.label_of(program_id),
         )
 
     # The memory
@@ -155,7 +163,7 @@ class Steering:
 
         ``busy``: programs with a running turn or a pin.
         """
-        if isinstance(self._policies.memory, type(STOCK.memory)) or self._view.has_host_tier:
+        if isinstance(self._policies.memory, type(STOCK.memory)):
             return 0
         now_ns, shape, passed = self._now_ns(), self.shape(), frozenset(busy)
         needed_blocks = self._view.blocks(needed_tokens)
@@ -167,10 +175,11 @@ class Steering:
                 level=self._policies.priority.level(
                     self._view.blocks(context.tokens), self._served.tokens(name, now_ns), shape
                 ),
+                label=self._contexts.label_of(name),
                 parked=self._contexts.is_parked(name),
             )
             for name, context in self._contexts
-            if name not in passed
+            if context.on_device and name not in passed
         )
         self._memory_state, fit = self._policies.memory.fit(
             self._memory_state, needed_blocks, needed_blocks, needed_blocks, candidates, now_ns
@@ -186,10 +195,33 @@ class Steering:
         context = self._contexts.find(program_id)
         if context is None:
             return 0
+        if self._host is not None:
+            freed_tokens = self._host.evict_tail(context.key, tokens)
+            if freed_tokens < tokens:
+                self._contexts.note_gone(program_id)  # from the device
+            return freed_tokens
         freed_tokens = self._view.evict_tail(context.key, tokens)
         if freed_tokens < tokens:
             self._contexts.forget(program_id)  # the rest is shared, or was gone already
         return freed_tokens
+
+    def order_host(self, needed_tokens: int) -> None:
+        """Host memory is about to make room: make the copies that the policy keeps the most recently used.
+
+        The engine's own order there is by last use. Not for every call, since each copy is looked up: again once a
+        part of the whole has been given up.
+        """
+        if self._host is None:
+            return
+        self._host_given_tokens += needed_tokens
+        if self._host_given_tokens * _HOST_PARTS < self._host.pool()[0]:
+            return
+        self._host_given_tokens = 0
+        rank = self._policies.memory.host_rank
+        ranked = [(rank(self._contexts.label_of(name)), context) for name, context in self._contexts]
+        lowest = min((place for place, _ in ranked), default=0)
+        for _, context in sorted((each for each in ranked if each[0] > lowest), key=lambda each: each[0]):
+            self._host.touch(context.key)
 
     def chunk(self, budget: Any, admitted: Iterable[Any], wanted_tokens: int) -> int:
         """How much of a prefill that does not fit may run now, in whole blocks; 0: none of it.

@@ -97,6 +97,7 @@ TARGETS: tuple[Target, ...] = (
     _one(Feature.HOST, "sglang.srt.mem_cache.unified_cache.cache_action.BackupKV"),
     _one(Feature.HOST, _BATCH + "hicache_consumer_index"),
     _one(Feature.HOST, "sglang.srt.managers.cache_controller.HiCacheController.start_loading", "self"),
+    _one(Feature.HOST, _TREES[0] + "evict_host", "self", "num_tokens"),
     _one(Feature.HOST, _TREES[0] + "load_back", "self", "node_id", "mem_quota"),
     _one(Feature.HOST, _TREES[0] + "ready_to_load_host_cache", "self"),
     _one(Feature.HOST, _TREES[0] + "is_backuped", "self", "node_id"),

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from engine_client import Messages, Reply
 from engine_load import PROMPT_TOKENS, fill, first_turn
-from engine_scene import NODE, TIMEOUT_S, Bus, Scene, play
+from engine_scene import NODE, TIMEOUT_S, Bus, Scene, play, policies_told
 from engine_server import POOL_TOKENS, EngineServer, serving
 from support.daemon_process import eventually
 from tiny_model import words
 
-from controlplane.core.commands import Command, Demote, Discard, Prefetch, Retain
+from controlplane.core.commands import Command, Demote, Discard, Label, Prefetch, Retain
 from controlplane.core.events import CommandApplied, CommandRejected, Event, PoolSampled, TurnEnded
 from controlplane.core.types import seconds
 
@@ -244,3 +244,62 @@ def test_under_pressure_moves_and_turns_go_on_together(host_engine: EngineServer
         assert host_engine.is_healthy()
 
     play(story, host_engine, host_bus)
+
+
+# Labels (MORI §4.3.2)
+
+_STOCK = 'preset = "fcfs"\n'
+_TYPED = _STOCK + '[priority]\npolicy = "typed"\n[memory]\npolicy = "typed"\n'
+_by_label = pytest.mark.parametrize("config", [_STOCK, _TYPED], ids=["stock", "mori"])
+
+
+@pytest.fixture
+def labelling_bus(nats_server: Any, host_state_dir: Path, tmp_path: Path, config: str) -> Iterator[Bus]:
+    made = Bus(nats_server, host_state_dir, tmp_path)
+    made.daemon(config)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@_by_label
+def test_idle_contexts_go_to_the_host_before_busy_ones(
+    host_engine: EngineServer, labelling_bus: Bus, config: str
+) -> None:
+    typed = config == _TYPED
+
+    async def story(scene: Scene) -> None:
+        await policies_told(host_engine, '"typed"' if typed else '"fcfs"')
+        await scene.flush()
+        names = [f"{name}-{typed}" for name in ("oldest", "middle", "latest")]
+        histories = [await _first_turn(scene, name, seed=900 + seed) for seed, name in enumerate(names)]
+        await _obeyed(scene, Label(program_id=names[2], label="idle"))
+        tokens = POOL_TOKENS - 3 * PROMPT_TOKENS + PROMPT_TOKENS // 2
+        assert (await scene.chat(f"press-{typed}", words(910, tokens))).status == 200
+        _, device, host = await _next_turn(scene, names[0], histories[0])
+        assert (device >= PROMPT_TOKENS) is typed
+        assert device + host >= PROMPT_TOKENS
+
+    play(story, host_engine, labelling_bus)
+
+
+@_by_label
+def test_host_memory_keeps_idle_contexts_longest(
+    host_engine: EngineServer, labelling_bus: Bus, config: str
+) -> None:
+    typed = config == _TYPED
+
+    async def story(scene: Scene) -> None:
+        await policies_told(host_engine, '"typed"' if typed else '"fcfs"')
+        await scene.flush()
+        name = f"rests-{typed}"
+        messages = await _first_turn(scene, name, seed=920)
+        await _obeyed(scene, Demote(program_id=name))
+        await _obeyed(scene, Label(program_id=name, label="idle"))
+        for number in range(4):  # more than host memory holds
+            await fill(scene, seed=1000 + 100 * number)
+        _, device, host = await _next_turn(scene, name, messages)
+        assert (device, host >= PROMPT_TOKENS) == (0, typed)
+
+    play(story, host_engine, labelling_bus)

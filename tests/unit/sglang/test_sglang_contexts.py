@@ -1,5 +1,8 @@
 """What is remembered of the contexts in the tree, and of whom nobody waits for."""
 
+import pytest
+
+from engine_hooks.sglang import contexts as module
 from engine_hooks.sglang.contexts import Contexts
 
 
@@ -76,3 +79,23 @@ def test_the_programs_parked_longest_ago_are_forgotten() -> None:
     assert not contexts.is_parked("0")
     assert contexts.is_parked("1")
     assert contexts.is_parked("65536")
+
+
+def test_labels_are_remembered_until_they_are_taken_back_and_so_many_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_MOST_PROGRAMS", 2)
+    contexts = Contexts()
+    for name in ("a", "b", "c"):
+        contexts.label(name, "idle")
+    contexts.label("b", "")
+    assert [contexts.label_of(name) for name in "abc"] == ["", "", "idle"]
+
+
+def test_what_left_the_device_is_still_known() -> None:
+    contexts = known("a")
+    contexts.note_gone("a")
+    contexts.note_gone("nobody")
+    found = contexts.find("a")
+    assert found is not None
+    assert not found.on_device

@@ -262,3 +262,31 @@ def test_what_is_shared_is_told_by_the_other_keys() -> None:
     assert shared(KeyDouble([*range(8), 99, 99, 99, 11])) == 8, "one alike token does not make it shared"
     assert shared(KeyDouble(range(5)), KeyDouble(range(50))) == 12
     assert shared(KeyDouble(range(50), extra_key="another namespace")) == 0
+
+
+# Evictions by name
+
+
+def test_the_end_of_a_context_leaves_for_the_host_where_there_is_a_copy() -> None:
+    tree = TreeDouble()
+    key, other = tree.add(SYSTEM, FIRST, SECOND), tree.add(SYSTEM, OTHER)
+    host = tier(tree)
+    assert host.evict_tail(key, 10) == 30
+    assert tree.where(key) == "DDH"
+    assert host.evict_tail(key, 1000) == 20, "what the other begins with is no leaf"
+    assert (tree.where(key), tree.where(other)) == ("DHH", "DD")
+    assert host.evict_tail(key, 1000) == 0
+
+
+def test_what_is_not_copied_yet_is_left_to_the_engine() -> None:
+    tree = TreeDouble(is_write_back=True)
+    key = tree.add(SYSTEM, FIRST)
+    assert tier(tree).evict_tail(key, 10) == 0
+    assert tree.where(key) == "DD"
+
+
+def test_nothing_is_evicted_by_name_where_nothing_can_be_moved() -> None:
+    tree = TreeDouble()
+    key = tree.add(SYSTEM, FIRST)
+    tree.linker = object()
+    assert tier(tree).evict_tail(key, 10) == 0

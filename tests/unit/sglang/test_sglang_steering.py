@@ -13,10 +13,12 @@ from controlplane.core.engine_policies import STOCK, EnginePolicies
 from controlplane.core.memory import MEMORY
 from controlplane.core.memory.lru import Lru
 from controlplane.core.memory.opportunistic import Opportunistic
+from controlplane.core.memory.typed import Typed as TypedEviction
 from controlplane.core.policies import STATELESS, Fit, Resident
 from controlplane.core.priority.fcfs import Fcfs
 from controlplane.core.priority.mlfq import Mlfq
 from controlplane.core.priority.ttl_first import TtlFirst
+from controlplane.core.priority.typed import Typed
 from controlplane.core.types import seconds
 from engine_hooks.sglang import contexts
 from engine_hooks.sglang.contexts import Contexts
@@ -60,14 +62,18 @@ class MemorySpy:
 class Scene:
     """Steering over doubles, at a time that the test sets. The pool has 6400 tokens, a page one."""
 
-    def __init__(self, policies: EnginePolicies | None = MARS, *, free_tokens: int = 0, **sizes: int) -> None:
+    def __init__(
+        self, policies: EnginePolicies | None = MARS, *, free_tokens: int = 0, host: Any = None, **sizes: int
+    ) -> None:
         leaf_tokens = sizes.pop("leaf_tokens", 1)
         self.now_ns = 0
         self.pinned: set[str] = set()
         self.scheduler = SchedulerDouble(**sizes)
         self.view = ViewDouble(self.scheduler, free_tokens=free_tokens, leaf_tokens=leaf_tokens)
         self.contexts = Contexts()
-        self.steering = Steering(self.view, self.contexts, program_of, lambda: self.pinned, lambda: self.now_ns)
+        self.steering = Steering(
+            self.view, self.contexts, program_of, lambda: self.pinned, lambda: self.now_ns, host=host
+        )
         if policies is not None:
             self.hear(policies.dumps())
             self.steering.step()
@@ -339,12 +345,81 @@ def test_the_stock_policy_is_the_engines_own_to_carry_out(policies: EnginePolici
     assert scene.view.evicted == []
 
 
-def test_with_a_host_tier_the_engine_evicts_by_itself() -> None:
-    scene = Scene()
+class HostDouble:
+    """A double of ``HostTier``: programs' tokens on the device, and whose copies were touched."""
+
+    def __init__(self, **on_device: int) -> None:
+        self.on_device = on_device
+        self.touched: list[str] = []
+
+    def evict_tail(self, key: Any, most_tokens: int) -> int:
+        freed = min(most_tokens, self.on_device[key[0]])
+        self.on_device[key[0]] -= freed
+        return freed
+
+    def touch(self, key: Any) -> None:
+        self.touched.append(key[0])
+
+    def pool(self) -> tuple[int, int]:
+        return 1600, 1600
+
+
+def hosted(policies: EnginePolicies, **tokens: int) -> tuple[Scene, HostDouble]:
+    host: Any = HostDouble(**tokens)
+    scene = Scene(policies, host=host)
+    for name, count in tokens.items():
+        scene.cache(name, count)
+    return scene, host
+
+
+def test_with_a_host_tier_contexts_leave_for_it_and_are_not_forgotten() -> None:
+    scene, host = hosted(MARS, a=100, b=100)
+    host.on_device["a"] = 30
+    assert scene.steering.evict(120, ()) == 50
+    assert host.on_device == {"a": 0, "b": 80}
+    assert scene.contexts.find("a") is not None
+    assert scene.steering.evict(30, ()) == 30
+    assert host.on_device == {"a": 0, "b": 50}, "whose part on the device has gone is not asked again"
     scene.cache("a", 100)
-    scene.scheduler.enable_hierarchical_cache = True
-    assert scene.steering.evict(50, ()) == 0
-    assert scene.view.evicted == []
+    host.on_device["a"] = 100
+    scene.steering.evict(150, ())
+    assert host.on_device == {"a": 50, "b": 0}, "until a turn of it ends"
+
+
+TYPED = EnginePolicies(priority=Typed(), memory=TypedEviction())
+
+
+def test_labels_decide_who_is_evicted_and_who_runs_first() -> None:
+    scene = Scene(TYPED)
+    for name in ("busy", "idle", "inactive"):
+        scene.cache(name, 100)
+        scene.contexts.label(name, name)
+    assert scene.steering.evict(150, ()) == 150
+    assert scene.view.evicted == [("inactive", 100), ("idle", 50)]
+    queue = [RequestDouble(name, program=name) for name in ("inactive", "idle", "busy")]
+    assert scene.order(queue) == ["busy", "idle", "inactive"]
+
+
+def test_as_host_memory_makes_room_the_copies_it_keeps_are_touched_the_idle_ones_last() -> None:
+    scene, host = hosted(TYPED, gone=10, rests=10, works=10)
+    scene.contexts.label("gone", "inactive")
+    scene.contexts.label("rests", "idle")
+    scene.steering.order_host(99)
+    assert host.touched == [], "a sixteenth of it has not been given up yet"
+    scene.steering.order_host(1)
+    assert host.touched == ["works", "rests"]
+    scene.steering.order_host(99)
+    assert len(host.touched) == 2
+    scene.steering.order_host(1600)
+    assert len(host.touched) == 4
+
+
+def test_without_labels_or_without_host_memory_nothing_is_touched() -> None:
+    scene, host = hosted(MARS, a=10, b=10)
+    scene.contexts.label("a", "idle")
+    scene.steering.order_host(1600)
+    assert host.touched == []
+    Scene(TYPED).steering.order_host(1600)
 
 
 # Chunks
