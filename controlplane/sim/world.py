@@ -163,8 +163,7 @@ class World:
             self.turns.append(session.turn_record(now_ns, error=str(error)))
             self._end_program(session, error=str(error))
             return
-        for event in self._engine.drain():
-            self._tell(event)
+        self._hear(self._engine.drain())
         self._wake_engine()
 
     def _end_turn(self, session: Session, event: ev.TurnEnded) -> None:
@@ -221,13 +220,17 @@ class World:
         )
 
     def _advance_engine(self) -> None:
-        for event in self._engine.advance(self._kernel.now_ns):
+        self._hear(self._engine.advance(self._kernel.now_ns))
+        self._wake_engine()
+
+    def _hear(self, events: Sequence[ev.Event]) -> None:
+        """What the engine did: a command finds out, too, if a step ends at the instant at which it comes."""
+        for event in events:
             self._tell(event)
             if type(event) is ev.FirstToken:
                 self._sessions[event.program_id].first_token_ns = event.at_ns
             elif type(event) is ev.TurnEnded:
                 self._end_turn(self._sessions[event.program_id], event)
-        self._wake_engine()
 
     # -- the controller ---------------------------------------------------------------------------------------
 
@@ -278,6 +281,7 @@ class World:
                         reason=problem,
                     )
                 )
+        self._hear(self._engine.drain())
         self._wake_engine()
 
     def _apply(self, command: cmd.Command) -> str:
