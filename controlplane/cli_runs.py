@@ -8,6 +8,7 @@ import typer
 
 from controlplane.cli_calibrate import calibrate
 from controlplane.cli_sweep import sweep
+from controlplane.cli_tools import tools_app
 
 Trace = Annotated[
     str | None,
@@ -61,8 +62,24 @@ def simulate(
     scale_outputs: ScaleOutputs = 1.0,
     scale_tools: ScaleTools = 1.0,
     shared_prefix: SharedPrefix = 2000,
-    cpus: Annotated[float, typer.Option(help="CPUs of the tool host, as admission sees them.")] = 8.0,
+    cpus: Annotated[
+        float, typer.Option(help="CPUs of the tool host, as admission sees them, and as --contention shares them.")
+    ] = 8.0,
     tool_slots: Annotated[int, typer.Option(min=0, help="Tools that run at once; 0: no limit.")] = 0,
+    tools: Annotated[
+        str,
+        typer.Option(help="`replay`: tools take what the trace says; or draw from a file of `penstock tools fit`."),
+    ] = "replay",
+    contention: Annotated[
+        bool, typer.Option("--contention", help="Tools share the --cpus: too many at once slow each other down.")
+    ] = False,
+    cpu_share: Annotated[
+        list[str],
+        typer.Option(
+            help="With --contention: CPUs that a tool uses while it runs, 0: it only waits. `SHARE` for all, "
+            "`TOOL=SHARE` for some (`*` and `?` match); the first that fits counts. Default 1. Repeatable."
+        ),
+    ] = [],
     config: Annotated[Path | None, typer.Option("--config", "-c", help="TOML for the control rules.")] = None,
     record: Annotated[Path | None, typer.Option(help="Write the event log of a single run here.")] = None,
     out: Out = None,
@@ -74,19 +91,22 @@ def simulate(
     """
     from controlplane.config import load
     from controlplane.output import progress_bar, show_runs
-    from controlplane.runs import SimulateOptions, default_workload, load_workload, simulate_all
+    from controlplane.runs import SimulateOptions, default_workload, load_tools, load_workload, simulate_all
+    from controlplane.sim.contention import parse_contention
     from controlplane.workload.arrivals import parse_arrival
     from controlplane.workload.scale import Scale
 
-    scale = Scale(tokens=scale_tokens, outputs=scale_outputs, tools=scale_tools)
-    workload = load_workload(
-        trace or default_workload(), programs=programs, max_context_tokens=max_context, scale=scale
-    )
+    shared = parse_contention(contention, cpu_share)
+    fits = load_tools(tools)
+    workload = load_workload(trace or default_workload(), programs=programs, max_context_tokens=max_context)
+    if fits is not None and (unknown := fits.unknown(workload.programs)):
+        typer.echo(f"{tools} has no times of {', '.join(unknown)}: drawn from those of all its tools", err=True)
     options = SimulateOptions(
         trace=workload,
         presets=preset,
         arrivals=[parse_arrival(text) for text in arrival],
         seeds=seed,
+        scale=Scale(tokens=scale_tokens, outputs=scale_outputs, tools=scale_tools),
         profile=profile,
         pool_tokens=pool_tokens,
         chunk_tokens=chunk_tokens,
@@ -95,6 +115,8 @@ def simulate(
         shared_prefix_tokens=shared_prefix,
         cpus=cpus,
         tool_slots=tool_slots,
+        tools=fits,
+        contention=shared,
         config=load(config) if config else None,
         record=record,
     )
@@ -307,3 +329,4 @@ def register(app: typer.Typer) -> None:
     log.command("replay")(log_replay)
     log.command("show")(log_show)
     app.add_typer(log, name="log")
+    app.add_typer(tools_app, name="tools")

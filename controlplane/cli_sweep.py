@@ -16,6 +16,8 @@ seeds = [1, 2, 3]
 trace = "synthetic:swe-bench"    # or a file
 programs = 100
 # max_context, scale_tokens, scale_outputs, scale_tools, shared_prefix, cpus, tool_slots,
+# tools = "tools.json" (of `penstock tools fit`; default "replay"),
+# contention = true with cpu_shares = ["0.5", "Bash:*=1"] (as --contention and --cpu-share),
 # arrivals (in place of the above), name
 
 [[hardware]]

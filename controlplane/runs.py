@@ -1,12 +1,13 @@
 """What ``simulate``, ``replay`` and ``engine-double`` put together from their options."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from controlplane.config import Config, parse, show
 from controlplane.core.errors import ConfigError
 from controlplane.core.presets import preset
+from controlplane.sim.contention import Contention
 from controlplane.sim.lower_tiers import parse_tier
 from controlplane.sim.profile import load_profile
 from controlplane.sim.simulate import EngineSpec, SimSpec, simulate
@@ -16,9 +17,11 @@ from controlplane.workload.arrivals import Arrival
 from controlplane.workload.run import RunResult
 from controlplane.workload.scale import Scale
 from controlplane.workload.synthetic import WORKLOADS, synthesize
+from controlplane.workload.tool_fits import ToolFits, load_fits
 from controlplane.workload.trace import Trace, read_trace
 
 SYNTHETIC = "synthetic:"
+REPLAY = "replay"
 
 
 def load_workload(
@@ -63,14 +66,20 @@ def default_workload() -> str:
     return f"{SYNTHETIC}{next(iter(WORKLOADS))}"
 
 
+def load_tools(name: str) -> ToolFits | None:
+    """A file of ``penstock tools fit``, to draw tool times from; None for ``replay``. Raises ``ConfigError``."""
+    return None if name == REPLAY else load_fits(Path(name))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulateOptions:
-    """``penstock simulate``: every preset at every arrival with every seed."""
+    """``penstock simulate``: every preset at every arrival with every seed. ``trace`` is not scaled yet."""
 
     trace: Trace
     presets: Sequence[str]
     arrivals: Sequence[Arrival]
     seeds: Sequence[int] = (1,)
+    scale: Scale = field(default_factory=Scale)
     profile: str = "h200-llama31-8b"
     pool_tokens: int = 0
     chunk_tokens: int = 8192
@@ -79,6 +88,8 @@ class SimulateOptions:
     shared_prefix_tokens: int = 2000
     cpus: float = 8.0
     tool_slots: int = 0
+    tools: ToolFits | None = None
+    contention: Contention | None = None
     config: Config | None = None  # its control rules and policies hold for its own preset
     record: Path | None = None
 
@@ -106,10 +117,13 @@ def simulate_all(
             engine=engine,
             preset=preset(name),
             seed=seed,
+            scale=options.scale,
             programs=options.programs,
             shared_prefix_tokens=options.shared_prefix_tokens,
             cpus=options.cpus,
             tool_slots=options.tool_slots,
+            tools=options.tools,
+            contention=options.contention,
             label=label,
         )
         if options.config is not None:

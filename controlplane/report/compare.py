@@ -12,10 +12,20 @@ EVEN_BAND = 0.02  # ratios so close to 1 are even: a repetition of a live run di
 UNKNOWN = "–"
 BETTER, SAME, WORSE = "better", "same", "worse"
 
-_LOWER_IS_BETTER = ("jct_", "ttft_mean", "ttft_p", "longest", "programs_failed", "turns_failed", "pool_recompute")
+_LOWER_IS_BETTER = (
+    "jct_",
+    "ttft_mean",
+    "ttft_p",
+    "longest",
+    "programs_failed",
+    "turns_failed",
+    "pool_recompute",
+    "tool_",
+)
 _NEITHER = ("programs_ended", "turns_ended", "makespan", "pool_prefill", "pool_caching", "pool_unused")
 _NEEDS_IDEAL = ("goodput_", "jain_")
 _NEEDS_ACCOUNT = "pool_"
+_NEEDS_CONTENTION = "tool_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +151,7 @@ def _row(group: Group, field: str, label: str, form: str) -> Row:
     for run in group.runs:
         known = not field.startswith(_NEEDS_IDEAL) or any(p.ideal_ns for p in run.programs)
         known = known and (not field.startswith(_NEEDS_ACCOUNT) or run.summary.is_accounted)
+        known = known and (not field.startswith(_NEEDS_CONTENTION) or run.summary.tool_slowdown_ratio > 0)
         values.append(getattr(run.summary, field) if known else None)
     texts = [UNKNOWN if value is None else form.format(value) for value in values]
     present = [value for value in values if value is not None]

@@ -7,6 +7,7 @@ from itertools import cycle, islice
 from controlplane.core.controller import Controller, ControlRules
 from controlplane.core.errors import ConfigError, require
 from controlplane.core.presets import PRESETS, Preset
+from controlplane.sim.contention import Contention
 from controlplane.sim.engine_model import EngineModel
 from controlplane.sim.hardware import Profile
 from controlplane.sim.kernel import Kernel
@@ -19,6 +20,7 @@ from controlplane.workload.arrivals import Arrival, Closed, Poisson, arrival_tim
 from controlplane.workload.run import RunResult
 from controlplane.workload.scale import Scale
 from controlplane.workload.summary import Summary, summarize
+from controlplane.workload.tool_fits import ToolFits
 from controlplane.workload.trace import ProgramTrace, Trace
 
 Progress = Callable[[int, int, int, int], None]
@@ -57,7 +59,11 @@ class EngineSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimSpec:
-    """What to simulate. ``trace`` is not scaled yet; ``programs`` 0 means all of it, once."""
+    """What to simulate. ``trace`` is not scaled yet; ``programs`` 0 means all of it, once.
+
+    ``tools`` None: each tool takes the time that the trace says; else it is drawn. ``contention`` None: tools do
+    not slow each other down.
+    """
 
     trace: Trace
     arrival: Arrival
@@ -70,6 +76,8 @@ class SimSpec:
     shared_prefix_tokens: int = 2000
     cpus: float = 8.0
     tool_slots: int = 0
+    tools: ToolFits | None = None
+    contention: Contention | None = None
     control_delay_ns: int = 1_000_000
     label: str = ""
 
@@ -117,15 +125,17 @@ def simulate(
         at_once=spec.arrival.n if isinstance(spec.arrival, Closed) else total,
         cpus=spec.cpus,
         tool_slots=spec.tool_slots,
+        contention=spec.contention,
         control_delay_ns=spec.control_delay_ns,
         recorder=recorder,
         progress=None if progress is None else _counted(progress, total),
     )
     makespan_ns = world.run()
+    summary = summarize(world.programs, world.turns, makespan_ns)
     return RunResult(
         label=spec.label or f"{spec.preset.name} {spec.arrival}",
         preset=spec.preset.name,
-        summary=_accounted(summarize(world.programs, world.turns, makespan_ns), engine, world),
+        summary=replace(_accounted(summary, engine, world), tool_slowdown_ratio=world.tool_slowdown_ratio),
         rate=spec.arrival.rate if isinstance(spec.arrival, Poisson) else 0.0,
         arrival=str(spec.arrival),
         seed=spec.seed,
@@ -159,13 +169,18 @@ def _accounted(summary: Summary, engine: EngineModel, world: World) -> Summary:
 
 
 def choose_programs(spec: SimSpec) -> Sequence[ProgramTrace]:
-    """The programs of the run, scaled; beyond the trace's end it begins again under new names."""
+    """The programs of the run, scaled; beyond the trace's end it begins again under new names.
+
+    Drawn tool times differ with each name, and with the seed.
+    """
     scaled = spec.scale.apply(spec.trace).programs
     count = spec.programs or len(scaled)
     chosen = list(scaled[:count])
     for number, program in enumerate(islice(cycle(scaled), len(scaled), count), start=len(scaled)):
         chosen.append(replace(program, program_id=f"{program.program_id}#{number // len(scaled) + 1}"))
-    return chosen
+    if spec.tools is None:
+        return chosen
+    return [spec.tools.redraw(program, spec.seed, spec.scale.tools) for program in chosen]
 
 
 def _arrivals_ns(spec: SimSpec, total: int) -> list[int] | None:
@@ -192,4 +207,6 @@ def _facts(spec: SimSpec, total: int) -> dict[str, str]:
         "scale": str(spec.scale),
         "shared prefix": f"{spec.shared_prefix_tokens} tokens",
         "tool CPUs": f"{spec.cpus:g}",
+        "tool times": "the trace's" if spec.tools is None else str(spec.tools),
+        "tool contention": "none" if spec.contention is None else str(spec.contention),
     }

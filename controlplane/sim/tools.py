@@ -1,4 +1,4 @@
-"""Tools by replay: each takes the time that the trace says, in one of so many slots."""
+"""Tools: each takes the time that its turn says, longer where CPUs are contended for, in one of so many slots."""
 
 from collections import deque
 from collections.abc import Callable
@@ -7,15 +7,27 @@ from controlplane.core import events as ev
 from controlplane.sim.kernel import Kernel
 from controlplane.sim.publisher import Publisher
 from controlplane.sim.session import Session
+from controlplane.sim.tool_host import ToolHost
 
 Done = Callable[[Session], None]
 
 
 class ToolRunner:
-    """Runs tools and tells of them. ``slots`` 0: as many at once as are asked for, else first come first served."""
+    """Runs tools and tells of them. ``slots`` 0: as many at once as are asked for, else first come first served.
 
-    def __init__(self, kernel: Kernel, tell: Callable[[ev.Event], None], slots: int, rank: int) -> None:
+    ``host`` None: tools do not slow each other down.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        tell: Callable[[ev.Event], None],
+        slots: int,
+        rank: int,
+        host: ToolHost | None = None,
+    ) -> None:
         self.publisher = Publisher("sim/tool/1")
+        self.host = host
         self._kernel = kernel
         self._tell = tell
         self._rank = rank
@@ -54,20 +66,36 @@ class ToolRunner:
                 tool=tool,
             )
         )
-        self._kernel.schedule(now_ns + duration_ns, self._rank, self._end, session, tool, duration_ns, done)
+        if self.host is None:
+            self._kernel.schedule(now_ns + duration_ns, self._rank, self._end, session, tool, now_ns, done)
+        else:
+            self.host.run(tool, duration_ns, self._end, session, tool, now_ns, done)
 
-    def _end(self, session: Session, tool: str, duration_ns: int, done: Done) -> None:
-        self._running -= 1
+    def sample(self, cpus: float) -> ev.HostSampled:
+        """The host as the daemon's probe would see it."""
         publisher = self.publisher
+        use_ratio, stall_ratio = self.host.sample() if self.host is not None else (0.0, 0.0)
+        return ev.HostSampled(
+            publisher=publisher.name,
+            sequence=publisher.next(),
+            at_ns=self._kernel.now_ns,
+            cpus=cpus,
+            cpu_use_ratio=use_ratio,
+            cpu_stall_ratio=stall_ratio,
+        )
+
+    def _end(self, session: Session, tool: str, started_ns: int, done: Done) -> None:
+        self._running -= 1
+        publisher, now_ns = self.publisher, self._kernel.now_ns
         self._tell(
             ev.ToolEnded(
                 publisher=publisher.name,
                 sequence=publisher.next(),
-                at_ns=self._kernel.now_ns,
+                at_ns=now_ns,
                 program_id=session.program_id,
                 call_id=session.call.turn_id,
                 tool=tool,
-                duration_ns=duration_ns,
+                duration_ns=now_ns - started_ns,
             )
         )
         if self._queue:

@@ -4,7 +4,7 @@ A program's next turn begins when its last one has ended and its tool has return
 plays the gate, the engine's publisher and the tool runtime: it tells the controller what those would publish and
 obeys the commands that come back, ``control_delay_ns`` later.
 
-**Paper**: AgentServeSim §4 (program orchestrator, tool simulator by replay).
+**Paper**: AgentServeSim §3.1 and §3.2 (program orchestrator, tool simulator).
 """
 
 from collections.abc import Callable, Sequence
@@ -16,11 +16,13 @@ from controlplane.core import events as ev
 from controlplane.core.errors import ControlPlaneError, LocalEventError
 from controlplane.core.policies import Window
 from controlplane.core.types import Pressure, seconds
+from controlplane.sim.contention import Contention
 from controlplane.sim.engine_commands import obey
 from controlplane.sim.engine_model import ContextTooLong, EngineModel
 from controlplane.sim.kernel import Handle, Kernel
 from controlplane.sim.publisher import Publisher
 from controlplane.sim.session import Session
+from controlplane.sim.tool_host import ToolHost
 from controlplane.sim.tools import ToolRunner
 from controlplane.workload.records import ProgramRecord, TurnRecord
 from controlplane.workload.series import Series
@@ -70,6 +72,7 @@ class World:
         at_once: int = 1,
         cpus: float = 8.0,
         tool_slots: int = 0,
+        contention: Contention | None = None,
         control_delay_ns: int = 1_000_000,
         recorder: Recorder | None = None,
         progress: Callable[[int, int, int], None] | None = None,
@@ -87,7 +90,8 @@ class World:
         self._open = len(sessions)  # not ended
         self._gate_publisher = Publisher("sim/gate/1")
         self._engine_publisher = engine_publisher
-        self._tools = ToolRunner(kernel, self._tell, tool_slots, _WORLD)
+        host = None if contention is None else ToolHost(kernel, _WORLD, cpus, contention)
+        self._tools = ToolRunner(kernel, self._tell, tool_slots, _WORLD, host)
         self._control_delay_ns = control_delay_ns
         self._recorder = recorder
         self._progress = progress
@@ -114,6 +118,11 @@ class World:
         if self._open:
             raise LocalEventError(f"nothing is scheduled and {self._open} programs have not ended")
         return self._kernel.now_ns
+
+    @property
+    def tool_slowdown_ratio(self) -> float:
+        """The time that tools took over what they would have taken alone; 0 where that was not modelled."""
+        return self._tools.host.slowdown_ratio if self._tools.host is not None else 0.0
 
     # -- programs ---------------------------------------------------------------------------------------------
 
@@ -166,8 +175,7 @@ class World:
             self.turns.append(session.turn_record(now_ns, error=str(error)))
             self._end_program(session, error=str(error))
             return
-        for event in self._engine.drain():
-            self._tell(event)
+        self._hear(self._engine.drain())
         self._wake_engine()
 
     def _end_turn(self, session: Session, event: ev.TurnEnded) -> None:
@@ -224,13 +232,17 @@ class World:
         )
 
     def _advance_engine(self) -> None:
-        for event in self._engine.advance(self._kernel.now_ns):
+        self._hear(self._engine.advance(self._kernel.now_ns))
+        self._wake_engine()
+
+    def _hear(self, events: Sequence[ev.Event]) -> None:
+        """What the engine did: a command finds out, too, if a step ends at the instant at which it comes."""
+        for event in events:
             self._tell(event)
             if type(event) is ev.FirstToken:
                 self._sessions[event.program_id].first_token_ns = event.at_ns
             elif type(event) is ev.TurnEnded:
                 self._end_turn(self._sessions[event.program_id], event)
-        self._wake_engine()
 
     # -- the controller ---------------------------------------------------------------------------------------
 
@@ -273,6 +285,7 @@ class World:
             elif isinstance(command, _MOVES):  # of nothing else does the controller need to know
                 self.moves += 1
                 self._answer(ev.CommandApplied, command)
+        self._hear(self._engine.drain())
         self._wake_engine()
 
     def _answer(
@@ -318,12 +331,9 @@ class World:
     # -- samples ----------------------------------------------------------------------------------------------
 
     def _sample_host(self, cpus: float) -> None:
-        publisher = self._tools.publisher
-        self._tell(
-            ev.HostSampled(
-                publisher=publisher.name, sequence=publisher.next(), at_ns=self._kernel.now_ns, cpus=cpus
-            )
-        )
+        self._tell(self._tools.sample(cpus))
+        if self._tools.host is not None:
+            self._kernel.schedule(self._kernel.now_ns + _SAMPLE_NS, _SAMPLE, self._sample_host, cpus)
 
     def _sample(self) -> None:
         now_ns = self._kernel.now_ns

@@ -4,7 +4,8 @@ import functools
 import time
 
 from controlplane.core.presets import preset
-from controlplane.runs import load_workload
+from controlplane.runs import load_tools, load_workload
+from controlplane.sim.contention import parse_contention
 from controlplane.sim.lower_tiers import parse_tier
 from controlplane.sim.profile import load_profile
 from controlplane.sim.simulate import EngineSpec, SimSpec, simulate
@@ -30,10 +31,13 @@ def run_cell(spec: SweepSpec, cell: Cell) -> Figures:
             engine=_engine(hardware),
             preset=preset(cell.preset),
             seed=cell.seed,
+            scale=workload.scale,
             programs=workload.programs,
             shared_prefix_tokens=workload.shared_prefix,
             cpus=workload.cpus,
             tool_slots=workload.tool_slots,
+            tools=_tools(workload.tools),
+            contention=parse_contention(workload.contention, workload.cpu_shares),
         ),
         ideal=_ideal(workload, hardware),
     )
@@ -47,12 +51,10 @@ def run_cell(spec: SweepSpec, cell: Cell) -> Figures:
 
 @functools.lru_cache(maxsize=4)
 def _trace(workload: WorkloadSpec) -> Trace:
-    return load_workload(
-        workload.trace,
-        programs=workload.programs,
-        max_context_tokens=workload.max_context,
-        scale=workload.scale,
-    )
+    return load_workload(workload.trace, programs=workload.programs, max_context_tokens=workload.max_context)
+
+
+_tools = functools.lru_cache(maxsize=4)(load_tools)
 
 
 @functools.lru_cache(maxsize=4)

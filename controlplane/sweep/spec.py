@@ -25,6 +25,8 @@ import msgspec
 from controlplane.config import parse, show
 from controlplane.core.errors import ConfigError, require
 from controlplane.core.presets import PRESETS, preset
+from controlplane.runs import REPLAY, load_tools
+from controlplane.sim.contention import parse_contention
 from controlplane.sim.lower_tiers import parse_tier
 from controlplane.sim.profile import load_profile
 from controlplane.workload.arrivals import Arrival, Poisson, parse_arrival
@@ -44,6 +46,9 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     shared_prefix: int = 2000
     cpus: float = 8.0
     tool_slots: int = 0
+    tools: str = REPLAY  # or a file of ``penstock tools fit``
+    contention: bool = False
+    cpu_shares: tuple[str, ...] = ()  # as --cpu-share
     arrivals: tuple[str, ...] = ()  # in place of the sweep's
 
     @property
@@ -126,12 +131,16 @@ def _check(spec: SweepSpec) -> None:
         for tier in hardware.tiers:
             parse_tier(tier)
         require("rate_factor", hardware.rate_factor, low=0, high=1e6, ends="(]")
+    for workload in spec.workload:
+        load_tools(workload.tools)
+        parse_contention(workload.contention, workload.cpu_shares)
     for text in (*spec.arrivals, *(text for w in spec.workload for text in w.arrivals)):
         parse_arrival(text)
 
 
 def cells(spec: SweepSpec) -> Iterator[Cell]:
-    """The grid, seed by seed, so that what is there when it stops is balanced."""
+    """The grid, seed by seed, so that what is there when it stops is balanced. Raises ``ConfigError``."""
+    drawn = {workload.title: _hashed(repr(load_tools(workload.tools))) for workload in spec.workload}
     for seed in spec.seeds:
         for workload in spec.workload:
             for hardware in spec.hardware:
@@ -143,7 +152,7 @@ def cells(spec: SweepSpec) -> Iterator[Cell]:
                             preset=name,
                             arrival=str(scaled(parse_arrival(arrival), hardware.rate_factor)),
                             seed=seed,
-                            digest=_digest(workload, hardware, name),
+                            digest=_digest(workload, hardware, name, drawn[workload.title]),
                         )
 
 
@@ -157,6 +166,12 @@ def of_title(specs: Sequence[Any], title: str) -> Any:
     return next(spec for spec in specs if spec.title == title)
 
 
-def _digest(workload: WorkloadSpec, hardware: HardwareSpec, name: str) -> str:
+def _digest(workload: WorkloadSpec, hardware: HardwareSpec, name: str, drawn: str) -> str:
     said = f"{workload!r} {msgspec.structs.replace(hardware, rate_factor=1.0)!r} {show(parse({'preset': name}))}"
-    return hashlib.sha256(said.encode()).hexdigest()[:10]
+    if workload.tools != REPLAY:
+        said += drawn  # what is in the file: under its name there may be another by now
+    return _hashed(said)
+
+
+def _hashed(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:10]

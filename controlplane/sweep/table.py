@@ -19,6 +19,7 @@ SHOWN = {
     "ttft_p99_s": "p99 TTFT (s)",
     "cache_hit_ratio": "hit rate",
     "pool_recompute_ratio": "pool x time computing again",
+    "tool_slowdown_ratio": "tool time / without contention",
 }
 _HIGHER_IS_BETTER = frozenset({"cache_hit_ratio"})
 

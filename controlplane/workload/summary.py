@@ -46,6 +46,7 @@ class Summary:
     ttft_within_60s_ratio: float = 0.0
     longest_hold_s: float = 0.0
     jain_index: float = 0.0  # over slowdowns (JCT / ideal); 1: all programs were slowed alike
+    tool_slowdown_ratio: float = 0.0  # tool time over what it were without contention; 0: that was not modelled
     # Shares of the KV pool's blocks times time (ThunderAgent eq. 3); all 0 where it was not accounted for.
     pool_decode_ratio: float = 0.0
     pool_prefill_ratio: float = 0.0
@@ -91,6 +92,7 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("ttft_within_60s_ratio", "turns with TTFT <= 60 s", "{:.1%}"),
     ("longest_hold_s", "longest hold (s)", "{:.1f}"),
     ("jain_index", "Jain index of slowdowns", "{:.3f}"),
+    ("tool_slowdown_ratio", "tool time / without contention", "{:.2f}x"),
     ("pool_decode_ratio", "KV pool x time: decoding", "{:.1%}"),
     ("pool_prefill_ratio", "  prefilling", "{:.1%}"),
     ("pool_recompute_ratio", "  computing again", "{:.1%}"),

@@ -46,6 +46,21 @@ def test_goodput_without_ideal_times_is_unknown_not_zero() -> None:
     assert texts["Jain index of slowdowns"] == "–"
 
 
+def test_how_much_tools_were_slowed_is_unknown_where_nothing_slows_them() -> None:
+    def cells(*ratios: float) -> list[tuple[str, bool]]:
+        runs = runs_at(0.1, 200, 150)
+        runs = [
+            replace(run, summary=replace(run.summary, tool_slowdown_ratio=ratio))
+            for run, ratio in zip(runs, ratios, strict=True)
+        ]
+        (group,) = group_runs(runs)
+        (row,) = (row for row in rows(group) if row.label == "tool time / without contention")
+        return [(cell.text, cell.best) for cell in row.cells]
+
+    assert cells(1.5, 4.0) == [("4.00x", False), ("1.50x", True)]  # the baseline comes first
+    assert cells(0.0, 0.0) == [("–", False), ("–", False)]
+
+
 def test_the_verdict_names_the_loads_at_which_mars_does_not_help() -> None:
     groups = group_runs([*runs_at(0.1, 100, 110), *runs_at(0.2, 300, 200)])
     assert verdict(groups) == (

@@ -120,6 +120,28 @@ def test_every_publisher_counts_its_events_without_gaps() -> None:
         assert numbers == list(range(1, len(numbers) + 1))
 
 
+def test_a_turn_that_ends_at_the_instant_at_which_another_comes_has_ended() -> None:
+    """The second program's turn takes 110 us and ends just when the tool of the first returns."""
+    tool_end_ns = (10 + 100 + 10) * 1000 + 5_000_000
+    second = trace_of(Turn(input_tokens=100, output_tokens=1), name="second")
+    world = world_of(trace_of(*TWO_TURNS), second, arrivals_ns=[0, tool_end_ns - 110_000])
+    world.run()
+    assert {program.program_id: program.failed for program in world.programs} == {"p": False, "second": False}
+    (turn,) = (turn for turn in world.turns if turn.program_id == "second")
+    assert (turn.first_token_ns, turn.ended_ns) == (tool_end_ns, tool_end_ns)
+
+
+def test_a_turn_that_ends_at_the_instant_of_a_command_has_ended() -> None:
+    """One's tool starts at 1.12 ms and its context is discarded 1 ms later, as the other one's turn ends."""
+    control = ControllerDouble(ToolStarted=[cmd.Discard(program_id="p")])
+    second = trace_of(Turn(input_tokens=100, output_tokens=1), name="second")
+    programs = (trace_of(*TWO_TURNS), second)
+    world = world_of(*programs, control=control, arrivals_ns=[0, 1_010_000], control_delay_ns=1_000_000)
+    world.run()
+    (turn,) = (turn for turn in world.turns if turn.program_id == "second")
+    assert (turn.admitted_ns, turn.ended_ns) == (2_010_000, 2_120_000)
+
+
 def test_a_hold_counts_in_the_time_to_first_token() -> None:
     world = world_of(trace_of(TWO_TURNS[1]), control_delay_ns=1_000_000)
     world.run()

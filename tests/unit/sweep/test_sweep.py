@@ -17,8 +17,11 @@ from controlplane.cli_sweep import EXAMPLE
 from controlplane.core.errors import ConfigError, UnknownPolicy
 from controlplane.core.presets import PRESETS
 from controlplane.sweep import results, table
+from controlplane.sweep.run_cell import run_cell
 from controlplane.sweep.runner import run_missing
 from controlplane.sweep.spec import Cell, SweepSpec, WorkloadSpec, cells, load_sweep
+from controlplane.workload.synthetic import synthesize
+from controlplane.workload.tool_fits import fit_tools
 
 SMALL = """
 presets = ["fcfs", "mars"]
@@ -72,6 +75,9 @@ def test_a_workload_is_enough(tmp_path: Path) -> None:
         ('[[workload]]\ntrace = "x"\n[[workload]]\ntrace = "x"', "x: twice; give each a name"),
         ('[[workload]]\ntrace = "x"\n[[hardware]]\nprofile = "tpu"', "tpu"),
         ('[[workload]]\ntrace = "x"\n[[hardware]]\nrate_factor = 0.0', "rate_factor"),
+        ('[[workload]]\ntrace = "x"\ntools = "none.json"', "none.json: cannot read the tool times"),
+        ('[[workload]]\ntrace = "x"\ncontention = true\ncpu_shares = ["make=x"]', "TOOL=SHARE"),
+        ('[[workload]]\ntrace = "x"\ncpu_shares = ["0.5"]', "expected contention to be on"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said_before_any_work(tmp_path: Path, text: str, said: str) -> None:
@@ -109,6 +115,34 @@ def test_a_cell_is_known_by_all_that_its_result_depends_on(tmp_path: Path) -> No
     assert digests(SMALL) == digests(SMALL.replace("seeds = [1, 2]", "seeds = [3]"))
     assert digests(SMALL).isdisjoint(digests(SMALL.replace("programs = 4", "programs = 5")))
     assert digests(SMALL).isdisjoint(digests(SMALL.replace("100000", "200000")))
+    crowded = SMALL.replace("programs = 4", "programs = 4\ncontention = true")
+    shared = crowded.replace("contention = true", 'contention = true\ncpu_shares = ["0.5"]')
+    assert len(digests(SMALL) | digests(crowded) | digests(shared)) == 3 * len(digests(SMALL))
+
+
+def test_a_cell_is_known_by_the_tool_times_that_are_in_the_file(tmp_path: Path) -> None:
+    def digests() -> set[str]:
+        text = SMALL.replace("programs = 4", f'programs = 4\ntools = "{fits}"')
+        return {cell.digest for cell in cells(read(tmp_path, text))}
+
+    fits, trace = tmp_path / "tools.json", synthesize("swe-like", programs=9)
+    fit_tools(trace.programs, "t").save(fits)
+    before = digests()
+    assert digests() == before
+    fit_tools(trace.programs[1:], "t").save(fits)
+    assert digests().isdisjoint(before)
+
+
+def test_a_cell_runs_with_its_tools(tmp_path: Path) -> None:
+    fits = tmp_path / "tools.json"
+    fit_tools(synthesize("swe-like", programs=9).programs, "t").save(fits)
+    more = f'tools = "{fits}"\ncontention = true\ncpus = 0.5\ncpu_shares = ["bash=1"]\nscale_tools = 3.0'
+    spec = read(tmp_path, SMALL.replace("programs = 4", f"programs = 4\n{more}"))
+    plain = read(tmp_path, SMALL)
+    crowded, alone = (run_cell(s, next(iter(cells(s)))) for s in (spec, plain))
+    assert crowded["tool_slowdown_ratio"] > 1.0
+    assert alone["tool_slowdown_ratio"] == 0.0
+    assert crowded["jct_mean_s"] > alone["jct_mean_s"]
 
 
 # Results

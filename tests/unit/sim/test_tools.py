@@ -1,0 +1,254 @@
+"""Simulated tools: drawn times, a contended host, and what the controller makes of it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_operations import TOY
+from test_world import TWO_TURNS, ControllerDouble, trace_of, world_of
+from typer.testing import CliRunner
+
+from controlplane.cli import app
+from controlplane.core import events as ev
+from controlplane.core.errors import ConfigError
+from controlplane.core.presets import PRESETS
+from controlplane.core.types import seconds
+from controlplane.runs import SimulateOptions, simulate_all
+from controlplane.sim.contention import Contention, parse_contention
+from controlplane.sim.simulate import EngineSpec, SimSpec, choose_programs, simulate
+from controlplane.sim.solo import IdealTimes
+from controlplane.workload.arrivals import Poisson
+from controlplane.workload.scale import Scale
+from controlplane.workload.synthetic import synthesize
+from controlplane.workload.tool_fits import fit_tools
+from controlplane.workload.trace import ProgramTrace, Trace, Turn
+
+MS = 1_000_000
+EACH = Contention()
+
+
+def took_ns(control: ControllerDouble) -> dict[str, int]:
+    return {event.program_id: event.duration_ns for _, event in control.of(ev.ToolEnded)}
+
+
+def one_call(name: str, tool_ms: float, tool: str = "make") -> ProgramTrace:
+    """A turn of 20 us, a tool, a turn."""
+    first = Turn(input_tokens=10, output_tokens=1, tool=tool, tool_ms=tool_ms)
+    return trace_of(first, Turn(input_tokens=11, output_tokens=1), name=name)
+
+
+def ran(*programs: ProgramTrace, **options: Any) -> ControllerDouble:
+    control = ControllerDouble()
+    world_of(*programs, control=control, **options).run()
+    starts = {event.program_id: now_ns for now_ns, event in control.of(ev.ToolStarted)}
+    for now_ns, event in control.of(ev.ToolEnded):
+        assert event.duration_ns == now_ns - starts[event.program_id]
+    return control
+
+
+# Contention
+
+
+def test_without_contention_tools_take_what_the_trace_says() -> None:
+    control = ran(*(one_call(f"p{k}", 5.0) for k in range(4)), cpus=1.0)
+    assert set(took_ns(control).values()) == {5 * MS}
+    assert len(control.of(ev.HostSampled)) == 1
+
+
+def test_tools_that_start_together_share_the_cpus() -> None:
+    """Four on two CPUs take twice as long. Their turns are one batch, so that they start at one time."""
+    control = ran(*(one_call(f"p{k}", 5.0) for k in range(4)), cpus=2.0, contention=EACH)
+    assert set(took_ns(control).values()) == {10 * MS}
+
+
+def test_waiting_is_not_slowed() -> None:
+    """A quarter of 8 ms is computed, at half speed; what only waits takes its time; four CPUs' worth: a fifth."""
+    shares = Contention(named=(("sleep", 0.0), ("curl", 0.25), ("make -j*", 4.0)))
+    sleep, curl = one_call("sleep", 8.0, "sleep"), one_call("curl", 8.0, "curl")
+    alone = ran(sleep, curl, cpus=1.0, contention=shares)
+    assert took_ns(alone) == {"sleep": 8 * MS, "curl": 8 * MS}
+    other = one_call("curl too", 8.0, "curl")
+    assert took_ns(ran(sleep, curl, other, cpus=1.0, contention=shares)) == {
+        "sleep": 8 * MS,
+        "curl": 10 * MS,
+        "curl too": 10 * MS,
+    }
+    wide = ran(one_call("wide", 8.0, "make -j4"), one_call("one", 1.0), cpus=1.0, contention=shares)
+    # Speed 1/5 until the small one has its 1 ms, at 5 ms; then 1/4 for the 7 ms that are left.
+    assert took_ns(wide) == {"one": 5 * MS, "wide": (5 + 28) * MS}
+
+
+def test_a_slot_is_waited_for_before_the_cpus_are() -> None:
+    """Four tools, two slots, one CPU: two share it, then the other two do."""
+    programs = [one_call(f"p{k}", 5.0) for k in range(4)]
+    control = ran(*programs, cpus=1.0, tool_slots=2, contention=EACH)
+    assert set(took_ns(control).values()) == {10 * MS}
+    starts = [now_ns for now_ns, _ in control.of(ev.ToolStarted)]
+    assert starts[2:] == [start_ns + 10 * MS for start_ns in starts[:2]]
+
+
+def test_the_host_is_sampled_every_second() -> None:
+    control = ran(*(one_call(f"p{k}", 2000.0) for k in range(3)), cpus=2.0, contention=EACH)
+    samples = control.of(ev.HostSampled)
+    assert [now_ns for now_ns, _ in samples] == [seconds(k) for k in range(4)]
+    assert [round(event.cpu_use_ratio, 3) for _, event in samples] == [0.0, 1.0, 1.0, 1.0]
+    # As the kernel does it: 1 - exp(-1/10) of the way each second.
+    assert [round(event.cpu_stall_ratio, 3) for _, event in samples] == [0.0, 0.095, 0.181, 0.259]
+    assert {event.cpus for _, event in samples} == {2.0}
+
+
+def spec(**changes: Any) -> SimSpec:
+    options: dict[str, Any] = {
+        "trace": synthesize("swe-bench", programs=12, seed=2),
+        "arrival": Poisson(0.5),
+        "engine": EngineSpec(profile=TOY, pool_tokens=40_000),
+        "shared_prefix_tokens": 0,
+    }
+    return SimSpec(**(options | changes))
+
+
+def test_a_host_with_cpus_for_all_changes_nothing() -> None:
+    plain, contended = (simulate(spec(contention=shared, cpus=100.0)) for shared in (None, EACH))
+    assert contended.turns == plain.turns
+    assert contended.programs == plain.programs
+    assert (plain.summary.tool_slowdown_ratio, contended.summary.tool_slowdown_ratio) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_ends_every_program_on_a_crowded_host(preset: str) -> None:
+    ideal = IdealTimes(lambda: spec().engine.build(PRESETS["fcfs"]))
+    crowded = spec(
+        preset=PRESETS[preset],
+        contention=Contention(share=0.7),
+        cpus=1.0,
+        tools=fit_tools(spec().trace.programs, "t"),
+        scale=Scale(tools=5.0),
+    )
+    result = simulate(crowded, ideal=ideal)
+    assert result == simulate(crowded, ideal=ideal)
+    assert result.summary.programs_ended == 12
+    assert result.summary.tool_slowdown_ratio > 1.0
+    assert result.facts["tool contention"] == "CPUs shared; a tool uses 0.7"
+    assert all(program.completion_ns >= program.ideal_ns > 0 for program in result.programs)
+
+
+def builds(programs: int, calls: int) -> Trace:
+    """Agents that build and test all the time, for 2 s each."""
+    turns = tuple(
+        Turn(
+            input_tokens=100 + 20 * k,
+            output_tokens=10,
+            tool="make" if k < calls else "",
+            tool_ms=2000.0 if k < calls else None,
+        )
+        for k in range(calls + 1)
+    )
+    made = (ProgramTrace(program_id=f"p{n}", source="s", turns=turns) for n in range(programs))
+    return Trace(programs=tuple(made), rejected=[], name="builds")
+
+
+def test_mars_admits_fewer_programs_than_fcfs_when_tools_starve_each_other() -> None:
+    """Ten CPUs' worth of agents on four. The first ones meet an idle host: calls to compare with (ADR 0007)."""
+    options: dict[str, Any] = {
+        "trace": builds(40, 20),
+        "arrival": Poisson(0.2),
+        "seed": 1,
+        "engine": EngineSpec(profile=TOY, pool_tokens=1_000_000),
+        "cpus": 4.0,
+        "contention": EACH,
+    }
+    stock, mars = (simulate(SimSpec(**options, preset=PRESETS[name])) for name in ("fcfs", "mars"))
+    assert max(stock.series.active) > 25
+    assert max(mars.series.active) < 20
+    assert any(mars.series.cpu_overloaded)
+    assert max(mars.series.cpu_use_ratio) == pytest.approx(1.0)
+    assert mars.summary.tool_slowdown_ratio < 0.6 * stock.summary.tool_slowdown_ratio
+    # Shared by all, the CPUs make all end late; the work is the same.
+    assert mars.summary.jct_mean_s < 0.85 * stock.summary.jct_mean_s
+    assert mars.summary.makespan_s < 1.05 * stock.summary.makespan_s
+
+
+# Drawn times
+
+
+def test_drawn_times_differ_with_the_seed_and_the_copy_and_not_with_the_preset() -> None:
+    trace = synthesize("swe-bench", programs=4, seed=2)
+    fits = fit_tools(trace.programs, trace.name)
+
+    def times(**changes: Any) -> list[list[float | None]]:
+        chosen = choose_programs(spec(**({"trace": trace, "tools": fits, "programs": 8} | changes)))
+        return [[turn.tool_ms for turn in program.turns] for program in chosen]
+
+    assert times() == times(preset=PRESETS["fcfs"], arrival=Poisson(9.0))
+    assert times() != times(seed=1)
+    assert times()[:4] != times()[4:]
+    assert times(tools=None)[:4] == times(tools=None)[4:]
+    doubled = times(scale=Scale(tools=2.0))
+    assert doubled == [[None if ms is None else 2.0 * ms for ms in program] for program in times()]
+
+
+def test_what_was_drawn_is_told() -> None:
+    fits = fit_tools(spec().trace.programs, "mine")
+    assert simulate(spec(tools=fits)).facts["tool times"] == f"drawn, fitted to {fits.pool.calls} calls of mine"
+    assert simulate(spec()).facts["tool times"] == "the trace's"
+    assert simulate(spec()).facts["tool contention"] == "none"
+
+
+def test_the_scale_that_was_asked_for_is_told() -> None:
+    options = SimulateOptions(
+        trace=spec().trace, presets=["fcfs"], arrivals=[Poisson(0.5)], scale=Scale(tools=0.5), programs=3
+    )
+    (run,) = simulate_all(options)
+    assert run.scale == Scale(tools=0.5)
+    assert run.facts["scale"] == "tokens x1, outputs x1, tools x0.5"
+    (whole,) = simulate_all(replace(options, scale=Scale()))
+    assert run.summary.jct_mean_s < whole.summary.jct_mean_s
+
+
+# What a user writes
+
+
+def test_shares_are_read() -> None:
+    read = parse_contention(True, ["Bash:git=0.1", "0.5", "Bash:*=2", "a=b=1"])
+    assert read == Contention(share=0.5, named=(("Bash:git", 0.1), ("Bash:*", 2.0), ("a=b", 1.0)))
+    assert [read.share_of(tool) for tool in ("Bash:git", "Bash:make", "a=b", "Edit")] == [0.1, 2.0, 1.0, 0.5]
+    assert str(read) == "CPUs shared; a tool uses 0.5, Bash:git 0.1, Bash:* 2, a=b 1"
+    assert parse_contention(True, []) == EACH
+    assert parse_contention(False, []) is None
+    assert Contention(named=(("list[0]", 3.0),)).share_of("list[0]") == 3.0
+
+
+@pytest.mark.parametrize(
+    ("shares", "said"),
+    [
+        (["much"], "expected SHARE or TOOL=SHARE with 0 <= SHARE <= 1024 CPUs, got 'much'"),
+        (["Bash="], "got 'Bash='"),
+        (["Bash=-1"], "got 'Bash=-1'"),
+        (["nan"], "got 'nan'"),
+        (["1025"], "got '1025'"),
+        (["1", "2"], "expected one share for all other tools, got two"),
+    ],
+)
+def test_bad_shares_are_refused(shares: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse_contention(True, shares)
+    with pytest.raises(ConfigError, match="expected contention to be on"):
+        parse_contention(False, shares)
+
+
+def test_from_the_command_line(tmp_path: Path) -> None:
+    fits = tmp_path / "tools.json"
+    fit_tools([trace_of(*TWO_TURNS)], "mine").save(fits)
+    simulated = ["simulate", "synthetic:swe-bench", "-n", "3", "-p", "fcfs", "-a", "closed:3", "--json"]
+    contended = ["--contention", "--cpu-share", "edit=0", "--cpus", "1"]
+    run = CliRunner().invoke(app, [*simulated, "--tools", str(fits), *contended])
+    assert run.exit_code == 0, run.output
+    assert "tools.json has no times of edit, search" in run.stderr
+    (told,) = json.loads(run.stdout)
+    assert told["tool_slowdown_ratio"] >= 1.0
+    (plain,) = json.loads(CliRunner().invoke(app, simulated).stdout)
+    assert plain["tool_slowdown_ratio"] == 0.0
+    assert isinstance(CliRunner().invoke(app, [*simulated, *contended[1:]]).exception, ConfigError)
+    assert isinstance(CliRunner().invoke(app, [*simulated, "--tools", "none"]).exception, ConfigError)
