@@ -1,91 +1,19 @@
 """The whole loop: nats-server, daemon, engine double and load generator, and what happens when parts die."""
 
-import json
 import os
-import re
 import signal
-import subprocess
-import sys
 import threading
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.daemon_process import NODE, DaemonProcess
+from support.daemon_process import NODE
+from support.whole_loop import Loop
 
-from controlplane.load.options import ReplayOptions
-from controlplane.load.replay import ReplayProgress, replay
-from controlplane.load.watch import StatusWatch
-from controlplane.wire.endpoint import read_endpoint, resolve_url
-from controlplane.workload.arrivals import Poisson
-from controlplane.workload.run import RunResult
+from controlplane.load.replay import ReplayProgress
+from controlplane.wire.endpoint import read_endpoint
 from controlplane.workload.synthetic import synthesize
-
-TIME_SCALE = 30.0
-POOL_TOKENS = 40_000
-
-
-class Loop:
-    """A daemon and an engine double, both processes of their own."""
-
-    def __init__(self, folder: Path, preset: str) -> None:
-        self.folder = folder
-        arguments = ("--preset", preset, "--time-scale", f"{TIME_SCALE:g}", "--record", str(folder / "run.jsonl"))
-        self.daemon = DaemonProcess(folder, *arguments)
-        self.double: subprocess.Popen[bytes] | None = None
-        self.url = ""
-
-    def start(self) -> None:
-        self.daemon.start()
-        command = [sys.executable, "-m", "controlplane", "engine-double", "--port", "0", "--node", NODE]
-        command += ["--state-dir", str(self.folder), "--time-scale", f"{TIME_SCALE:g}", "--tokens-per-word", "64"]
-        command += ["--pool-tokens", str(POOL_TOKENS)]
-        log = self.folder / "double.log"
-        with log.open("w") as output:
-            self.double = subprocess.Popen(command, stderr=output)
-        self._until(lambda: "listens on" in log.read_text(), "the engine double did not start")
-        found = re.search(r"listens on (\S+)", log.read_text())
-        assert found is not None
-        self.url = found.group(1)
-        self.wait_for_daemon()
-
-    @staticmethod
-    def _until(holds: Callable[[], bool], complaint: str) -> None:
-        deadline = time.monotonic() + 10
-        while not holds():
-            assert time.monotonic() < deadline, complaint
-            time.sleep(0.02)
-
-    def health(self) -> dict[str, object]:
-        with urllib.request.urlopen(f"{self.url}/penstock/health", timeout=5) as answer:
-            return dict(json.load(answer))
-
-    def wait_for_daemon(self) -> None:
-        self._until(lambda: self.health()["mode"] == "governed", "the gate never heard the daemon")
-
-    def run(self, programs: int, display: "KillsAt | None" = None) -> RunResult:
-        bus = resolve_url(None, NODE, self.folder)
-        with StatusWatch(bus, NODE) as watch:
-            options = ReplayOptions(
-                trace=synthesize("swe-bench", programs=programs, seed=1),
-                url=self.url,
-                arrival=Poisson(0.5),
-                seed=1,
-                tokens_per_word=64,
-                time_scale=TIME_SCALE,
-                nats=bus,
-                node=NODE,
-                observe=watch.latest,
-            )
-            return replay(options, display or KillsAt())
-
-    def stop(self) -> None:
-        if self.double is not None:
-            self.double.terminate()
-            self.double.wait(10)
-        self.daemon.clean_up()
 
 
 class KillsAt:

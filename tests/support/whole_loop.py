@@ -1,0 +1,111 @@
+"""The whole loop in processes of its own: nats-server, daemon, engine double; and a load generator for it."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from controlplane.load.options import ReplayOptions
+from controlplane.load.progress import Display, ReplayProgress
+from controlplane.load.replay import replay
+from controlplane.load.watch import StatusWatch
+from controlplane.wire.endpoint import resolve_url
+from controlplane.workload.arrivals import Poisson
+from controlplane.workload.run import RunResult
+from controlplane.workload.synthetic import synthesize
+from support.daemon_process import NODE, DaemonProcess
+
+TIME_SCALE = 30.0
+POOL_TOKENS = 40_000
+
+
+class Quiet:
+    """Shows nothing."""
+
+    def update(self, progress: ReplayProgress) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Loop:
+    """A daemon and an engine double, both processes of their own."""
+
+    def __init__(
+        self,
+        folder: Path,
+        preset: str,
+        *,
+        pool_tokens: int = POOL_TOKENS,
+        rate: float = 0.5,
+        time_scale: float = TIME_SCALE,
+        engine: Sequence[str] = (),
+    ) -> None:
+        self.folder, self.rate, self.time_scale = folder, rate, time_scale
+        self._engine = ("--pool-tokens", str(pool_tokens), *engine)
+        arguments = ("--preset", preset, "--time-scale", f"{time_scale:g}", "--record", str(folder / "run.jsonl"))
+        self.daemon = DaemonProcess(folder, *arguments)
+        self.double: subprocess.Popen[bytes] | None = None
+        self.url = ""
+
+    def start(self) -> None:
+        self.daemon.start()
+        command = [sys.executable, "-m", "controlplane", "engine-double", "--port", "0", "--node", NODE]
+        command += [
+            "--state-dir",
+            str(self.folder),
+            "--time-scale",
+            f"{self.time_scale:g}",
+            "--tokens-per-word",
+            "64",
+        ]
+        command += self._engine
+        log = self.folder / "double.log"
+        with log.open("w") as output:
+            self.double = subprocess.Popen(command, stderr=output)
+        self.until(lambda: "listens on" in log.read_text(), "the engine double did not start")
+        found = re.search(r"listens on (\S+)", log.read_text())
+        assert found is not None
+        self.url = found.group(1)
+        self.wait_for_daemon()
+
+    @staticmethod
+    def until(holds: Callable[[], bool], complaint: str) -> None:
+        deadline = time.monotonic() + 10
+        while not holds():
+            assert time.monotonic() < deadline, complaint
+            time.sleep(0.02)
+
+    def health(self) -> dict[str, object]:
+        with urllib.request.urlopen(f"{self.url}/penstock/health", timeout=5) as answer:
+            return dict(json.load(answer))
+
+    def wait_for_daemon(self) -> None:
+        self.until(lambda: self.health()["mode"] == "governed", "the gate never heard the daemon")
+
+    def run(self, programs: int, display: Display | None = None) -> RunResult:
+        bus = resolve_url(None, NODE, self.folder)
+        with StatusWatch(bus, NODE) as watch:
+            options = ReplayOptions(
+                trace=synthesize("swe-bench", programs=programs, seed=1),
+                url=self.url,
+                arrival=Poisson(self.rate),
+                seed=1,
+                tokens_per_word=64,
+                time_scale=self.time_scale,
+                nats=bus,
+                node=NODE,
+                observe=watch.latest,
+            )
+            return replay(options, display or Quiet())
+
+    def stop(self) -> None:
+        if self.double is not None:
+            self.double.terminate()
+            self.double.wait(10)
+        self.daemon.clean_up()
