@@ -16,7 +16,7 @@ from controlplane.core.packing.fcfs import Fcfs
 from controlplane.core.packing.pressure_aware import PressureAware
 from controlplane.core.packing.shortest import Shortest
 from controlplane.core.placement import PLACEMENT
-from controlplane.core.placement.single import Single
+from controlplane.core.placement.session import Session
 from controlplane.core.policies import (
     AdmissionPolicy,
     MemoryPolicy,
@@ -68,7 +68,7 @@ _MARS = Preset(
     packing=PressureAware(),
     retention=Opportunistic(),
     priority=Mlfq(),
-    placement=Single(),
+    placement=Session(),
     memory=CoScheduler(),
 )
 _CONTINUUM = Preset(
@@ -78,7 +78,7 @@ _CONTINUUM = Preset(
     packing=Fcfs(),
     retention=Ttl(),
     priority=TtlFirst(),
-    placement=Single(),
+    placement=Session(),
     memory=Lru(keep_pins=True),
 )
 _ALL = (
@@ -89,7 +89,7 @@ _ALL = (
         packing=Fcfs(),
         retention=Never(),
         priority=RequestFcfs(),
-        placement=Single(),
+        placement=Session(),
         memory=Lru(),
     ),
     Preset(
@@ -99,7 +99,7 @@ _ALL = (
         packing=Fcfs(),
         retention=Never(),
         priority=Plas(),
-        placement=Single(),
+        placement=Session(),
         memory=Lru(),
     ),
     Preset(
@@ -109,7 +109,7 @@ _ALL = (
         packing=Fcfs(),
         retention=LeastWaste(),
         priority=TtlFirst(pinned_first=False),
-        placement=Single(),
+        placement=Session(),
         memory=Lru(keep_pins=True),
     ),
     _CONTINUUM,
@@ -126,7 +126,7 @@ _ALL = (
         packing=Shortest(),
         retention=Watermarks(),
         priority=RequestFcfs(),
-        placement=Single(),
+        placement=Session(),
         memory=Lru(),
     ),
     _MARS,
