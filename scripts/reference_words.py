@@ -182,7 +182,8 @@ JSON with `kind` `measured` or `analytic`, `name`, `source`, and:
 
 - `measured`: `prefill_s` (prompt tokens to seconds to the first token, at least two lengths), `decode_s`
   (`"batch x context"` to seconds a step: what the coefficients were fitted to), `step_overhead_us`,
-  `decode_base_us`, `decode_sequence_us`, `decode_context_ns`, `kv_pool_tokens`, `max_context_tokens`.
+  `decode_base_us`, `decode_sequence_us`, `decode_context_ns`, `kv_pool_tokens`, `max_context_tokens`, and optional
+  `kv_bytes_per_token` (0: not known, and no KV is moved; analytic profiles work it out).
 - `analytic`: `flops_per_s`, `memory_bytes_per_s`, `memory_bytes`, `linear_efficiency_ratio`,
   `attention_efficiency_ratio`, `bandwidth_efficiency_ratio`, `memory_use_ratio`, `step_overhead_us`, `sequence_us`;
   and the model: `parameters`, `layers`, `hidden`, `kv_heads`, `head_dim`, `bytes_per_value`, `max_context_tokens`

@@ -22,6 +22,7 @@ class Profile:
     decode_context_ps: int
     kv_pool_tokens: int
     max_context_tokens: int
+    kv_bytes_per_token: int = 0  # 0: not known
 
     def cumulative_ns(self, tokens: int) -> int:
         """Time to prefill the first ``tokens`` of a prompt; linear between points and after the last."""

@@ -11,6 +11,7 @@ from controlplane.sim.hardware import Profile
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
 _NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 _Count = Annotated[int, msgspec.Meta(ge=1)]
+_CountOrZero = Annotated[int, msgspec.Meta(ge=0)]
 _Ratio = Annotated[float, msgspec.Meta(gt=0, le=1)]
 
 # Beyond the last measured length attention dominates: the curve goes on as a quadratic, in these lengths.
@@ -32,6 +33,7 @@ class MeasuredProfile(msgspec.Struct, tag_field="kind", tag="measured", forbid_u
     decode_context_ns: _NotNegative
     kv_pool_tokens: _Count
     max_context_tokens: _Count
+    kv_bytes_per_token: _CountOrZero = 0  # 0: not known
 
 
 class AnalyticProfile(msgspec.Struct, tag_field="kind", tag="analytic", forbid_unknown_fields=True, kw_only=True):
@@ -101,6 +103,7 @@ def _measured(data: MeasuredProfile) -> Profile:
         decode_context_ps=round(data.decode_context_ns * 1e3),
         kv_pool_tokens=data.kv_pool_tokens,
         max_context_tokens=data.max_context_tokens,
+        kv_bytes_per_token=data.kv_bytes_per_token,
     )
 
 
@@ -129,4 +132,5 @@ def _analytic(data: AnalyticProfile) -> Profile:
         decode_context_ps=round(1e12 * token_bytes / bytes_per_s),
         kv_pool_tokens=pool_tokens,
         max_context_tokens=data.max_context_tokens,
+        kv_bytes_per_token=token_bytes,
     )
