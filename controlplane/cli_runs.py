@@ -46,6 +46,17 @@ def simulate(
     ] = "h200-llama31-8b",
     pool_tokens: Annotated[int, typer.Option(min=0, help="KV pool; 0: the profile's.")] = 0,
     chunk_tokens: Annotated[int, typer.Option(min=1, help="Chunked prefill: tokens of a step at most.")] = 8192,
+    replicas: Annotated[int, typer.Option(min=1, help="Engines side by side, each with that pool.")] = 1,
+    routing: Annotated[
+        str,
+        typer.Option(
+            help="Which engine a turn goes to: session (where the KV is, unless leaving costs less), round-robin, "
+            "least-loaded, single. Default: the preset's, session."
+        ),
+    ] = "",
+    link_gb_per_s: Annotated[
+        float, typer.Option(min=0.0, help="Bandwidth for KV between engines, 10^9 bytes/s; 0: none is sent.")
+    ] = 50.0,
     programs: Programs = 0,
     max_context: MaxContext = 0,
     scale_tokens: ScaleTokens = 1.0,
@@ -81,6 +92,9 @@ def simulate(
         profile=profile,
         pool_tokens=pool_tokens,
         chunk_tokens=chunk_tokens,
+        replicas=replicas,
+        routing=routing,
+        link_gb_per_s=link_gb_per_s,
         programs=programs,
         shared_prefix_tokens=shared_prefix,
         cpus=cpus,

@@ -20,7 +20,8 @@ programs = 100
 
 [[hardware]]
 profile = "h200-llama31-8b"    # or h100, b200, rtx3090, or a file
-# pool_tokens, chunk_tokens, rate_factor (on every open rate), name
+# pool_tokens, chunk_tokens, rate_factor (on every open rate), name,
+# replicas, routing ("session", "round-robin", "least-loaded", "single"), link_gb_per_s
 """
 
 

@@ -8,7 +8,7 @@ from controlplane.config import Config, parse, show
 from controlplane.core.errors import ConfigError
 from controlplane.core.presets import preset
 from controlplane.sim.profile import load_profile
-from controlplane.sim.simulate import EngineSpec, SimSpec, simulate
+from controlplane.sim.simulate import LINK_GB_PER_S, EngineSpec, SimSpec, simulate
 from controlplane.sim.solo import IdealTimes
 from controlplane.wire.log import Header, LogWriter
 from controlplane.workload.arrivals import Arrival
@@ -73,6 +73,9 @@ class SimulateOptions:
     profile: str = "h200-llama31-8b"
     pool_tokens: int = 0
     chunk_tokens: int = 8192
+    replicas: int = 1
+    routing: str = ""
+    link_gb_per_s: float = LINK_GB_PER_S
     programs: int = 0
     shared_prefix_tokens: int = 2000
     cpus: float = 8.0
@@ -86,7 +89,11 @@ def simulate_all(
 ) -> list[RunResult]:
     """Run the grid in order. ``progress`` is told the run's label, programs ended and programs in all."""
     engine = EngineSpec(
-        profile=load_profile(options.profile), pool_tokens=options.pool_tokens, chunk_tokens=options.chunk_tokens
+        profile=load_profile(options.profile),
+        pool_tokens=options.pool_tokens,
+        chunk_tokens=options.chunk_tokens,
+        replicas=options.replicas,
+        link_gb_per_s=options.link_gb_per_s,
     )
     ideal = IdealTimes(lambda: engine.build(preset("fcfs")))
     runs = []
@@ -106,6 +113,7 @@ def simulate_all(
             cpus=options.cpus,
             tool_slots=options.tool_slots,
             label=label,
+            routing=options.routing,
         )
         if options.config is not None:
             spec = replace(spec, rules=options.config.control)

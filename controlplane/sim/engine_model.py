@@ -104,8 +104,7 @@ class EngineModel:
             raise ContextTooLong(call.prompt_tokens, call.output_tokens, self.max_context_tokens)
         now_ns = self._catch_up(now_ns)
         self._serial += 1
-        prefix_tokens = min(call.prefix_tokens, call.prompt_tokens - 1) if call.prefix_group else 0
-        turn = Progress(call, self._serial, now_ns, prefix_tokens // self.block_tokens)
+        turn = Progress(call, self._serial, now_ns, call.prefix_blocks(self.block_tokens))
         if scheduler.waiting.overtakes:
             scheduler.full = False  # it may be one that fits
         can_wait = scheduler.full and len(scheduler.waiting)
@@ -146,13 +145,21 @@ class EngineModel:
         self._more_room(now_ns)
         return True
 
-    def discard(self, program_id: str, now_ns: int | None = None) -> int:
-        """Free a program's idle context, pinned or not. Returns the blocks freed."""
+    def discard(self, program_id: str, now_ns: int | None = None, keep_tokens: int = 0) -> int:
+        """Free a program's idle context, pinned or not, behind its first tokens. Returns the blocks freed."""
         now_ns = self._catch_up(now_ns)
-        freed_blocks = self.cache.evict(program_id, self.cache.total_blocks)
+        freed_blocks = self.cache.cut(program_id, keep_tokens // self.block_tokens)
         if freed_blocks:
             self._more_room(now_ns)
         return freed_blocks
+
+    def adopt(self, call: Call, blocks: int, now_ns: int) -> int:
+        """Cache ``blocks`` of the call's context that another engine sent, as room permits. Returns those taken."""
+        now_ns = self._catch_up(now_ns)
+        base_blocks = call.prefix_blocks(self.block_tokens)
+        taken = self._pool.adopt(call.program_id, call.prefix_group, base_blocks, blocks, now_ns)
+        self._more_room(now_ns)
+        return taken
 
     def set_priority(self, program_id: str, priority: int, now_ns: int | None = None) -> None:
         """Rank a program's calls, waiting ones included: lower runs first."""

@@ -168,6 +168,11 @@ class PrefixCache:
             self._forget(node, node.last_used_ns)
         return blocks
 
+    def cut(self, program_id: str, keep_blocks: int) -> int:
+        """Free an idle context beyond its first blocks, its shared prefix counted. Returns how many."""
+        node = self._idle.get(program_id)
+        return self.evict(program_id, max(0, node.base_blocks + node.blocks - keep_blocks)) if node else 0
+
     def evict_oldest(self, blocks: int) -> int:
         """Free ``blocks`` from the least recently used nodes. Returns how many were there to free."""
         missing = blocks

@@ -1,7 +1,7 @@
-"""Programs, one engine and the controller, in virtual time.
+"""Programs, engines and the controller, in virtual time.
 
 A program's next turn begins when its last one has ended and its tool has returned (the turn barrier). The world
-plays the gate, the engine's publisher and the tool runtime: it tells the controller what those would publish and
+plays the gate, the engines' publishers and the tool runtime: it tells the controller what those would publish and
 obeys the commands that come back, ``control_delay_ns`` later.
 
 **Paper**: AgentServeSim §4 (program orchestrator, tool simulator by replay).
@@ -17,6 +17,7 @@ from controlplane.core.errors import ControlPlaneError, LocalEventError
 from controlplane.core.policies import Window
 from controlplane.core.types import Pressure, seconds
 from controlplane.sim.engine_model import ContextTooLong, EngineModel
+from controlplane.sim.fleet import Fleet, Move, Site
 from controlplane.sim.kernel import Handle, Kernel
 from controlplane.sim.publisher import Publisher
 from controlplane.sim.session import Session
@@ -59,11 +60,10 @@ class World:
     def __init__(
         self,
         kernel: Kernel,
-        engine: EngineModel,
+        fleet: Fleet,
         control: Control,
         sessions: Sequence[Session],
         *,
-        engine_publisher: Publisher,
         arrivals_ns: Sequence[int] | None = None,
         at_once: int = 1,
         cpus: float = 8.0,
@@ -76,19 +76,17 @@ class World:
         self.turns: list[TurnRecord] = []
         self.series = Series()
         self._kernel = kernel
-        self._engine = engine
+        self._fleet = fleet
         self._control = control
         self._sessions = {session.program_id: session for session in sessions}
         if len(self._sessions) != len(sessions):
             raise LocalEventError("two sessions have one program_id")
         self._open = len(sessions)  # not ended
         self._gate_publisher = Publisher("sim/gate/1")
-        self._engine_publisher = engine_publisher
         self._tools = ToolRunner(kernel, self._tell, tool_slots, _WORLD)
         self._control_delay_ns = control_delay_ns
         self._recorder = recorder
         self._progress = progress
-        self._engine_wake: Handle | None = None
         self._tick_handle: Handle | None = None
         self._last_turn_ns = 0
         self._upcoming = iter(sessions)
@@ -157,15 +155,26 @@ class World:
             Kernel.cancel(session.ask)
         session.held = False
         session.admitted_ns = self._last_turn_ns = now_ns
+        site, move = self._fleet.route(session, now_ns)
+        if move is None:
+            self._send(session, site)
+        else:
+            self._kernel.schedule(move.ends_ns, _WORLD, self._land, session, move)
+            self._go_on()
+
+    def _land(self, session: Session, move: Move) -> None:
+        self._fleet.land(move, self._kernel.now_ns)
+        self._send(session, move.target)
+
+    def _send(self, session: Session, site: Site) -> None:
+        now_ns = self._kernel.now_ns
         try:
-            self._engine.submit(session.call, now_ns)
+            site.engine.submit(session.call, now_ns)
         except ContextTooLong as error:
             self.turns.append(session.turn_record(now_ns, error=str(error)))
             self._end_program(session, error=str(error))
             return
-        for event in self._engine.drain():
-            self._tell(event)
-        self._wake_engine()
+        self._go_on()
 
     def _end_turn(self, session: Session, event: ev.TurnEnded) -> None:
         now_ns = self._kernel.now_ns
@@ -207,27 +216,34 @@ class World:
         if following is not None:
             self._kernel.schedule(now_ns, _WORLD, self._arrive, following)
 
-    # -- the engine -------------------------------------------------------------------------------------------
+    # -- the engines ------------------------------------------------------------------------------------------
 
-    def _wake_engine(self) -> None:
-        wake_ns = self._engine.next_wake_ns()
-        handle = self._engine_wake
+    def _wake(self, site: Site) -> None:
+        wake_ns = site.engine.next_wake_ns()
+        handle = site.wake
         if handle is not None:
             if handle[0] == wake_ns and handle[3] is not None:
                 return
             Kernel.cancel(handle)
-        self._engine_wake = (
-            None if wake_ns is None else self._kernel.schedule(wake_ns, _ENGINE, self._advance_engine)
-        )
+        site.wake = None if wake_ns is None else self._kernel.schedule(wake_ns, _ENGINE, self._advance, site)
 
-    def _advance_engine(self) -> None:
-        for event in self._engine.advance(self._kernel.now_ns):
+    def _advance(self, site: Site) -> None:
+        self._hear(site.engine.advance(self._kernel.now_ns))
+        self._wake(site)
+
+    def _go_on(self) -> None:
+        """After commands: engines may have ended a step with them, and may have to begin another one sooner."""
+        for site in self._fleet.sites:
+            self._hear(site.engine.drain())
+            self._wake(site)
+
+    def _hear(self, events: Sequence[ev.Event]) -> None:
+        for event in events:
             self._tell(event)
             if type(event) is ev.FirstToken:
                 self._sessions[event.program_id].first_token_ns = event.at_ns
             elif type(event) is ev.TurnEnded:
                 self._end_turn(self._sessions[event.program_id], event)
-        self._wake_engine()
 
     # -- the controller ---------------------------------------------------------------------------------------
 
@@ -264,10 +280,11 @@ class World:
 
     def _obey(self, commands: Sequence[cmd.Command]) -> None:
         for command in commands:
-            problem = self._apply(command)
-            publisher, now_ns = self._engine_publisher, self._kernel.now_ns
+            program_id = getattr(command, "program_id", "")
+            site = self._fleet.at(program_id)
+            problem = self._apply(command, site.engine)
+            publisher, now_ns = site.publisher, self._kernel.now_ns
             if problem:
-                program_id = getattr(command, "program_id", "")
                 self._tell(
                     ev.CommandRejected(
                         publisher=publisher.name,
@@ -278,10 +295,10 @@ class World:
                         reason=problem,
                     )
                 )
-        self._wake_engine()
+        self._go_on()
 
-    def _apply(self, command: cmd.Command) -> str:
-        """Carry out a command. Returns why not, or nothing."""
+    def _apply(self, command: cmd.Command, engine: EngineModel) -> str:
+        """Carry out a command on the engine that the program is on. Returns why not, or nothing."""
         now_ns = self._kernel.now_ns
         if isinstance(command, cmd.SetWindow | cmd.StateRequest):
             return "" if isinstance(command, cmd.SetWindow) else "the simulator loses no events"
@@ -292,25 +309,25 @@ class World:
             if session is None:
                 return "the program has ended"
             session.grant(now_ns, command.ttl_ns if isinstance(command, cmd.Admit) else 0)
-            self._engine.park(command.program_id, False, now_ns)
+            engine.park(command.program_id, False, now_ns)
             if session.held:
                 self._submit(session)
         elif isinstance(command, cmd.Pause):
-            self._engine.park(command.program_id, True, now_ns)
+            engine.park(command.program_id, True, now_ns)
             if session is None:
                 return "the program has ended"
             session.revoke()
         elif isinstance(command, cmd.Retain):
-            if not self._engine.retain(command.program_id, now_ns + command.ttl_ns, now_ns):
+            if not engine.retain(command.program_id, now_ns + command.ttl_ns, now_ns):
                 return "the program has no idle KV"
         elif isinstance(command, cmd.Release | cmd.Demote):
-            self._engine.release(command.program_id, now_ns)
+            engine.release(command.program_id, now_ns)
             if isinstance(command, cmd.Demote):
                 return "the simulator has no host memory"
         elif isinstance(command, cmd.Discard):
-            self._engine.discard(command.program_id, now_ns)
+            engine.discard(command.program_id, now_ns)
         elif isinstance(command, cmd.SetPriority):
-            self._engine.set_priority(command.program_id, command.priority, now_ns)
+            engine.set_priority(command.program_id, command.priority, now_ns)
         else:
             return f"the simulator does not support {type(command).__name__}"
         return ""
@@ -327,15 +344,18 @@ class World:
 
     def _sample(self) -> None:
         now_ns = self._kernel.now_ns
-        self._tell(self._engine.pool_sample(now_ns))
-        self._wake_engine()  # the sample may have found that a pin had ended
+        for site in self._fleet.sites:
+            self._tell(site.engine.pool_sample(now_ns))
+            self._wake(site)  # the sample may have found that a pin had ended
         window = self._control.window
         self.series.sample(now_ns, self._control.pressure, window=window.window, limit=window.limit)
         self._check_stuck(now_ns)
         self._kernel.schedule(now_ns + _SAMPLE_NS, _SAMPLE, self._sample)
 
     def _check_stuck(self, now_ns: int) -> None:
-        if now_ns - self._last_turn_ns < _STUCK_NS or self._engine.next_wake_ns() is not None:
+        if now_ns - self._last_turn_ns < _STUCK_NS:
+            return
+        if any(site.engine.next_wake_ns() is not None for site in self._fleet.sites):
             return
         held = sum(1 for session in self._sessions.values() if session.held)
         if held and all(s.held or s.arrived_ns < 0 for s in self._sessions.values()):

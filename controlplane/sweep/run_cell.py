@@ -33,6 +33,7 @@ def run_cell(spec: SweepSpec, cell: Cell) -> Figures:
             shared_prefix_tokens=workload.shared_prefix,
             cpus=workload.cpus,
             tool_slots=workload.tool_slots,
+            routing=hardware.routing,
         ),
         ideal=_ideal(workload, hardware),
     )
@@ -60,6 +61,8 @@ def _engine(hardware: HardwareSpec) -> EngineSpec:
         profile=load_profile(hardware.profile),
         pool_tokens=hardware.pool_tokens,
         chunk_tokens=hardware.chunk_tokens,
+        replicas=hardware.replicas,
+        link_gb_per_s=hardware.link_gb_per_s,
     )
 
 

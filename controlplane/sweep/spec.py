@@ -26,6 +26,7 @@ from controlplane.config import parse, show
 from controlplane.core.errors import ConfigError, require
 from controlplane.core.presets import PRESETS, preset
 from controlplane.sim.profile import load_profile
+from controlplane.sim.simulate import LINK_GB_PER_S, placement_named
 from controlplane.workload.arrivals import Arrival, Poisson, parse_arrival
 from controlplane.workload.scale import Scale
 
@@ -55,12 +56,17 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class HardwareSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One engine. ``rate_factor``: on every open arrival rate, for hardware that saturates elsewhere."""
+    """An engine, and how many of it. ``rate_factor``: on every open arrival rate, for hardware that saturates
+    elsewhere.
+    """
 
     profile: str = "h200-llama31-8b"
     name: str = ""
     pool_tokens: int = 0
     chunk_tokens: int = 8192
+    replicas: int = 1
+    routing: str = ""  # a placement policy; empty: the preset's
+    link_gb_per_s: float = LINK_GB_PER_S
     rate_factor: float = 1.0
 
     @property
@@ -121,6 +127,10 @@ def _check(spec: SweepSpec) -> None:
         preset(name)
     for hardware in spec.hardware:
         load_profile(hardware.profile)
+        require("replicas", hardware.replicas, low=1, high=1024)
+        require("link_gb_per_s", hardware.link_gb_per_s, low=0, high=1e6)
+        for name in spec.presets:
+            placement_named(hardware.routing, preset(name))
         require("rate_factor", hardware.rate_factor, low=0, high=1e6, ends="(]")
     for text in (*spec.arrivals, *(text for w in spec.workload for text in w.arrivals)):
         parse_arrival(text)

@@ -39,7 +39,7 @@ class Operation:
     ttl_ns: int
 
 
-KINDS = ["submit"] * 6 + ["retain", "release", "discard", "abort", "sample", "priority"]
+KINDS = ["submit"] * 6 + ["retain", "release", "discard", "cut", "adopt", "abort", "sample", "priority"]
 
 
 def scripts(kinds: list[str]) -> st.SearchStrategy[list[Operation]]:
@@ -101,16 +101,7 @@ class Driven:
         engine, now_ns, program_id = self.engine, self.now_ns, f"p{operation.program}"
         match operation.kind:
             case "submit":
-                shares = operation.program % 2 == 1
-                call = Call(
-                    turn_id=f"t{index}",
-                    program_id=program_id,
-                    prompt_tokens=operation.prompt_tokens,
-                    output_tokens=operation.output_tokens,
-                    reusable_tokens=operation.reusable_tokens,
-                    prefix_group="system" if shares else "",
-                    prefix_tokens=200 if shares else 0,
-                )
+                call = self.call(operation, index)
                 try:
                     engine.submit(call, now_ns)
                 except ContextTooLong:
@@ -122,6 +113,11 @@ class Driven:
                 engine.release(program_id, now_ns)
             case "discard":
                 engine.discard(program_id, now_ns)
+            case "cut":
+                engine.discard(program_id, now_ns, keep_tokens=operation.reusable_tokens)
+            case "adopt":
+                blocks = operation.reusable_tokens // engine.block_tokens
+                assert 0 <= engine.adopt(self.call(operation, index), blocks, now_ns) <= blocks + 200
             case "abort":
                 engine.abort(f"t{index - operation.program}", now_ns)
             case "sample":
@@ -132,6 +128,19 @@ class Driven:
                 engine.park(program_id, operation.kind == "park", now_ns)
             case "use" if self.choices:
                 engine.use(self.choices[operation.prompt_tokens % len(self.choices)], now_ns)
+
+    @staticmethod
+    def call(operation: Operation, index: int) -> Call:
+        shares = operation.program % 2 == 1
+        return Call(
+            turn_id=f"t{index}",
+            program_id=f"p{operation.program}",
+            prompt_tokens=operation.prompt_tokens,
+            output_tokens=operation.output_tokens,
+            reusable_tokens=operation.reusable_tokens,
+            prefix_group="system" if shares else "",
+            prefix_tokens=200 if shares else 0,
+        )
 
     def check_blocks(self) -> None:
         held = self.engine.running_blocks()

@@ -72,6 +72,12 @@ def test_a_workload_is_enough(tmp_path: Path) -> None:
         ('[[workload]]\ntrace = "x"\n[[workload]]\ntrace = "x"', "x: twice; give each a name"),
         ('[[workload]]\ntrace = "x"\n[[hardware]]\nprofile = "tpu"', "tpu"),
         ('[[workload]]\ntrace = "x"\n[[hardware]]\nrate_factor = 0.0', "rate_factor"),
+        ('[[workload]]\ntrace = "x"\n[[hardware]]\nreplicas = 0', "replicas"),
+        ('[[workload]]\ntrace = "x"\n[[hardware]]\nlink_gb_per_s = -1.0', "link_gb_per_s"),
+        (
+            '[[workload]]\ntrace = "x"\n[[hardware]]\nrouting = "randomly"',
+            "no placement policy 'randomly'; there are: single, round-robin, least-loaded, session",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said_before_any_work(tmp_path: Path, text: str, said: str) -> None:
@@ -109,6 +115,9 @@ def test_a_cell_is_known_by_all_that_its_result_depends_on(tmp_path: Path) -> No
     assert digests(SMALL) == digests(SMALL.replace("seeds = [1, 2]", "seeds = [3]"))
     assert digests(SMALL).isdisjoint(digests(SMALL.replace("programs = 4", "programs = 5")))
     assert digests(SMALL).isdisjoint(digests(SMALL.replace("100000", "200000")))
+    two = SMALL + "replicas = 2\n"
+    routed = [SMALL, two, two + 'routing = "round-robin"', two + "link_gb_per_s = 1.0"]
+    assert len(set.union(*map(digests, routed))) == len(routed) * len(digests(SMALL))
 
 
 # Results
