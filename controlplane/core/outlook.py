@@ -1,8 +1,10 @@
 """What the ledger's programs will come to need, and what acting ones need less: sums that policies decide on."""
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
+from types import MappingProxyType
 
 from controlplane.core.forecast import Growing
 from controlplane.core.ledger import Ledger
@@ -44,22 +46,23 @@ def newcomer(ledger: Ledger) -> Growing:
     return Growing(first - shared, last - shared)
 
 
-def replicas(ledger: Ledger) -> tuple[Replica, ...]:
-    """The engines that were heard, by name. O(replicas)."""
+def replicas(ledger: Ledger, less: Mapping[str, float] = MappingProxyType({})) -> list[Replica]:
+    """The engines that were heard, by name; so much ``less`` is demanded of each. O(replicas)."""
     totals, shared = ledger.totals, shared_blocks(ledger)
-    return tuple(
+    placed, charged = totals.placed, totals.placed_blocks
+    return [
         Replica(
             name=name,
             total_blocks=pool.total_blocks,
             free_blocks=pool.free_blocks,
             evictable_blocks=pool.evictable_blocks,
             retained_blocks=pool.retained_blocks,
-            demand_blocks=max(0, totals.placed_blocks[name] - max(0, totals.placed[name] - 1) * shared),
+            demand_blocks=max(0, charged[name] - max(0, placed[name] - 1) * shared - round(less.get(name, 0))),
             turns=totals.open_turns[name],
             turn_blocks=totals.open_blocks[name],
         )
         for name, pool in sorted(ledger.state.pools.items())
-    )
+    ]
 
 
 def parts(ledger: Ledger, half_life_ns: int, now_ns: int) -> tuple[Replica, ...]:
@@ -73,13 +76,11 @@ def parts(ledger: Ledger, half_life_ns: int, now_ns: int) -> tuple[Replica, ...]
     for name in ledger.active if half_life_ns else ():
         program = ledger.programs[name]
         less[program.replica] += program.kv_blocks * (1 - weight(program, half_life_ns, now_ns))
-    found = [
-        replace(each, demand_blocks=max(0, each.demand_blocks - round(less[each.name])))
-        for each in replicas(ledger)
-    ]
-    homeless = ledger.totals.demand_blocks - sum(ledger.totals.placed_blocks[each.name] for each in found)
-    most = max(range(len(found)), key=lambda i: found[i].room_blocks)
-    found[most] = replace(found[most], demand_blocks=found[most].demand_blocks + homeless)
+    found = replicas(ledger, less)
+    homeless = ledger.totals.demand_blocks - sum(ledger.totals.placed_blocks[name] for name in ledger.state.pools)
+    if homeless:
+        most = max(range(len(found)), key=lambda i: found[i].room_blocks)
+        found[most] = replace(found[most], demand_blocks=found[most].demand_blocks + homeless)
     return tuple(found)
 
 

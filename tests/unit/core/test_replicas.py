@@ -275,4 +275,4 @@ def test_a_controller_decides_alike_whether_its_engine_has_a_name() -> None:
 
 def test_a_replica_without_room_has_less_than_none() -> None:
     assert Replica(name="a", total_blocks=10, demand_blocks=15).room_blocks == -5
-    assert replicas(Controller(fixed(0)).ledger) == ()
+    assert replicas(Controller(fixed(0)).ledger) == []
