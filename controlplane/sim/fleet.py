@@ -107,7 +107,8 @@ class Fleet:
                 if site is not target:
                     site.engine.discard(call.program_id, now_ns, keep_tokens=call.reusable_tokens)
         move, tokens = None, 0
-        if source is not target:
+        if source is not target:  # what stays behind is for nobody: a pin ends, and it goes first
+            source.engine.release(call.program_id, now_ns)
             source.engine.park(call.program_id, True, now_ns)
             target.engine.park(call.program_id, False, now_ns)
             if placed.choice is Choice.MIGRATE and self._link_tokens_per_s:

@@ -263,6 +263,13 @@ def test_nobody_waits_for_a_copy_that_was_left_behind() -> None:
     assert parked == [(0, False), (0, True), (1, False)], "admitted, then moved"
 
 
+def test_a_pin_does_not_outlast_its_programs_leaving() -> None:
+    control = ControllerDouble(ToolStarted=[cmd.Retain(program_id="p", ttl_ns=seconds(9))])
+    pair = Pair(RouterDouble((ONE, Choice.NEW), (TWO, REPREFILL)), trace_of(*TWO_TURNS), control=control).run()
+    assert pair.engines[0].cache.pins() == {}
+    assert pair.held() == [110 // 16, 200 // 16]
+
+
 def test_every_engine_is_sampled_under_its_own_name() -> None:
     control = ControllerDouble()
     Pair(RouterDouble((TWO, Choice.NEW)), trace_of(TWO_TURNS[1]), control=control).run()
