@@ -230,7 +230,7 @@ class Controller:
             cpu_overloaded=self.state.overload.cpu,
             kv_overloaded=self.state.overload.kv,
             kv_has_slack=use_ratio < self.rules.overload.kv_slack,
-            replicas=parts(ledger, self.preset.retention.half_life_ns, now_ns),
+            replicas=parts(ledger, self.preset.retention.half_life_ns, now_ns) if totals.several else (),
         )
 
     # Deciding

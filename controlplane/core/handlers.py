@@ -11,7 +11,7 @@ from controlplane.core import events as ev
 from controlplane.core.errors import RemoteEventError
 from controlplane.core.events import place_of
 from controlplane.core.lifecycle import Trigger
-from controlplane.core.records import Held, Running, ToolCall, tool_key, whole
+from controlplane.core.records import Held, Running, ToolCall, tool_key
 from controlplane.core.types import Program, Status, Tier
 
 if TYPE_CHECKING:
@@ -81,7 +81,8 @@ def turn_submitted(ledger: "Ledger", event: ev.TurnSubmitted, now_ns: int) -> No
         _admitted_unasked(ledger, program, now_ns)
     turn = Running(program_id=event.program_id, publisher=event.publisher, blocks=event.projected_blocks)
     state.running[turn_id] = turn
-    ledger.totals.count_turn(turn, 1)
+    if ledger.totals.several:
+        ledger.totals.count_turn(turn, 1)
     if program.replica != (place := place_of(event.publisher)):
         ledger.settle(program, place)
     state.engine_idle_since_ns = 0
@@ -196,7 +197,8 @@ def _asks_for(ledger: "Ledger", program: Program, tool: str, tool_calls: int) ->
 def turn_left(ledger: "Ledger", turn_id: str, now_ns: int) -> None:
     """An open turn is over, whatever became of it."""
     turn = ledger.state.running.pop(turn_id)
-    ledger.totals.count_turn(turn, -1)
+    if ledger.totals.several:
+        ledger.totals.count_turn(turn, -1)
     program = ledger.programs[turn.program_id]
     program.open_turns -= 1
     if not ledger.state.running:
@@ -268,7 +270,7 @@ def pool_sampled(ledger: "Ledger", event: ev.PoolSampled, now_ns: int) -> None:
     pools[place] = event
     if event.block_tokens != ledger.estimates.block_tokens and place == next(iter(pools)):
         ledger.resize_blocks(max(1, event.block_tokens))
-    ledger.pool = whole(pools)
+    ledger.hear_pools()
 
 
 def host_sampled(ledger: "Ledger", event: ev.HostSampled, now_ns: int) -> None:

@@ -236,18 +236,21 @@ class Ledger:
 
     def charge(self, program: Program, blocks: int) -> None:
         """Set what the program's context takes."""
-        if program.status is Status.ACTIVE:
+        if program.status is Status.ACTIVE and blocks != program.kv_blocks:
             self.totals.charge(program, blocks - program.kv_blocks)
         program.kv_blocks = blocks
 
     def settle(self, program: Program, replica: str) -> None:
-        """The program's context is on ``replica`` from now on, and charged there."""
-        active = program.status is Status.ACTIVE
-        if active:
-            self.totals.count(program, -1)
+        """The program, which is active, runs on ``replica`` from now on and is charged there."""
+        self.totals.count(program, -1)
         program.replica = replica
-        if active:
-            self.totals.count(program, 1)
+        self.totals.count(program, 1)
+
+    def hear_pools(self) -> None:
+        """A sample came, or an engine went: sum up anew what all engines have, and what each is charged with."""
+        self.pool = whole(self.state.pools)
+        if self.totals.several != (len(self.state.pools) > 1):
+            self.totals = Totals.of(self.state)
 
     def resize_blocks(self, block_tokens: int) -> None:
         """Blocks hold ``block_tokens`` from now on: turns may have been queued before the engine said so."""

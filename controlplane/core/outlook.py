@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from controlplane.core.forecast import Growing
 from controlplane.core.ledger import Ledger
+from controlplane.core.records import Totals
 from controlplane.core.types import Replica
 from controlplane.core.weight import weight
 
@@ -47,8 +48,10 @@ def newcomer(ledger: Ledger) -> Growing:
 
 
 def replicas(ledger: Ledger, less: Mapping[str, float] = MappingProxyType({})) -> list[Replica]:
-    """The engines that were heard, by name; so much ``less`` is demanded of each. O(replicas)."""
+    """The engines that were heard, by name; so much ``less`` is demanded of each. O(replicas) for several."""
     totals, shared = ledger.totals, shared_blocks(ledger)
+    if not totals.several:
+        totals = Totals.of(ledger.state, several=True)
     placed, charged = totals.placed, totals.placed_blocks
     return [
         Replica(
@@ -66,12 +69,10 @@ def replicas(ledger: Ledger, less: Mapping[str, float] = MappingProxyType({})) -
 
 
 def parts(ledger: Ledger, half_life_ns: int, now_ns: int) -> tuple[Replica, ...]:
-    """Each engine's part of the demand as ``demand_blocks`` counts it; () where one engine is all.
+    """Each of several engines' part of the demand as ``demand_blocks`` counts it.
 
     Who holds a slot and has not run yet is charged to the engine with the most room: there it will be placed.
     """
-    if len(ledger.state.pools) < 2:
-        return ()
     less: dict[str, float] = defaultdict(float)
     for name in ledger.active if half_life_ns else ():
         program = ledger.programs[name]

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from controlplane.core import events as ev
 from controlplane.core.events import place_of
-from controlplane.core.records import whole
 from controlplane.core.sequence import Arrival, Sequence
 from controlplane.core.types import Tier
 
@@ -84,5 +83,5 @@ def lose(ledger: "Ledger", publisher: str, now_ns: int) -> None:
     place, pools = place_of(publisher), ledger.state.pools
     if len(pools) > 1 and place in pools:
         del pools[place]
-        ledger.pool = whole(pools)
+        ledger.hear_pools()
         _forget_contexts(ledger, place)

@@ -110,25 +110,28 @@ class Totals:
     queued_blocks: int = 0
     tools_active: int = 0
     tools_waiting: int = 0
-    # By place of the engine: the charges of the active programs that ran there last, and the turns that it holds.
+    # By place of the engine, where there are several: the charges of the active programs that ran there last, and
+    # the turns that it holds.
+    several: bool = False
     placed_blocks: Counter[str] = field(default_factory=Counter)
     placed: Counter[str] = field(default_factory=Counter)
     open_blocks: Counter[str] = field(default_factory=Counter)
     open_turns: Counter[str] = field(default_factory=Counter)
 
     @classmethod
-    def of(cls, state: LedgerState) -> "Totals":
-        """Recomputed from the records."""
+    def of(cls, state: LedgerState, *, several: bool | None = None) -> "Totals":
+        """Recomputed from the records; by place, too, where there are ``several`` engines."""
         started = sum(call.started for call in state.tools.values())
         totals = cls(
             queued_blocks=sum(p.queued_blocks for p in waiting_roots(state.programs.values())),
             tools_active=started,
             tools_waiting=len(state.tools) - started,
+            several=len(state.pools) > 1 if several is None else several,
         )
         for program in state.programs.values():
             if program.status is Status.ACTIVE:
                 totals.count(program, 1)
-        for turn in state.running.values():
+        for turn in state.running.values() if totals.several else ():
             totals.count_turn(turn, 1)
         return totals
 
@@ -136,16 +139,18 @@ class Totals:
         """Add ``by`` active programs like this one."""
         self.charged += by
         self.active_roots += by * (not program.parent_id)
-        self.placed[program.replica] += by
+        if self.several:
+            self.placed[program.replica] += by
         self.charge(program, by * program.kv_blocks)
 
     def charge(self, program: Program, blocks: int) -> None:
         """Add to what an active program takes."""
         self.demand_blocks += blocks
-        self.placed_blocks[program.replica] += blocks
+        if self.several:
+            self.placed_blocks[program.replica] += blocks
 
     def count_turn(self, turn: Running, by: int) -> None:
-        """Add ``by`` turns like this one."""
+        """Add ``by`` turns like this one. There are several engines."""
         place = ev.place_of(turn.publisher)
         self.open_turns[place] += by
         self.open_blocks[place] += by * turn.blocks

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any, Protocol
 
+from controlplane.core.errors import LocalEventError
 from controlplane.core.events import place_of
 from controlplane.core.ledger import Ledger
 from controlplane.core.outlook import replicas
@@ -75,7 +76,7 @@ class Move:
 
 
 class Fleet:
-    """The engines of one run. One alone needs no ``router``.
+    """The engines of one run. One alone is not routed to, and needs no ``router``.
 
     ``link_tokens_per_s``: tokens' KV that one sends another in a second, each transfer as if alone; 0: none.
     """
@@ -96,7 +97,7 @@ class Fleet:
     def route(self, session: Session, now_ns: int) -> tuple[Site, Move | None]:
         """The engine for the session's turn, and the transfer that it has to wait for."""
         if self._router is None:
-            return self.sites[0], None
+            raise LocalEventError("several engines need a router")
         call = session.call
         placed = self._router.place(call, now_ns)
         target = self._by_name[placed.replica]

@@ -77,6 +77,7 @@ class World:
         self.series = Series()
         self._kernel = kernel
         self._fleet = fleet
+        self._alone = fleet.sites[0] if len(fleet.sites) == 1 else None
         self._control = control
         self._sessions = {session.program_id: session for session in sessions}
         if len(self._sessions) != len(sessions):
@@ -155,6 +156,9 @@ class World:
             Kernel.cancel(session.ask)
         session.held = False
         session.admitted_ns = self._last_turn_ns = now_ns
+        if self._alone is not None:
+            self._send(session, self._alone)
+            return
         site, move = self._fleet.route(session, now_ns)
         if move is None:
             self._send(session, site)
@@ -228,13 +232,17 @@ class World:
         site.wake = None if wake_ns is None else self._kernel.schedule(wake_ns, _ENGINE, self._advance, site)
 
     def _advance(self, site: Site) -> None:
-        self._hear(site.engine.advance(self._kernel.now_ns))
+        events = site.engine.advance(self._kernel.now_ns)
+        if events:
+            self._hear(events)
         self._wake(site)
 
     def _go_on(self) -> None:
         """After commands: engines may have ended a step with them, and may have to begin another one sooner."""
         for site in self._fleet.sites:
-            self._hear(site.engine.drain())
+            events = site.engine.drain()
+            if events:
+                self._hear(events)
             self._wake(site)
 
     def _hear(self, events: Sequence[ev.Event]) -> None:

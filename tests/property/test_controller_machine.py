@@ -16,7 +16,7 @@ from controlplane.core import events as ev
 from controlplane.core.admission.fixed import Fixed
 from controlplane.core.controller import Controller, ControllerState
 from controlplane.core.ledger import Ledger
-from controlplane.core.outlook import parts
+from controlplane.core.outlook import parts, replicas
 from controlplane.core.presets import PRESETS, Preset
 from controlplane.core.records import LedgerState, Totals, waiting_roots
 from controlplane.core.types import Status, seconds
@@ -299,10 +299,10 @@ class ControllerMachine(RuleBasedStateMachine):
         assert (ledger.pool is None) == (not pools)
         if ledger.pool is not None:
             assert ledger.pool.total_blocks == sum(pool.total_blocks for pool in pools.values())
-        found = parts(ledger, 0, self.now_ns)
-        assert [each.name for each in found] == (sorted(pools) if len(pools) > 1 else [])
-        if ledger.estimates.shared_tokens.value == 0:
-            assert sum(each.demand_blocks for each in found) == (ledger.demand_blocks if found else 0)
+        assert ledger.totals.several == (len(pools) > 1)
+        assert [each.name for each in replicas(ledger)] == sorted(pools)
+        if ledger.totals.several and ledger.estimates.shared_tokens.value == 0:
+            assert sum(each.demand_blocks for each in parts(ledger, 0, self.now_ns)) == ledger.demand_blocks
 
     @invariant()
     def indexes_are_the_records(self) -> None:

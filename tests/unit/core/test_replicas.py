@@ -70,6 +70,8 @@ def test_one_engine_has_no_parts() -> None:
     assert total(d) == 70
     assert d.controller.pressure.replicas == ()
     assert d.ledger.pool is d.ledger.state.pools["node/engine"]
+    d.submit("a", blocks=30)
+    assert [(each.demand_blocks, each.turns, each.turn_blocks) for each in replicas(d.ledger)] == [(30, 1, 30)]
 
 
 def test_a_program_is_where_its_last_turn_ran_and_is_charged_there() -> None:
