@@ -1,5 +1,7 @@
 """Simulated turns per CPU-minute, with full batching and the controller in the loop.
 
+    python bench/simulate.py [--replicas 1,2,4,8] [--json]
+
 Beside it, in the same run and on the same machine: the event kernel alone, running as many actions as the
 simulation did, which is the least that a simulation of so many steps could cost.
 """
@@ -34,12 +36,15 @@ def kernel_actions_per_s(actions: int = 300_000, pending: int = 64) -> float:
     return kernel.executed / (time.process_time() - started)
 
 
-def measure(options: argparse.Namespace, programs: int, preset: str) -> dict[str, float | int | str]:
-    """Simulate once and report."""
+def measure(options: argparse.Namespace, programs: int, preset: str, replicas: int) -> dict[str, float | int | str]:
+    """Simulate once and report. Every replica gets that many programs, at that rate."""
+    programs *= replicas
     spec = SimSpec(
         trace=synthesize(options.workload, programs=programs, seed=options.seed),
-        arrival=Poisson(options.rate),
-        engine=EngineSpec(profile=load_profile(options.profile), pool_tokens=options.pool_tokens),
+        arrival=Poisson(options.rate * replicas),
+        engine=EngineSpec(
+            profile=load_profile(options.profile), pool_tokens=options.pool_tokens, replicas=replicas
+        ),
         preset=PRESETS[preset],
         seed=options.seed,
     )
@@ -49,6 +54,7 @@ def measure(options: argparse.Namespace, programs: int, preset: str) -> dict[str
     turns = result.summary.turns_ended
     return {
         "preset": preset,
+        "replicas": replicas,
         "programs": programs,
         "turns": turns,
         "cpu_s": round(cpu_s, 3),
@@ -63,6 +69,7 @@ def measure(options: argparse.Namespace, programs: int, preset: str) -> dict[str
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--programs", default="125,250,500,1000", help="counts to run, comma-separated")
+    parser.add_argument("--replicas", default="1", help="counts of engines, each with those programs and that rate")
     parser.add_argument("--presets", default="fcfs,mars", help="of: " + ", ".join(PRESETS))
     parser.add_argument("--workload", default="swe-bench-verified", choices=list(WORKLOADS))
     parser.add_argument("--profile", default="h200-llama31-8b", help="of: " + ", ".join(list_profiles()))
@@ -77,8 +84,9 @@ def main() -> int:
     options = parse_arguments()
     kernel_rate = kernel_actions_per_s()
     rows = [
-        measure(options, int(programs), preset)
+        measure(options, int(programs), preset, int(replicas))
         for preset in options.presets.split(",")
+        for replicas in options.replicas.split(",")
         for programs in options.programs.split(",")
     ]
     for row in rows:
@@ -87,13 +95,16 @@ def main() -> int:
     if options.json:
         print(json.dumps({"machine": machine, "kernel_actions_per_s": round(kernel_rate), "rows": rows}))
         return 0
-    print(f"{options.workload} on {options.profile}, poisson:{options.rate:g}; {machine}")
+    print(f"{options.workload} on {options.profile}, poisson:{options.rate:g} a replica; {machine}")
     print(f"the kernel alone: {kernel_rate:,.0f} actions/s ({1e6 / kernel_rate:.2f} us each)\n")
-    print(f"{'preset':8}{'programs':>9}{'turns':>8}{'CPU s':>8}{'turns/CPU-min':>15}{'us/turn':>9}", end="")
+    print(
+        f"{'preset':8}{'replicas':>9}{'programs':>9}{'turns':>8}{'CPU s':>8}{'turns/CPU-min':>15}{'us/turn':>9}",
+        end="",
+    )
     print(f"{'virtual s':>11}{'active':>8}{'queue':>7}  in kernel actions")
     for row in rows:
         print(
-            f"{row['preset']:8}{row['programs']:9}{row['turns']:8}{row['cpu_s']:8.2f}"
+            f"{row['preset']:8}{row['replicas']:9}{row['programs']:9}{row['turns']:8}{row['cpu_s']:8.2f}"
             f"{row['turns_per_cpu_min']:15,}{row['us_per_turn']:9.1f}{row['virtual_s']:11.0f}"
             f"{row['max_active']:8}{row['max_queue']:7}  {row['kernel_actions_per_turn_time']}"
         )

@@ -56,6 +56,17 @@ def simulate(
     pool_tokens: Annotated[int, typer.Option(min=0, help="KV pool; 0: the profile's.")] = 0,
     chunk_tokens: Annotated[int, typer.Option(min=1, help="Chunked prefill: tokens of a step at most.")] = 8192,
     tier: Tiers = [],
+    replicas: Annotated[int, typer.Option(min=1, help="Engines side by side, each with that pool.")] = 1,
+    routing: Annotated[
+        str,
+        typer.Option(
+            help="Which engine a turn goes to: session (where the KV is, unless leaving costs less), round_robin, "
+            "least_loaded, single. Default: the preset's, session."
+        ),
+    ] = "",
+    link_gb_per_s: Annotated[
+        float, typer.Option(min=0.0, help="Bandwidth for KV between engines, 10^9 bytes/s; 0: none is sent.")
+    ] = 50.0,
     programs: Programs = 0,
     max_context: MaxContext = 0,
     scale_tokens: ScaleTokens = 1.0,
@@ -111,6 +122,9 @@ def simulate(
         pool_tokens=pool_tokens,
         chunk_tokens=chunk_tokens,
         tiers=tier,
+        replicas=replicas,
+        routing=routing,
+        link_gb_per_s=link_gb_per_s,
         programs=programs,
         shared_prefix_tokens=shared_prefix,
         cpus=cpus,

@@ -23,7 +23,8 @@ programs = 100
 [[hardware]]
 profile = "h200-llama31-8b"    # or h100, b200, rtx3090, or a file
 # tiers = ["dram:2000000:50"] (KV memory below the device: name, tokens, GB/s),
-# pool_tokens, chunk_tokens, rate_factor (on every open rate), name
+# pool_tokens, chunk_tokens, rate_factor (on every open rate), name,
+# replicas, routing ("session", "round_robin", "least_loaded", "single"), link_gb_per_s
 """
 
 

@@ -10,7 +10,7 @@ from controlplane.core.presets import preset
 from controlplane.sim.contention import Contention
 from controlplane.sim.lower_tiers import parse_tier
 from controlplane.sim.profile import load_profile
-from controlplane.sim.simulate import EngineSpec, SimSpec, simulate
+from controlplane.sim.simulate import LINK_GB_PER_S, EngineSpec, SimSpec, simulate
 from controlplane.sim.solo import IdealTimes
 from controlplane.wire.log import Header, LogWriter
 from controlplane.workload.arrivals import Arrival
@@ -84,6 +84,9 @@ class SimulateOptions:
     pool_tokens: int = 0
     chunk_tokens: int = 8192
     tiers: Sequence[str] = ()
+    replicas: int = 1
+    routing: str = ""
+    link_gb_per_s: float = LINK_GB_PER_S
     programs: int = 0
     shared_prefix_tokens: int = 2000
     cpus: float = 8.0
@@ -103,6 +106,8 @@ def simulate_all(
         pool_tokens=options.pool_tokens,
         chunk_tokens=options.chunk_tokens,
         tiers=tuple(map(parse_tier, options.tiers)),
+        replicas=options.replicas,
+        link_gb_per_s=options.link_gb_per_s,
     )
     ideal = IdealTimes(lambda: engine.build(preset("fcfs")))
     runs = []
@@ -125,6 +130,7 @@ def simulate_all(
             tools=options.tools,
             contention=options.contention,
             label=label,
+            routing=options.routing,
         )
         if options.config is not None:
             spec = replace(spec, rules=options.config.control)

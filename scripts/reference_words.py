@@ -73,6 +73,8 @@ MEANINGS = {
     "retention.least_waste.interval_s": "between two looks at the contexts that are kept",
     "retention.least_waste.ttl_max_s": "the longest pin",
     "priority.ttl_first.pinned_first": "a call whose program's context is pinned goes before earlier programs",
+    "placement.session.link_tokens_per_s": "tokens' KV that one engine sends another; 0: none (the simulator then "
+    "takes its hardware's)",
     "memory.lru.keep_pins": "calls wait for pinned memory, as in Continuum; else pins go when a call needs them",
     "retention.ttl.cold_start": "K: tool calls to see before their times are believed",
     "retention.ttl.ttl_max_s": "the longest pin",
@@ -107,6 +109,7 @@ UNIT_OF = {
     "quantum_chunks": "chunks",
     "classes": "classes",
     "host_blocks_per_s": "blocks/s",
+    "link_tokens_per_s": "tokens/s",
     "promotions": "levels",
     "kv_high": "ratio",
     "watermark_high": "ratio",

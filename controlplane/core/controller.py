@@ -20,7 +20,7 @@ from controlplane.core.errors import RemoteEventError, require
 from controlplane.core.forecast import demand
 from controlplane.core.ledger import Ledger
 from controlplane.core.lifecycle import Trigger
-from controlplane.core.outlook import demand_blocks, growing, newcomer, shared_blocks
+from controlplane.core.outlook import demand_blocks, growing, newcomer, parts, shared_blocks
 from controlplane.core.overload import Load, Overload, OverloadRules, detect
 from controlplane.core.policies import Window, fitting_in
 from controlplane.core.presets import Preset
@@ -189,7 +189,7 @@ class Controller:
         return demand_blocks(self.ledger, self.preset.retention.half_life_ns, now_ns)
 
     def _kv_use_ratio(self, blocks: int) -> float:
-        pool = self.ledger.state.pool
+        pool = self.ledger.pool
         return blocks / pool.total_blocks if pool and pool.total_blocks else 0.0
 
     def _forecast(self, now_ns: int) -> tuple[int, ...]:
@@ -201,7 +201,7 @@ class Controller:
         return state.forecast
 
     def _observe(self, now_ns: int) -> Pressure:
-        ledger, pool, host = self.ledger, self.ledger.state.pool, self.ledger.state.host
+        ledger, pool, host = self.ledger, self.ledger.pool, self.ledger.state.host
         totals, estimates = ledger.totals, ledger.estimates
         demanded_blocks, waiting = self._demand_blocks(now_ns), len(ledger.queue)
         use_ratio = self._kv_use_ratio(demanded_blocks)
@@ -230,6 +230,7 @@ class Controller:
             cpu_overloaded=self.state.overload.cpu,
             kv_overloaded=self.state.overload.kv,
             kv_has_slack=use_ratio < self.rules.overload.kv_slack,
+            replicas=parts(ledger, self.preset.retention.half_life_ns, now_ns) if totals.several else (),
         )
 
     # Deciding

@@ -138,13 +138,16 @@ class Estimates:
     tokens_per_byte: MovingAverage = field(default_factory=lambda: MovingAverage(value=0.25))
     prefill: PrefillCost = field(default_factory=PrefillCost)
     eviction_delay: MovingAverage = field(default_factory=MovingAverage)
+    service: MovingAverage = field(default_factory=MovingAverage)
     shared_tokens: MovingAverage = field(default_factory=MovingAverage)
     growth: Growth = field(default_factory=Growth)
     turns: Memoryfulness = field(default_factory=Memoryfulness)
 
-    def turn_ended(self, prompt_tokens: int, output_tokens: int) -> None:
-        """Learn one turn's sizes."""
+    def turn_ended(self, output_tokens: int, service_ns: int) -> None:
+        """Learn one turn."""
         self.output.add(output_tokens)
+        if service_ns > 0:
+            self.service.add(service_ns)
 
     def tool_ended(self, tool: str, duration_ns: int, *, crowded: bool) -> None:
         """Learn one tool call."""
@@ -202,6 +205,10 @@ class Estimates:
     @property
     def eviction_delay_ns(self) -> int:
         return round(self.eviction_delay.value)
+
+    @property
+    def turn_service_ns(self) -> int:
+        return round(self.service.value)
 
     @property
     def memoryfulness(self) -> float:

@@ -3,10 +3,20 @@
 ``publisher`` is ``node/role/boot`` and ``sequence`` counts that publisher's events from 1, so that duplicates
 are harmless and gaps are seen. ``at_ns`` is the publisher's own monotonic clock: good for durations within one
 publisher, never compared across two.
+
+``node/role`` is a place: boots of one place follow one another, engines that serve together have places of their
+own (``node/engine-1``, ``node/engine-2``; docs/adr/0018).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+
+
+@lru_cache(maxsize=4096)
+def place_of(publisher: str) -> str:
+    """``node/role`` of ``node/role/boot``; empty for another form."""
+    return publisher.rpartition("/")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

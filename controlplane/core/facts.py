@@ -25,6 +25,10 @@ class Facts(Protocol):
         """eta = -Corr(k, N - k) over the programs that ended; 1 while fewer than two did."""
 
     @property
+    def turn_service_ns(self) -> int:
+        """Moving average of the time that an engine's scheduler runs a turn; 0 while nothing is known."""
+
+    @property
     def output_tokens(self) -> float:
         """Moving average of a turn's output."""
 

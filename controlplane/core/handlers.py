@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from controlplane.core import events as ev
 from controlplane.core import idleness
 from controlplane.core.errors import RemoteEventError
+from controlplane.core.events import place_of
 from controlplane.core.lifecycle import Trigger
 from controlplane.core.records import Held, Running, ToolCall, tool_key
 from controlplane.core.types import Program, Status, Tier
@@ -80,7 +81,12 @@ def turn_submitted(ledger: "Ledger", event: ev.TurnSubmitted, now_ns: int) -> No
     program = ledger.program(event.program_id, now_ns)
     if program.status is not Status.ACTIVE:
         _admitted_unasked(ledger, program, now_ns)
-    state.running[turn_id] = Running(program_id=event.program_id, publisher=event.publisher)
+    turn = Running(program_id=event.program_id, publisher=event.publisher, blocks=event.projected_blocks)
+    state.running[turn_id] = turn
+    if ledger.totals.several:
+        ledger.totals.count_turn(turn, 1)
+    if program.replica != (place := place_of(event.publisher)):
+        ledger.settle(program, place)
     state.engine_idle_since_ns = 0
     _close_gap(ledger, program, now_ns)
     if not program.open_turns:
@@ -147,8 +153,7 @@ def turn_ended(ledger: "Ledger", event: ev.TurnEnded, now_ns: int) -> None:
             f"{event.publisher}: turn {event.turn_id!r} is {turn.program_id!r}'s, not {event.program_id!r}'s"
         )
     else:
-        del ledger.state.running[event.turn_id]
-        turn_left(ledger, program, now_ns)
+        turn_left(ledger, event.turn_id, now_ns)
     if not event.ok:
         return
     program.turn_index += 1
@@ -164,7 +169,7 @@ def turn_ended(ledger: "Ledger", event: ev.TurnEnded, now_ns: int) -> None:
     program.warm = program.status is Status.ACTIVE
     ledger.charge(program, ledger.estimates.blocks(program.context_tokens))
     if not program.quarantined:
-        ledger.estimates.turn_ended(event.prompt_tokens, event.output_tokens)
+        ledger.estimates.turn_ended(event.output_tokens, event.service_ns)
     read = ledger.state.replies.pop(event.turn_id, None)
     _asks_for(ledger, program, *((event.tool, event.tool_calls) if read is None else (read.tool, read.tool_calls)))
 
@@ -193,8 +198,12 @@ def _asks_for(ledger: "Ledger", program: Program, tool: str, tool_calls: int) ->
         ledger.changed[program.program_id] = None
 
 
-def turn_left(ledger: "Ledger", program: Program, now_ns: int) -> None:
+def turn_left(ledger: "Ledger", turn_id: str, now_ns: int) -> None:
     """An open turn is over, whatever became of it."""
+    turn = ledger.state.running.pop(turn_id)
+    if ledger.totals.several:
+        ledger.totals.count_turn(turn, -1)
+    program = ledger.programs[turn.program_id]
     program.open_turns -= 1
     if not program.open_turns:
         idleness.acts(program, now_ns)
@@ -263,9 +272,11 @@ def pool_sampled(ledger: "Ledger", event: ev.PoolSampled, now_ns: int) -> None:
     before = ledger.state.retractions.get(event.publisher, event.retractions)
     ledger.state.signals.retractions += max(0, event.retractions - before)
     ledger.state.retractions[event.publisher] = event.retractions
-    if event.block_tokens != ledger.estimates.block_tokens:
+    place, pools = place_of(event.publisher), ledger.state.pools
+    pools[place] = event
+    if event.block_tokens != ledger.estimates.block_tokens and place == next(iter(pools)):
         ledger.resize_blocks(max(1, event.block_tokens))
-    ledger.state.pool = event
+    ledger.hear_pools()
 
 
 def host_sampled(ledger: "Ledger", event: ev.HostSampled, now_ns: int) -> None:
@@ -282,9 +293,11 @@ def command_applied(ledger: "Ledger", event: ev.CommandApplied, now_ns: int) -> 
 
 def command_rejected(ledger: "Ledger", event: ev.CommandRejected, now_ns: int) -> None:
     ledger.state.counts.commands_rejected += 1
+    program, place = ledger.programs.get(event.program_id), place_of(event.publisher)
+    if program is not None and program.replica != place and place in ledger.state.pools and program.replica:
+        return  # every engine hears every command: this one does not have the program
     if ledger.state.moving.pop(event.command_id, None) is not None:
         return  # its KV stays where it is, and a pin that the move would have ended has ended
-    program = ledger.programs.get(event.program_id)
     if program is not None:
         program.retained_until_ns = 0  # only pins are believed before they are confirmed
 
@@ -342,7 +355,7 @@ def drop_publisher(ledger: "Ledger", publisher: str, now_ns: int, *, keep: Conta
             ledger.let_go(key, now_ns)
     for key in [key for key, turn in state.running.items() if turn.publisher == publisher]:
         if key not in keep:
-            turn_left(ledger, ledger.programs[state.running.pop(key).program_id], now_ns)
+            turn_left(ledger, key, now_ns)
     for key in [key for key, call in state.tools.items() if call.publisher == publisher]:
         if key not in keep:
             ledger.drop_tool(key, now_ns)

@@ -15,15 +15,13 @@ from controlplane.core import events as ev
 from controlplane.core.errors import RemoteEventError
 from controlplane.core.handlers import HANDLERS, drop_publisher
 from controlplane.core.lifecycle import Trigger, next_status
-from controlplane.core.records import Farewell, Held, LedgerState, ToolCall, Totals
-from controlplane.core.sequence import Arrival, Sequence
+from controlplane.core.publishers import is_new
+from controlplane.core.records import Farewell, Held, LedgerState, ToolCall, Totals, whole
 from controlplane.core.types import Program, QueuedProgram, Status, Tier, seconds
 
 _FORGET_ENDED_AFTER_NS = seconds(60)
 _MOST_EARLY_ENDS = 4096
-_MOST_RETIRED = 64
 _MOST_MOVING = 4096
-_SINGLE_ROLES = frozenset({"engine", "gate"})
 
 
 class Ledger:
@@ -32,6 +30,7 @@ class Ledger:
     def __init__(self, state: LedgerState | None = None, *, cold_return_ratio: float = 0.5) -> None:
         self.state = state = state or LedgerState()
         self.totals = Totals.of(state)
+        self.pool = whole(state.pools)
         self.programs = state.programs
         self.estimates = state.estimates
         self.cold_return_ratio = cold_return_ratio
@@ -102,46 +101,11 @@ class Ledger:
 
     def apply(self, event: ev.Event, now_ns: int) -> bool:
         """Take an event in; False for a duplicate. Raises ``RemoteEventError`` if it contradicts what is known."""
-        if event.sequence > 0 and not self._is_new(event, now_ns):
+        if event.sequence > 0 and not is_new(self, event, now_ns):
             return False
         self.state.counts.applied += 1
         HANDLERS[type(event)](self, event, now_ns)
         return True
-
-    def _is_new(self, event: ev.Event, now_ns: int) -> bool:
-        sequence = self.state.sequences.get(event.publisher)
-        if sequence is None:
-            if event.publisher in self.state.retired:
-                self.state.counts.late += 1
-                return False
-            sequence = self.state.sequences[event.publisher] = Sequence()
-            self._replace_boot(event.publisher, now_ns)
-        sequence.heard_at_ns = now_ns
-        sequence.unanswered = 0
-        arrival = sequence.note(event.sequence)
-        if arrival is Arrival.NEW:
-            return True
-        if arrival is Arrival.DUPLICATE:
-            self.state.counts.duplicates += 1
-            return False
-        self.state.counts.gaps += 1
-        self.resync[event.publisher] = 0
-        return True
-
-    def _replace_boot(self, publisher: str, now_ns: int) -> None:
-        """A restarted engine or gate holds nothing of what its last boot held. (Agents' hooks are many a node.)"""
-        place, _, _ = publisher.rpartition("/")
-        if place.rpartition("/")[2] not in _SINGLE_ROLES:
-            return
-        retired = self.state.retired
-        for old in [name for name in self.state.sequences if name != publisher and name.startswith(f"{place}/")]:
-            self.forget_publisher(old, now_ns)
-            retired[old] = None  # what it sent last may still arrive
-            for program in self.programs.values():
-                program.retained_until_ns = 0
-                program.kv_tier = Tier.NONE
-        while len(retired) > _MOST_RETIRED:
-            del retired[next(iter(retired))]
 
     def forget_publisher(self, publisher: str, now_ns: int) -> None:
         """The publisher is gone, and with it what only it held."""
@@ -149,13 +113,6 @@ class Ledger:
         self.state.sequences.pop(publisher, None)
         self.state.retractions.pop(publisher, None)
         self.resync.pop(publisher, None)
-
-    def publishers_with_work(self) -> set[str]:
-        """Publishers that some held turn, running turn or tool call depends on."""
-        state = self.state
-        tables = (state.held, state.running, state.tools)
-        named = {work.publisher for table in tables for work in table.values()}
-        return named & state.sequences.keys()
 
     def move(self, program: Program, trigger: Trigger, now_ns: int) -> None:
         """Apply one row of the transition table, and keep the sums."""
@@ -167,17 +124,13 @@ class Ledger:
         program.warm = False
         program.queued_at_ns = now_ns if after is Status.WAITING and program.queued_turns else 0
         if after is Status.ACTIVE:
-            self.totals.demand_blocks += program.kv_blocks
-            self.totals.charged += 1
-            self.totals.active_roots += is_root
+            self.totals.count(program, 1)
             self.active[name] = None
             self.state.active_changes += 1
             program.admitted_at_ns = now_ns
             program.idle_since_ns = 0 if program.open_turns or program.open_tools else now_ns
         elif before is Status.ACTIVE:
-            self.totals.demand_blocks -= program.kv_blocks
-            self.totals.charged -= 1
-            self.totals.active_roots -= is_root
+            self.totals.count(program, -1)
             del self.active[name]
             self.state.active_changes += 1
             self.state.unasked.pop(name, None)
@@ -274,9 +227,21 @@ class Ledger:
 
     def charge(self, program: Program, blocks: int) -> None:
         """Set what the program's context takes."""
-        if program.status is Status.ACTIVE:
-            self.totals.demand_blocks += blocks - program.kv_blocks
+        if program.status is Status.ACTIVE and blocks != program.kv_blocks:
+            self.totals.charge(program, blocks - program.kv_blocks)
         program.kv_blocks = blocks
+
+    def settle(self, program: Program, replica: str) -> None:
+        """The program, which is active, runs on ``replica`` from now on and is charged there."""
+        self.totals.count(program, -1)
+        program.replica = replica
+        self.totals.count(program, 1)
+
+    def hear_pools(self) -> None:
+        """A sample came, or an engine went: sum up anew what all engines have, and what each is charged with."""
+        self.pool = whole(self.state.pools)
+        if self.totals.several != (len(self.state.pools) > 1):
+            self.totals = Totals.of(self.state)
 
     def resize_blocks(self, block_tokens: int) -> None:
         """Blocks hold ``block_tokens`` from now on: turns may have been queued before the engine said so."""
@@ -288,6 +253,8 @@ class Ledger:
         for held in self.state.held.values():
             held.blocks = max(1, ceil(held.blocks * ratio))
             self.programs[self.programs[held.program_id].root_id].queued_blocks += held.blocks
+        for turn in self.state.running.values():
+            turn.blocks = ceil(turn.blocks * ratio)
         self.totals = Totals.of(self.state)
 
     def hold(self, turn_id: str, held: Held, root: Program, now_ns: int) -> None:

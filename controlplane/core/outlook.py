@@ -1,9 +1,15 @@
 """What the ledger's programs will come to need, and what acting ones need less: sums that policies decide on."""
 
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
 from itertools import islice
+from types import MappingProxyType
 
 from controlplane.core.forecast import Growing
 from controlplane.core.ledger import Ledger
+from controlplane.core.records import Totals
+from controlplane.core.types import Replica
 from controlplane.core.weight import weight
 
 _MOST_FORECAST = 512  # programs that the forecast looks at
@@ -39,6 +45,44 @@ def newcomer(ledger: Ledger) -> Growing:
     last = first * ledger.estimates.growth.expected(1.0)
     shared = min(first, shared_blocks(ledger))
     return Growing(first - shared, last - shared)
+
+
+def replicas(ledger: Ledger, less: Mapping[str, float] = MappingProxyType({})) -> list[Replica]:
+    """The engines that were heard, by name; so much ``less`` is demanded of each. O(replicas) for several."""
+    totals, shared = ledger.totals, shared_blocks(ledger)
+    if not totals.several:
+        totals = Totals.of(ledger.state, several=True)
+    placed, charged = totals.placed, totals.placed_blocks
+    return [
+        Replica(
+            name=name,
+            total_blocks=pool.total_blocks,
+            free_blocks=pool.free_blocks,
+            evictable_blocks=pool.evictable_blocks,
+            retained_blocks=pool.retained_blocks,
+            demand_blocks=max(0, charged[name] - max(0, placed[name] - 1) * shared - round(less.get(name, 0))),
+            turns=totals.open_turns[name],
+            turn_blocks=totals.open_blocks[name],
+        )
+        for name, pool in sorted(ledger.state.pools.items())
+    ]
+
+
+def parts(ledger: Ledger, half_life_ns: int, now_ns: int) -> tuple[Replica, ...]:
+    """Each of several engines' part of the demand as ``demand_blocks`` counts it.
+
+    Who holds a slot and has not run yet is charged to the engine with the most room: there it will be placed.
+    """
+    less: dict[str, float] = defaultdict(float)
+    for name in ledger.active if half_life_ns else ():
+        program = ledger.programs[name]
+        less[program.replica] += program.kv_blocks * (1 - weight(program, half_life_ns, now_ns))
+    found = replicas(ledger, less)
+    homeless = ledger.totals.demand_blocks - sum(ledger.totals.placed_blocks[name] for name in ledger.state.pools)
+    if homeless:
+        most = max(range(len(found)), key=lambda i: found[i].room_blocks)
+        found[most] = replace(found[most], demand_blocks=found[most].demand_blocks + homeless)
+    return tuple(found)
 
 
 def demand_blocks(ledger: Ledger, half_life_ns: int, now_ns: int) -> int:

@@ -8,12 +8,13 @@ To add a policy: one file in its folder, one line in that folder's ``__init__`` 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Protocol, TypeVar
 
 from controlplane.core.commands import Command
 from controlplane.core.facts import Facts
-from controlplane.core.types import Pressure, ProgramView, QueuedProgram
+from controlplane.core.types import Pressure, ProgramView, QueuedProgram, Replica
 
 S = TypeVar("S")
 
@@ -40,17 +41,23 @@ class Window:
     limit: int
     window: float  # before the caps
     reason: str
-    room_blocks: int = -1  # what those who are let in now may ask for together; -1: that does not matter
+    room_blocks: tuple[int, ...] = ()  # on each engine, for who is let in now; (): that does not matter
 
 
-def fitting_in(order: Sequence[QueuedProgram], room_blocks: int) -> list[QueuedProgram]:
-    """The first of ``order`` that ask for no more than ``room_blocks`` together; all of them for -1."""
-    chosen: list[QueuedProgram] = []
+def fitting_in(order: Sequence[QueuedProgram], room_blocks: Sequence[int]) -> list[QueuedProgram]:
+    """The first of ``order`` that each find room on one engine; all of them without ``room_blocks``.
+
+    Each takes from the engine with the most room left: there it will be placed (MORI §4.3.1).
+    """
+    if not room_blocks:
+        return list(order)
+    left, chosen = list(room_blocks), []
     for waiting in order:
-        if 0 <= room_blocks < waiting.blocks:
+        most = max(range(len(left)), key=left.__getitem__)
+        if left[most] < waiting.blocks:
             break
+        left[most] -= waiting.blocks
         chosen.append(waiting)
-        room_blocks -= waiting.blocks if room_blocks > 0 else 0
     return chosen
 
 
@@ -147,20 +154,45 @@ class PriorityPolicy(Protocol[S]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replica:
-    """One engine that a program may be placed on."""
+class NextTurn:
+    """A turn that an engine is wanted for."""
 
-    name: str
-    free_blocks: int = 0
-    programs: int = 0
+    program: ProgramView
+    blocks: int  # it is expected to need: prompt and output
+    reusable_tokens: int = 0  # leading ones of the prompt that are its program's last context
+
+
+class Choice(StrEnum):
+    """What becomes of a program's KV with the turn that is placed."""
+
+    NEW = "new"  # it has none
+    STAY = "stay"  # on the engine of its last turn, though the turn may wait there
+    MIGRATE = "migrate"  # it is sent to another engine
+    REPREFILL = "re-prefill"  # it is computed anew on another engine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """Where a turn goes, and what that and each alternative that was weighed is expected to cost in time."""
+
+    replica: str
+    choice: Choice
+    costs_ns: Mapping[Choice, int] = field(default_factory=dict)
+
+    @property
+    def cost_ns(self) -> int:
+        """Of the choice: waiting, moving and computing anew; 0 for a turn that finds its context and room."""
+        return self.costs_ns.get(self.choice, 0)
 
 
 class PlacementPolicy(Protocol[S]):
-    """On which replica a program runs. ``replicas`` is not empty and sorted by name."""
+    """On which engine a program's next turn runs. ``replicas`` is not empty and sorted by name."""
 
     def initial(self) -> S: ...
 
-    def place(self, state: S, program: ProgramView, replicas: Sequence[Replica], now_ns: int) -> tuple[S, str]: ...
+    def place(
+        self, state: S, turn: NextTurn, replicas: Sequence[Replica], facts: Facts, now_ns: int
+    ) -> tuple[S, Placed]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from controlplane.core.packing.fcfs import Fcfs
 from controlplane.core.packing.pressure_aware import PressureAware
 from controlplane.core.packing.shortest import Shortest
 from controlplane.core.placement import PLACEMENT
-from controlplane.core.placement.single import Single
+from controlplane.core.placement.session import Session
 from controlplane.core.policies import (
     AdmissionPolicy,
     MemoryPolicy,
@@ -72,7 +72,7 @@ _MARS = Preset(
     packing=PressureAware(),
     retention=Opportunistic(),
     priority=Mlfq(),
-    placement=Single(),
+    placement=Session(),
     memory=CoScheduler(),
 )
 _CONTINUUM = Preset(
@@ -82,7 +82,7 @@ _CONTINUUM = Preset(
     packing=Fcfs(),
     retention=Ttl(),
     priority=TtlFirst(),
-    placement=Single(),
+    placement=Session(),
     memory=Lru(keep_pins=True),
 )
 _ALL = (
@@ -93,7 +93,7 @@ _ALL = (
         packing=Fcfs(),
         retention=Never(),
         priority=RequestFcfs(),
-        placement=Single(),
+        placement=Session(),
         memory=Lru(),
     ),
     Preset(
@@ -103,7 +103,7 @@ _ALL = (
         packing=Fcfs(),
         retention=Never(),
         priority=Plas(),
-        placement=Single(),
+        placement=Session(),
         memory=Lru(),
     ),
     Preset(
@@ -113,7 +113,7 @@ _ALL = (
         packing=Fcfs(),
         retention=LeastWaste(),
         priority=TtlFirst(pinned_first=False),
-        placement=Single(),
+        placement=Session(),
         memory=Lru(keep_pins=True),
     ),
     _CONTINUUM,
@@ -130,7 +130,7 @@ _ALL = (
         packing=Shortest(),
         retention=Watermarks(),
         priority=RequestFcfs(),
-        placement=Single(),
+        placement=Session(),
         memory=Lru(),
     ),
     Preset(
@@ -140,7 +140,7 @@ _ALL = (
         packing=ByTier(),
         retention=Tiers(),
         priority=Typed(),
-        placement=Single(),
+        placement=Session(),
         memory=TypedEviction(),
     ),
     _MARS,

@@ -1,6 +1,7 @@
 """What the ledger holds: plain records that a snapshot writes down, and the sums over them."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from controlplane.core import events as ev
@@ -20,10 +21,11 @@ class Held:
 
 @dataclass(slots=True, kw_only=True)
 class Running:
-    """A turn that the engine holds."""
+    """A turn that an engine holds."""
 
     program_id: str
     publisher: str
+    blocks: int = 0  # that it was projected to need
 
 
 @dataclass(slots=True, kw_only=True)
@@ -93,7 +95,7 @@ class LedgerState:
     estimates: Estimates = field(default_factory=Estimates)
     signals: Signals = field(default_factory=Signals)
     counts: Counts = field(default_factory=Counts)
-    pool: ev.PoolSampled | None = None
+    pools: dict[str, ev.PoolSampled] = field(default_factory=dict)  # by place of the engine: its latest
     host: ev.HostSampled | None = None
     engine_idle_since_ns: int = 0  # 0 while a turn runs
 
@@ -108,20 +110,68 @@ class Totals:
     queued_blocks: int = 0
     tools_active: int = 0
     tools_waiting: int = 0
+    # By place of the engine, where there are several: the charges of the active programs that ran there last, and
+    # the turns that it holds.
+    several: bool = False
+    placed_blocks: Counter[str] = field(default_factory=Counter)
+    placed: Counter[str] = field(default_factory=Counter)
+    open_blocks: Counter[str] = field(default_factory=Counter)
+    open_turns: Counter[str] = field(default_factory=Counter)
 
     @classmethod
-    def of(cls, state: LedgerState) -> "Totals":
-        """Recomputed from the records."""
-        active = [p for p in state.programs.values() if p.status is Status.ACTIVE]
+    def of(cls, state: LedgerState, *, several: bool | None = None) -> "Totals":
+        """Recomputed from the records; by place, too, where there are ``several`` engines."""
         started = sum(call.started for call in state.tools.values())
-        return cls(
-            demand_blocks=sum(p.kv_blocks for p in active),
-            charged=len(active),
-            active_roots=sum(not p.parent_id for p in active),
+        totals = cls(
             queued_blocks=sum(p.queued_blocks for p in waiting_roots(state.programs.values())),
             tools_active=started,
             tools_waiting=len(state.tools) - started,
+            several=len(state.pools) > 1 if several is None else several,
         )
+        for program in state.programs.values():
+            if program.status is Status.ACTIVE:
+                totals.count(program, 1)
+        for turn in state.running.values() if totals.several else ():
+            totals.count_turn(turn, 1)
+        return totals
+
+    def count(self, program: Program, by: int) -> None:
+        """Add ``by`` active programs like this one."""
+        self.charged += by
+        self.active_roots += by * (not program.parent_id)
+        if self.several:
+            self.placed[program.replica] += by
+        self.charge(program, by * program.kv_blocks)
+
+    def charge(self, program: Program, blocks: int) -> None:
+        """Add to what an active program takes."""
+        self.demand_blocks += blocks
+        if self.several:
+            self.placed_blocks[program.replica] += blocks
+
+    def count_turn(self, turn: Running, by: int) -> None:
+        """Add ``by`` turns like this one. There are several engines."""
+        place = ev.place_of(turn.publisher)
+        self.open_turns[place] += by
+        self.open_blocks[place] += by * turn.blocks
+
+
+def whole(pools: Mapping[str, ev.PoolSampled]) -> ev.PoolSampled | None:
+    """What all engines have together; None before the first sample. Their blocks are taken to be of one size."""
+    samples = list(pools.values())
+    if len(samples) < 2:
+        return samples[0] if samples else None
+    return ev.PoolSampled(
+        total_blocks=sum(each.total_blocks for each in samples),
+        free_blocks=sum(each.free_blocks for each in samples),
+        evictable_blocks=sum(each.evictable_blocks for each in samples),
+        retained_blocks=sum(each.retained_blocks for each in samples),
+        block_tokens=samples[0].block_tokens,
+        turns_running=sum(each.turns_running for each in samples),
+        turns_waiting=sum(each.turns_waiting for each in samples),
+        host_total_blocks=sum(each.host_total_blocks for each in samples),
+        host_used_blocks=sum(each.host_used_blocks for each in samples),
+    )
 
 
 def waiting_roots(programs: Iterable[Program]) -> list[Program]:

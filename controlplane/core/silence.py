@@ -12,6 +12,7 @@ from controlplane.core.commands import Command, Pause, StateRequest
 from controlplane.core.errors import require
 from controlplane.core.estimate import as_seconds
 from controlplane.core.ledger import Ledger
+from controlplane.core.publishers import lose, worth_asking
 from controlplane.core.types import Program, Status, seconds
 
 
@@ -70,14 +71,14 @@ def _family_is_busy(ledger: Ledger, root: Program) -> bool:
 
 
 def _ask_silent_publishers(ledger: Ledger, rules: SilenceRules, now_ns: int) -> Iterator[Command]:
-    for publisher in sorted(ledger.publishers_with_work()):
+    for publisher in sorted(worth_asking(ledger)):
         sequence = ledger.state.sequences[publisher]
         if now_ns - sequence.heard_at_ns < seconds(rules.ask_publisher_after_s):
             continue
         if now_ns - sequence.asked_at_ns < seconds(rules.ask_publisher_every_s):
             continue
         if sequence.unanswered >= rules.ask_publisher_times:
-            ledger.forget_publisher(publisher, now_ns)
+            lose(ledger, publisher, now_ns)
             continue
         sequence.asked_at_ns = now_ns
         sequence.unanswered += 1

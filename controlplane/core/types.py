@@ -78,7 +78,7 @@ class Program:
     tool_started_at_ns: int = 0
     retained_until_ns: int = 0
     priority: int = 0
-    replica: str = ""
+    replica: str = ""  # the engine that ran its last turn: ``node/role``; empty: none did
     last_seen_ns: int = 0
     quarantined: bool = False  # an event about it made no sense: no decision is made from its figures
     accused: str = ""  # the publisher of that event, whose state will clear it
@@ -130,6 +130,10 @@ class ProgramView(Protocol):
     @property
     def retained_until_ns(self) -> int: ...
     @property
+    def replica(self) -> str: ...
+    @property
+    def warm(self) -> bool: ...
+    @property
     def quarantined(self) -> bool: ...
 
 
@@ -164,6 +168,25 @@ class QueuedProgram:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """One engine of several: its latest sample, and what the events since say is placed on it."""
+
+    name: str
+    total_blocks: int = 0
+    free_blocks: int = 0
+    evictable_blocks: int = 0
+    retained_blocks: int = 0
+    demand_blocks: int = 0  # of the active programs that ran there last, a shared prefix once
+    turns: int = 0  # that it holds: they wait or run
+    turn_blocks: int = 0  # that those are projected to need
+
+    @property
+    def room_blocks(self) -> int:
+        """What its programs leave of its pool; negative where they ask for more than there is."""
+        return self.total_blocks - self.demand_blocks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pressure:
     """Both sides of the machine at one instant. Ratios are 0..1 unless said; -1 blocks means not known."""
 
@@ -191,3 +214,4 @@ class Pressure:
     cpu_overloaded: bool = False
     kv_overloaded: bool = False
     kv_has_slack: bool = True
+    replicas: tuple[Replica, ...] = ()  # each engine's part, sorted by name; () where one is all

@@ -173,7 +173,7 @@ class Driver:
             ),
             pins=tuple(
                 Pin(program_id=name, ttl_ns=until_ns - now_ns)
-                for name, until_ns in self.engine.pins().items()
+                for name, until_ns in self.engine.cache.pins().items()
                 if until_ns > now_ns
             ),
         )

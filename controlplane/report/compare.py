@@ -21,11 +21,28 @@ _LOWER_IS_BETTER = (
     "turns_failed",
     "pool_recompute",
     "tool_",
+    "routed_",
+    "ttl_",
 )
-_NEITHER = ("programs_ended", "turns_ended", "makespan", "pool_prefill", "pool_caching", "pool_unused")
+_NEITHER = (
+    "programs_ended",
+    "turns_ended",
+    "makespan",
+    "pool_prefill",
+    "pool_caching",
+    "pool_unused",
+    "loaded",
+    "moves",
+    "routed_new",
+    "routed_stay",
+    "routed_migrate",
+    "routed_reprefill",
+    "routed_moved",
+)
 _NEEDS_IDEAL = ("goodput_", "jain_")
-_NEEDS_ACCOUNT = "pool_"
+_NEEDS_ACCOUNT = ("pool_", "loaded", "moves", "ttl_")
 _NEEDS_CONTENTION = "tool_"
+_NEEDS_ENGINES = "routed_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +52,7 @@ class Group:
     arrival: str
     rate: float
     runs: tuple[RunResult, ...]
+    routed: bool = False  # some run of the comparison had several engines
 
     @property
     def title(self) -> str:
@@ -60,10 +78,16 @@ class Row:
 def group_runs(runs: Sequence[RunResult]) -> list[Group]:
     """Groups by arrivals, lowest rate first; within one the baseline first, then as given."""
     groups: dict[tuple[float, str], list[RunResult]] = {}
+    routed = any(run.summary.is_routed for run in runs)
     for run in runs:
         groups.setdefault((run.rate, run.arrival), []).append(run)
     return [
-        Group(arrival=arrival, rate=rate, runs=tuple(sorted(members, key=lambda run: name_of(run) != BASELINE)))
+        Group(
+            arrival=arrival,
+            rate=rate,
+            runs=tuple(sorted(members, key=lambda run: name_of(run) != BASELINE)),
+            routed=routed,
+        )
         for (rate, arrival), members in sorted(groups.items())
     ]
 
@@ -97,7 +121,8 @@ def jct_ratio(group: Group, preset: str, baseline: str = BASELINE) -> float | No
 
 def rows(group: Group, baseline: str = BASELINE) -> list[Row]:
     """Every figure of the group, the ratio of mean JCT to the baseline's first."""
-    return [_ratio_row(group, baseline), *(_row(group, *metric) for metric in ROWS)]
+    metrics = [metric for metric in ROWS if group.routed or not metric[0].startswith(_NEEDS_ENGINES)]
+    return [_ratio_row(group, baseline), *(_row(group, *metric) for metric in metrics)]
 
 
 def standing(ratio: float) -> str:
@@ -152,6 +177,7 @@ def _row(group: Group, field: str, label: str, form: str) -> Row:
         known = not field.startswith(_NEEDS_IDEAL) or any(p.ideal_ns for p in run.programs)
         known = known and (not field.startswith(_NEEDS_ACCOUNT) or run.summary.is_accounted)
         known = known and (not field.startswith(_NEEDS_CONTENTION) or run.summary.tool_slowdown_ratio > 0)
+        known = known and (not field.startswith(_NEEDS_ENGINES) or run.summary.is_routed)
         values.append(getattr(run.summary, field) if known else None)
     texts = [UNKNOWN if value is None else form.format(value) for value in values]
     present = [value for value in values if value is not None]

@@ -35,6 +35,10 @@ class Call:
     tool: str = ""
     tool_calls: int = -1
 
+    def prefix_blocks(self, block_tokens: int) -> int:
+        """Whole blocks of the shared prefix; one prompt token at least is the call's own."""
+        return min(self.prefix_tokens, self.prompt_tokens - 1) // block_tokens if self.prefix_group else 0
+
 
 @dataclass(slots=True, eq=False)
 class Progress:

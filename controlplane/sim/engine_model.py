@@ -109,8 +109,7 @@ class EngineModel:
             raise ContextTooLong(call.prompt_tokens, call.output_tokens, self.max_context_tokens)
         now_ns = self._catch_up(now_ns)
         self._serial += 1
-        prefix_tokens = min(call.prefix_tokens, call.prompt_tokens - 1) if call.prefix_group else 0
-        turn = Progress(call, self._serial, now_ns, prefix_tokens // self.block_tokens)
+        turn = Progress(call, self._serial, now_ns, call.prefix_blocks(self.block_tokens))
         if scheduler.waiting.overtakes:
             scheduler.full = False  # it may be one that fits
         can_wait = scheduler.full and len(scheduler.waiting)
@@ -151,10 +150,10 @@ class EngineModel:
         self._more_room(now_ns)
         return True
 
-    def discard(self, program_id: str, now_ns: int | None = None) -> int:
-        """Free a program's idle context, pinned or not. Returns the blocks freed."""
+    def discard(self, program_id: str, now_ns: int | None = None, keep_tokens: int = 0) -> int:
+        """Free a program's idle context, pinned or not, behind its first tokens. Returns the blocks freed."""
         now_ns = self._catch_up(now_ns)
-        freed_blocks = self.cache.discard(program_id)
+        freed_blocks = self.cache.cut(program_id, keep_tokens // self.block_tokens)
         if freed_blocks:
             self._more_room(now_ns)
         return freed_blocks
@@ -171,6 +170,14 @@ class EngineModel:
         """Set a program's typed label, by which policies evict and order; an empty one takes it back."""
         self._catch_up(now_ns)
         self._scheduler.label(program_id, label)
+
+    def adopt(self, call: Call, blocks: int, now_ns: int) -> int:
+        """Cache ``blocks`` of the call's context that another engine sent, as room permits. Returns those taken."""
+        now_ns = self._catch_up(now_ns)
+        base_blocks = call.prefix_blocks(self.block_tokens)
+        taken = self._pool.adopt(call.program_id, call.prefix_group, base_blocks, blocks, now_ns)
+        self._more_room(now_ns)
+        return taken
 
     def set_priority(self, program_id: str, priority: int, now_ns: int | None = None) -> None:
         """Rank a program's calls, waiting ones included: lower runs first."""
@@ -207,10 +214,6 @@ class EngineModel:
             self._more_room(now_ns)
         return turn_events.pool_sampled(self._publisher, scheduler, self.block_tokens, now_ns)
 
-    def pins(self) -> dict[str, int]:
-        """Pinned programs, and when each pin ends."""
-        return self.cache.pins()
-
     def open_calls(self) -> list[tuple[Call, int]]:
         """Calls that have not ended, and the blocks each is projected to need."""
         blocks = self._scheduler.blocks
@@ -218,15 +221,6 @@ class EngineModel:
             (turn.call, blocks(turn.call.prompt_tokens + turn.call.output_tokens))
             for turn in self._scheduler.turns.values()
         ]
-
-    def running_blocks(self) -> int:
-        """Blocks of running turns that the prefix cache does not hold (to check the invariant)."""
-        batch, scheduler = self._batch, self._scheduler
-        blocks = sum(turn.own_blocks for turn in scheduler.turns.values() if turn.decoding is None)
-        for turn in scheduler.running.values():
-            if turn.decoding is not None:
-                blocks += scheduler.blocks(batch.kv_tokens(turn.decoding)) - turn.shared_blocks
-        return blocks + (batch.growth_blocks(0, self._taken_steps) if self._jump_steps else 0)
 
     # -- time -------------------------------------------------------------------------------------------------
 

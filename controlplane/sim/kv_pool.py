@@ -91,6 +91,25 @@ class KvPool:
         """In which order copies below the device make room."""
         return self._policy.host_rank(self.labels.get(program_id, ""))
 
+    def adopt(self, program_id: str, group: str, base_blocks: int, blocks: int, now_ns: int) -> int:
+        """Cache a context of ``blocks`` behind a shared prefix, and what lacks of that, as far as others yield.
+
+        Returns the blocks taken; 0 where a turn uses the program's context.
+        """
+        cache = self.cache
+        held = cache.find(program_id)
+        node = None if held is not None and held.refs else cache.acquire(program_id, group, base_blocks, blocks)
+        if node is None:
+            return 0
+        prefix_blocks = max(0, base_blocks - node.parent.blocks) if node.parent is not None else 0
+        taken = min(prefix_blocks + blocks - node.blocks, self.available_blocks)
+        self.take_growth(taken, now_ns)
+        if node.parent is not None:
+            node.parent.blocks += min(taken, prefix_blocks)
+        node.blocks += max(0, taken - prefix_blocks)
+        cache.release(node, now_ns)
+        return taken
+
     def give(self, blocks: int) -> None:
         """Return a running turn's blocks."""
         self.cache.free_blocks += blocks

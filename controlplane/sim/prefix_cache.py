@@ -99,7 +99,7 @@ class PrefixCache:
         if node is not None and (node.base_blocks, _parent_key(node)) != (base_blocks, prefix_key):
             if node.refs:
                 return None
-            self.discard(program_id)
+            self.cut(program_id, 0)
             node = None
         if node is None:
             node = self._nodes[program_id] = Node(program_id, None, base_blocks)
@@ -171,13 +171,6 @@ class PrefixCache:
             self.below.keep(key, node.blocks)
         return self._evict(node, blocks)
 
-    def discard(self, program_id: str) -> int:
-        """Free a program's idle node, and its copies below. Returns the blocks freed here."""
-        if self.below is not None:
-            self.below.cut(program_id, 0)
-        node = self._idle.get(program_id)
-        return 0 if node is None else self._evict(node, node.blocks)
-
     def _evict(self, node: Node, blocks: int) -> int:
         blocks = min(blocks, node.blocks)
         self._drop_tail(node, blocks)
@@ -186,6 +179,17 @@ class PrefixCache:
             node.pinned_until_ns = 0
             self._forget(node, node.last_used_ns)
         return blocks
+
+    def cut(self, program_id: str, keep_blocks: int) -> int:
+        """Free an idle context beyond its first blocks, its shared prefix counted; copies below, too.
+
+        Returns the blocks freed here.
+        """
+        node = self._idle.get(program_id)
+        own_blocks = max(0, keep_blocks - (node.base_blocks if node is not None else 0))
+        if self.below is not None:
+            self.below.cut(program_id, own_blocks)
+        return 0 if node is None else self._evict(node, max(0, node.blocks - own_blocks))
 
     def evict_oldest(self, blocks: int) -> int:
         """Free ``blocks`` from the least recently used nodes. Returns how many were there to free."""

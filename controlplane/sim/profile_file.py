@@ -11,6 +11,7 @@ from controlplane.sim.hardware import Profile
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
 _NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 _Count = Annotated[int, msgspec.Meta(ge=1)]
+_CountOrZero = Annotated[int, msgspec.Meta(ge=0)]
 _Ratio = Annotated[float, msgspec.Meta(gt=0, le=1)]
 
 # Beyond the last measured length attention dominates: the curve goes on as a quadratic, in these lengths.
@@ -32,7 +33,7 @@ class MeasuredProfile(msgspec.Struct, tag_field="kind", tag="measured", forbid_u
     decode_context_ns: _NotNegative
     kv_pool_tokens: _Count
     max_context_tokens: _Count
-    kv_bytes_per_token: Annotated[int, msgspec.Meta(ge=0)] = 0
+    kv_bytes_per_token: _CountOrZero = 0  # 0: not known
 
 
 class FittedProfile(msgspec.Struct, tag_field="kind", tag="fitted", forbid_unknown_fields=True, kw_only=True):
@@ -52,7 +53,7 @@ class FittedProfile(msgspec.Struct, tag_field="kind", tag="fitted", forbid_unkno
     decode_context_ns: _NotNegative
     kv_pool_tokens: _Count
     max_context_tokens: _Count
-    kv_bytes_per_token: Annotated[int, msgspec.Meta(ge=0)] = 0
+    kv_bytes_per_token: _CountOrZero = 0  # 0: not known
     prefill_s: dict[str, _Positive] = {}  # "cached+new" -> seconds: what the fit was made of
     decode_s: dict[str, _Positive] = {}  # "batch x context" -> seconds a step
 

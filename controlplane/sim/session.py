@@ -2,7 +2,7 @@
 
 from controlplane.sim.call import Call
 from controlplane.sim.kernel import Handle
-from controlplane.workload.records import ProgramRecord, TurnRecord
+from controlplane.workload.records import ProgramRecord, Routed, TurnRecord
 from controlplane.workload.trace import ProgramTrace, Turn, reusable_tokens
 
 _BYTES_PER_TOKEN = 4  # of English text, roughly; the controller learns the ratio from what it is told
@@ -28,6 +28,7 @@ class Session:
         "index",
         "program_id",
         "queued_ns",
+        "routed",
     )
 
     def __init__(self, trace: ProgramTrace, *, shared_prefix_tokens: int = 0, ideal_ns: int = 0) -> None:
@@ -40,6 +41,7 @@ class Session:
         self.held = False
         self.ask: Handle | None = None  # when the gate asks again
         self.ended = False
+        self.routed: Routed | None = None  # its last turn
         self.ideal_ns = ideal_ns
         self.call = Call(turn_id="", program_id="", prompt_tokens=1, output_tokens=1)
         self._trace = trace
@@ -56,6 +58,12 @@ class Session:
     @property
     def is_last(self) -> bool:
         return self.index == len(self._trace.turns) - 1
+
+    @property
+    def rewrites(self) -> bool:
+        """Whether the prompt leaves out some of what the last turn ended with."""
+        previous = self._trace.turns[self.index - 1] if self.index else None
+        return previous is not None and self.call.reusable_tokens < previous.input_tokens + previous.output_tokens
 
     def begin_turn(self, now_ns: int) -> None:
         """Make the call of the turn it is at."""
@@ -114,6 +122,7 @@ class Session:
             cached_tokens=cached_tokens,
             hold_ns=self.admitted_ns - self.queued_ns,
             error=error,
+            routed=self.routed,
         )
 
     def program_record(self, now_ns: int, error: str = "") -> ProgramRecord:

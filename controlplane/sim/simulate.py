@@ -1,14 +1,19 @@
-"""One simulated run: a trace, arrivals, an engine and a preset in; a ``RunResult`` out."""
+"""One simulated run: a trace, arrivals, engines and a preset in; a ``RunResult`` out."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
+from typing import Any
 
 from controlplane.core.controller import Controller, ControlRules
 from controlplane.core.errors import ConfigError, require
-from controlplane.core.presets import PRESETS, Preset
+from controlplane.core.placement import PLACEMENT
+from controlplane.core.placement.session import Session as SessionAware
+from controlplane.core.policies import PlacementPolicy
+from controlplane.core.presets import PRESETS, Preset, policy_name
 from controlplane.sim.contention import Contention
 from controlplane.sim.engine_model import EngineModel
+from controlplane.sim.fleet import Fleet, Router, Site
 from controlplane.sim.hardware import Profile
 from controlplane.sim.kernel import Kernel
 from controlplane.sim.lower_tiers import TierSpec
@@ -23,13 +28,17 @@ from controlplane.workload.summary import Summary, summarize
 from controlplane.workload.tool_fits import ToolFits
 from controlplane.workload.trace import ProgramTrace, Trace
 
+LINK_GB_PER_S = 50.0  # one 400 Gb/s port an engine
 Progress = Callable[[int, int, int, int], None]
 """Called with programs ended, programs in all, turns ended and the virtual time in ns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSpec:
-    """The engine to simulate; 0 stands for the profile's own size."""
+    """The engine to simulate, and how many of it; 0 stands for the profile's own size.
+
+    ``link_gb_per_s``: at which one engine sends another KV, in 10^9 bytes a second; 0: none is sent.
+    """
 
     profile: Profile
     pool_tokens: int = 0
@@ -38,6 +47,18 @@ class EngineSpec:
     max_running: int = 256
     max_context_tokens: int = 0
     tiers: tuple[TierSpec, ...] = ()  # KV memory below the device, the fastest first
+    replicas: int = 1
+    link_gb_per_s: float = LINK_GB_PER_S
+
+    def __post_init__(self) -> None:
+        require("replicas", self.replicas, low=1, high=1024)
+        require("link_gb_per_s", self.link_gb_per_s, low=0, high=1e6)
+
+    @property
+    def link_tokens_per_s(self) -> float:
+        """Tokens' KV that one engine sends another in a second; 0: none can be sent."""
+        size = self.profile.kv_bytes_per_token
+        return self.link_gb_per_s * 1e9 / size if size else 0.0
 
     def build(self, preset: Preset, publisher: Publisher | None = None) -> EngineModel:
         """An engine with the preset's memory and priority policies."""
@@ -80,8 +101,10 @@ class SimSpec:
     contention: Contention | None = None
     control_delay_ns: int = 1_000_000
     label: str = ""
+    routing: str = ""  # a placement policy, for several engines; empty: the preset's
 
     def __post_init__(self) -> None:
+        placement_named(self.routing, self.preset)
         require("programs", self.programs, low=0, high=10_000_000)
         require("shared_prefix_tokens", self.shared_prefix_tokens, low=0, high=float("inf"))
         require("cpus", self.cpus, low=0, high=100_000, ends="(]")
@@ -113,14 +136,13 @@ def simulate(
         )
         for program in programs
     ]
-    publisher = Publisher("sim/engine/1")
-    engine = spec.engine.build(spec.preset, publisher)
+    control = Controller(spec.preset, spec.rules)
+    fleet = _fleet(spec, control)
     world = World(
         Kernel(),
-        engine,
-        Controller(spec.preset, spec.rules),
+        fleet,
+        control,
         sessions,
-        engine_publisher=publisher,
         arrivals_ns=_arrivals_ns(spec, total),
         at_once=spec.arrival.n if isinstance(spec.arrival, Closed) else total,
         cpus=spec.cpus,
@@ -135,7 +157,7 @@ def simulate(
     return RunResult(
         label=spec.label or f"{spec.preset.name} {spec.arrival}",
         preset=spec.preset.name,
-        summary=replace(_accounted(summary, engine, world), tool_slowdown_ratio=world.tool_slowdown_ratio),
+        summary=replace(_accounted(summary, fleet, world), tool_slowdown_ratio=world.tool_slowdown_ratio),
         rate=spec.arrival.rate if isinstance(spec.arrival, Poisson) else 0.0,
         arrival=str(spec.arrival),
         seed=spec.seed,
@@ -147,24 +169,58 @@ def simulate(
     )
 
 
-def _accounted(summary: Summary, engine: EngineModel, world: World) -> Summary:
-    """What only the engine knows: what its memory was used for, and what was moved."""
-    used = engine.space_time
-    total, minutes = used.total, summary.makespan_s / 60
+def _fleet(spec: SimSpec, control: Controller) -> Fleet:
+    """One engine, or several that differ in their role, as engines of one node have to (docs/adr/0018)."""
+    engine = spec.engine
+    if engine.replicas == 1:
+        publisher = Publisher("sim/engine/1")
+        return Fleet([Site(engine.build(spec.preset, publisher), publisher)])
+    digits = len(str(engine.replicas))
+    publishers = [Publisher(f"sim/engine-{n:0{digits}}/1") for n in range(1, engine.replicas + 1)]
+    policy = placement_named(spec.routing, spec.preset)
+    if isinstance(policy, SessionAware) and not policy.link_tokens_per_s:  # else it was configured
+        policy = SessionAware(link_tokens_per_s=engine.link_tokens_per_s)
+    return Fleet(
+        [Site(engine.build(spec.preset, publisher), publisher) for publisher in publishers],
+        Router(policy, control.ledger),
+        link_tokens_per_s=engine.link_tokens_per_s,
+    )
+
+
+def placement_named(name: str, preset: Preset) -> PlacementPolicy[Any]:
+    """The placement policy of that name, with the preset's parameters where it is the preset's; its own for none.
+
+    Raises ``ConfigError`` and lists the names there are.
+    """
+    if name in ("", policy_name("placement", preset.placement)):
+        return preset.placement
+    if name not in PLACEMENT:
+        raise ConfigError(
+            f"routing: no placement policy {name!r}; there are: {', '.join(PLACEMENT)}", field="routing"
+        )
+    make: Any = PLACEMENT[name]
+    return make()  # type: ignore[no-any-return]
+
+
+def _accounted(summary: Summary, fleet: Fleet, world: World) -> Summary:
+    """What only the engines know: what their memory was used for, and what was moved."""
+    engines = [site.engine for site in fleet.sites]
+    used = [engine.space_time for engine in engines]
+    total, minutes = sum(each.total for each in used), summary.makespan_s / 60
     if total <= 0:
         return summary
-    below, prompt_tokens = engine.cache.below, sum(turn.prompt_tokens for turn in world.turns)
-    loaded_tokens = below.loaded_blocks * engine.block_tokens if below is not None else 0
+    loaded_tokens = sum(e.cache.below.loaded_blocks * e.block_tokens for e in engines if e.cache.below is not None)
+    prompt_tokens = sum(turn.prompt_tokens for turn in world.turns)
     return replace(
         summary,
-        pool_decode_ratio=used.decode / total,
-        pool_prefill_ratio=used.prefill / total,
-        pool_recompute_ratio=used.recompute / total,
-        pool_caching_ratio=used.caching / total,
-        pool_unused_ratio=used.unused / total,
+        pool_decode_ratio=sum(each.decode for each in used) / total,
+        pool_prefill_ratio=sum(each.prefill for each in used) / total,
+        pool_recompute_ratio=sum(each.recompute for each in used) / total,
+        pool_caching_ratio=sum(each.caching for each in used) / total,
+        pool_unused_ratio=sum(each.unused for each in used) / total,
         loaded_ratio=loaded_tokens / prompt_tokens if prompt_tokens else 0.0,
         moves_per_min=world.moves / minutes,
-        ttl_misses_per_min=engine.cache.ttl_misses / minutes,
+        ttl_misses_per_min=sum(engine.cache.ttl_misses for engine in engines) / minutes,
     )
 
 
@@ -195,12 +251,18 @@ def _counted(progress: Progress, total: int) -> Callable[[int, int, int], None]:
 
 def _facts(spec: SimSpec, total: int) -> dict[str, str]:
     engine = spec.engine
+    several = {
+        "engines": f"{engine.replicas}",
+        "routing": policy_name("placement", placement_named(spec.routing, spec.preset)),
+        "link": f"{engine.link_gb_per_s:g} GB/s",
+    }
     return {
         "system": "simulator",
         "profile": engine.profile.name,
         "profile source": engine.profile.source,
         "KV pool": f"{engine.pool_tokens or engine.profile.kv_pool_tokens} tokens",
         "KV tiers below": ", ".join(map(str, engine.tiers)) or "none",
+        **(several if engine.replicas > 1 else {}),
         "trace": spec.trace.name,
         "programs": str(total),
         "rejected programs": str(len(spec.trace.rejected)),

@@ -1,7 +1,7 @@
-"""Programs, one engine and the controller, in virtual time.
+"""Programs, engines and the controller, in virtual time.
 
 A program's next turn begins when its last one has ended and its tool has returned (the turn barrier). The world
-plays the gate, the engine's publisher and the tool runtime: it tells the controller what those would publish and
+plays the gate, the engines' publishers and the tool runtime: it tells the controller what those would publish and
 obeys the commands that come back, ``control_delay_ns`` later.
 
 **Paper**: AgentServeSim §3.1 and §3.2 (program orchestrator, tool simulator).
@@ -19,6 +19,7 @@ from controlplane.core.types import Pressure, seconds
 from controlplane.sim.contention import Contention
 from controlplane.sim.engine_commands import obey
 from controlplane.sim.engine_model import ContextTooLong, EngineModel
+from controlplane.sim.fleet import Fleet, Move, Site
 from controlplane.sim.kernel import Handle, Kernel
 from controlplane.sim.publisher import Publisher
 from controlplane.sim.session import Session
@@ -63,11 +64,10 @@ class World:
     def __init__(
         self,
         kernel: Kernel,
-        engine: EngineModel,
+        fleet: Fleet,
         control: Control,
         sessions: Sequence[Session],
         *,
-        engine_publisher: Publisher,
         arrivals_ns: Sequence[int] | None = None,
         at_once: int = 1,
         cpus: float = 8.0,
@@ -82,20 +82,19 @@ class World:
         self.series = Series()
         self.moves = 0  # contexts that the controller moved off the device
         self._kernel = kernel
-        self._engine = engine
+        self._fleet = fleet
+        self._alone = fleet.sites[0] if len(fleet.sites) == 1 else None
         self._control = control
         self._sessions = {session.program_id: session for session in sessions}
         if len(self._sessions) != len(sessions):
             raise LocalEventError("two sessions have one program_id")
         self._open = len(sessions)  # not ended
         self._gate_publisher = Publisher("sim/gate/1")
-        self._engine_publisher = engine_publisher
         host = None if contention is None else ToolHost(kernel, _WORLD, cpus, contention)
         self._tools = ToolRunner(kernel, self._tell, tool_slots, _WORLD, host)
         self._control_delay_ns = control_delay_ns
         self._recorder = recorder
         self._progress = progress
-        self._engine_wake: Handle | None = None
         self._tick_handle: Handle | None = None
         self._last_turn_ns = 0
         self._upcoming = iter(sessions)
@@ -169,14 +168,29 @@ class World:
             Kernel.cancel(session.ask)
         session.held = False
         session.admitted_ns = self._last_turn_ns = now_ns
+        if self._alone is not None:
+            self._send(session, self._alone)
+            return
+        site, move = self._fleet.route(session, now_ns)
+        if move is None:
+            self._send(session, site)
+        else:
+            self._kernel.schedule(move.ends_ns, _WORLD, self._land, session, move)
+            self._go_on()
+
+    def _land(self, session: Session, move: Move) -> None:
+        self._fleet.land(move, self._kernel.now_ns)
+        self._send(session, move.target)
+
+    def _send(self, session: Session, site: Site) -> None:
+        now_ns = self._kernel.now_ns
         try:
-            self._engine.submit(session.call, now_ns)
+            site.engine.submit(session.call, now_ns)
         except ContextTooLong as error:
             self.turns.append(session.turn_record(now_ns, error=str(error)))
             self._end_program(session, error=str(error))
             return
-        self._hear(self._engine.drain())
-        self._wake_engine()
+        self._go_on()
 
     def _end_turn(self, session: Session, event: ev.TurnEnded) -> None:
         now_ns = self._kernel.now_ns
@@ -218,25 +232,33 @@ class World:
         if following is not None:
             self._kernel.schedule(now_ns, _WORLD, self._arrive, following)
 
-    # -- the engine -------------------------------------------------------------------------------------------
+    # -- the engines ------------------------------------------------------------------------------------------
 
-    def _wake_engine(self) -> None:
-        wake_ns = self._engine.next_wake_ns()
-        handle = self._engine_wake
+    def _wake(self, site: Site) -> None:
+        wake_ns = site.engine.next_wake_ns()
+        handle = site.wake
         if handle is not None:
             if handle[0] == wake_ns and handle[3] is not None:
                 return
             Kernel.cancel(handle)
-        self._engine_wake = (
-            None if wake_ns is None else self._kernel.schedule(wake_ns, _ENGINE, self._advance_engine)
-        )
+        site.wake = None if wake_ns is None else self._kernel.schedule(wake_ns, _ENGINE, self._advance, site)
 
-    def _advance_engine(self) -> None:
-        self._hear(self._engine.advance(self._kernel.now_ns))
-        self._wake_engine()
+    def _advance(self, site: Site) -> None:
+        events = site.engine.advance(self._kernel.now_ns)
+        if events:
+            self._hear(events)
+        self._wake(site)
+
+    def _go_on(self) -> None:
+        """After commands: engines may have ended a step with them, and may have to begin another one sooner."""
+        for site in self._fleet.sites:
+            events = site.engine.drain()
+            if events:
+                self._hear(events)
+            self._wake(site)
 
     def _hear(self, events: Sequence[ev.Event]) -> None:
-        """What the engine did: a command finds out, too, if a step ends at the instant at which it comes."""
+        """What the engines did: a command finds out, too, if a step ends at the instant at which it comes."""
         for event in events:
             self._tell(event)
             if type(event) is ev.FirstToken:
@@ -279,23 +301,26 @@ class World:
 
     def _obey(self, commands: Sequence[cmd.Command]) -> None:
         for command in commands:
-            problem = self._apply(command)
+            site = self._fleet.at(getattr(command, "program_id", ""))
+            problem = self._apply(command, site.engine)
             if problem:
-                self._answer(ev.CommandRejected, command, reason=problem)
+                self._answer(site, ev.CommandRejected, command, reason=problem)
             elif isinstance(command, _MOVES):  # of nothing else does the controller need to know
                 self.moves += 1
-                self._answer(ev.CommandApplied, command)
-        self._hear(self._engine.drain())
-        self._wake_engine()
+                self._answer(site, ev.CommandApplied, command)
+        self._go_on()
 
     def _answer(
-        self, kind: type[ev.CommandApplied | ev.CommandRejected], command: cmd.Command, **fields: str
+        self,
+        site: Site,
+        kind: type[ev.CommandApplied | ev.CommandRejected],
+        command: cmd.Command,
+        **fields: str,
     ) -> None:
-        publisher = self._engine_publisher
         self._tell(
             kind(
-                publisher=publisher.name,
-                sequence=publisher.next(),
+                publisher=site.publisher.name,
+                sequence=site.publisher.next(),
                 at_ns=self._kernel.now_ns,
                 command_id=command.command_id,
                 program_id=getattr(command, "program_id", ""),
@@ -303,8 +328,8 @@ class World:
             )
         )
 
-    def _apply(self, command: cmd.Command) -> str:
-        """Carry out a command. Returns why not, or nothing."""
+    def _apply(self, command: cmd.Command, engine: EngineModel) -> str:
+        """Carry out a command on the engine that the program is on. Returns why not, or nothing."""
         now_ns = self._kernel.now_ns
         if isinstance(command, cmd.SetWindow | cmd.StateRequest):
             return "" if isinstance(command, cmd.SetWindow) else "the simulator loses no events"
@@ -315,17 +340,17 @@ class World:
             if session is None:
                 return "the program has ended"
             session.grant(now_ns, command.ttl_ns if isinstance(command, cmd.Admit) else 0)
-            self._engine.park(command.program_id, False, now_ns)
-            self._engine.label(command.program_id, "", now_ns)
+            engine.park(command.program_id, False, now_ns)
+            engine.label(command.program_id, "", now_ns)
             if session.held:
                 self._submit(session)
         elif isinstance(command, cmd.Pause):
-            self._engine.park(command.program_id, True, now_ns)
+            engine.park(command.program_id, True, now_ns)
             if session is None:
                 return "the program has ended"
             session.revoke()
         else:
-            return obey(self._engine, command, now_ns)
+            return obey(engine, command, now_ns)
         return ""
 
     # -- samples ----------------------------------------------------------------------------------------------
@@ -337,15 +362,18 @@ class World:
 
     def _sample(self) -> None:
         now_ns = self._kernel.now_ns
-        self._tell(self._engine.pool_sample(now_ns))
-        self._wake_engine()  # the sample may have found that a pin had ended
+        for site in self._fleet.sites:
+            self._tell(site.engine.pool_sample(now_ns))
+            self._wake(site)  # the sample may have found that a pin had ended
         window = self._control.window
         self.series.sample(now_ns, self._control.pressure, window=window.window, limit=window.limit)
         self._check_stuck(now_ns)
         self._kernel.schedule(now_ns + _SAMPLE_NS, _SAMPLE, self._sample)
 
     def _check_stuck(self, now_ns: int) -> None:
-        if now_ns - self._last_turn_ns < _STUCK_NS or self._engine.next_wake_ns() is not None:
+        if now_ns - self._last_turn_ns < _STUCK_NS:
+            return
+        if any(site.engine.next_wake_ns() is not None for site in self._fleet.sites):
             return
         held = sum(1 for session in self._sessions.values() if session.held)
         if held and all(s.held or s.arrived_ns < 0 for s in self._sessions.values()):

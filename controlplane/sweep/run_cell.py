@@ -38,6 +38,7 @@ def run_cell(spec: SweepSpec, cell: Cell) -> Figures:
             tool_slots=workload.tool_slots,
             tools=_tools(workload.tools),
             contention=parse_contention(workload.contention, workload.cpu_shares),
+            routing=hardware.routing,
         ),
         ideal=_ideal(workload, hardware),
     )
@@ -64,6 +65,8 @@ def _engine(hardware: HardwareSpec) -> EngineSpec:
         pool_tokens=hardware.pool_tokens,
         chunk_tokens=hardware.chunk_tokens,
         tiers=tuple(map(parse_tier, hardware.tiers)),
+        replicas=hardware.replicas,
+        link_gb_per_s=hardware.link_gb_per_s,
     )
 
 

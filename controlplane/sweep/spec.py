@@ -29,6 +29,7 @@ from controlplane.runs import REPLAY, load_tools
 from controlplane.sim.contention import parse_contention
 from controlplane.sim.lower_tiers import parse_tier
 from controlplane.sim.profile import load_profile
+from controlplane.sim.simulate import LINK_GB_PER_S, placement_named
 from controlplane.workload.arrivals import Arrival, Poisson, parse_arrival
 from controlplane.workload.scale import Scale
 
@@ -61,13 +62,18 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class HardwareSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One engine. ``rate_factor``: on every open arrival rate, for hardware that saturates elsewhere."""
+    """An engine, and how many of it. ``rate_factor``: on every open arrival rate, for hardware that saturates
+    elsewhere.
+    """
 
     profile: str = "h200-llama31-8b"
     name: str = ""
     pool_tokens: int = 0
     chunk_tokens: int = 8192
     tiers: tuple[str, ...] = ()  # as ``--tier`` of ``penstock simulate``
+    replicas: int = 1
+    routing: str = ""  # a placement policy; empty: the preset's
+    link_gb_per_s: float = LINK_GB_PER_S
     rate_factor: float = 1.0
 
     @property
@@ -130,6 +136,10 @@ def _check(spec: SweepSpec) -> None:
         load_profile(hardware.profile)
         for tier in hardware.tiers:
             parse_tier(tier)
+        require("replicas", hardware.replicas, low=1, high=1024)
+        require("link_gb_per_s", hardware.link_gb_per_s, low=0, high=1e6)
+        for name in spec.presets:
+            placement_named(hardware.routing, preset(name))
         require("rate_factor", hardware.rate_factor, low=0, high=1e6, ends="(]")
     for workload in spec.workload:
         load_tools(workload.tools)

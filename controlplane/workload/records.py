@@ -4,6 +4,16 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Routed:
+    """Which of several engines a turn went to."""
+
+    replica: str
+    choice: str  # ``core.policies.Choice``
+    cost_ns: int  # that was expected of it: waiting, moving, computing anew
+    moved_tokens: int = 0  # whose KV another engine sent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRecord:
     """One model call as its client saw it. Times are one clock's; TTFT counts the hold at the gate."""
 
@@ -18,6 +28,7 @@ class TurnRecord:
     cached_tokens: int = 0
     hold_ns: int = 0  # held at the gate
     error: str = ""
+    routed: Routed | None = None  # None where there was one engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,12 +5,14 @@ ideal time. Times are in seconds. Percentiles interpolate linearly. A program th
 ``programs_failed`` and in no time statistic; it meets no goal.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from controlplane.core.policies import Choice
 from controlplane.core.types import NANOSECONDS_PER_SECOND
 from controlplane.workload.records import ProgramRecord, TurnRecord
 
@@ -56,11 +58,24 @@ class Summary:
     loaded_ratio: float = 0.0  # prompt tokens loaded from below the device / prompt tokens; the hits count them too
     moves_per_min: float = 0.0  # contexts that a decision took off the device: demoted or discarded
     ttl_misses_per_min: float = 0.0  # pins that memory pressure ended before their time
+    # Turns that were routed over several engines, by what became of the KV; all 0 where there was one.
+    routed_new: int = 0
+    routed_stay: int = 0
+    routed_migrate: int = 0
+    routed_reprefill: int = 0
+    routed_cost_s: float = 0.0  # that was expected of those choices together
+    routed_moved_tokens: int = 0  # whose KV one engine sent another
+    routed_busiest_ratio: float = 0.0  # share of these turns that one engine got
 
     @property
     def is_accounted(self) -> bool:
         """Whether somebody accounted for the pool."""
         return self.pool_decode_ratio > 0
+
+    @property
+    def is_routed(self) -> bool:
+        """Whether there were several engines."""
+        return self.routed_new + self.routed_stay + self.routed_migrate + self.routed_reprefill > 0
 
     def rows(self) -> list[tuple[str, str]]:
         """Name and value of each figure, to print."""
@@ -101,6 +116,13 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("loaded_ratio", "loaded from below the device (prompt tokens)", "{:.1%}"),
     ("moves_per_min", "contexts moved off the device by decision (/min)", "{:.2f}"),
     ("ttl_misses_per_min", "pins ended by memory pressure (/min)", "{:.2f}"),
+    ("routed_new", "turns placed: of a new program", "{:d}"),
+    ("routed_stay", "  where the last one ran", "{:d}"),
+    ("routed_migrate", "  elsewhere, the KV sent along", "{:d}"),
+    ("routed_reprefill", "  elsewhere, computed anew", "{:d}"),
+    ("routed_cost_s", "expected cost of placing (s)", "{:.1f}"),
+    ("routed_moved_tokens", "tokens whose KV was sent", "{:d}"),
+    ("routed_busiest_ratio", "turns on the busiest engine", "{:.1%}"),
     ("programs_ended", "programs ended", "{:d}"),
     ("programs_failed", "programs failed", "{:d}"),
     ("turns_ended", "turns ended", "{:d}"),
@@ -119,6 +141,9 @@ def summarize(programs: Sequence[ProgramRecord], turns: Sequence[TurnRecord], ma
     jct = _seconds([program.completion_ns for program in ended])
     ttft = _seconds([turn.first_token_ns - turn.queued_ns for turn in good])
     prompt_tokens = sum(turn.prompt_tokens for turn in good)
+    routed = [turn.routed for turn in turns if turn.routed is not None]
+    choices = Counter(each.choice for each in routed)
+    engines = Counter(each.replica for each in routed)
     within = [_goodput(ended, alpha) * per_s for alpha in (1, 2, 3)]
     share = [float((ttft <= limit).sum()) / len(turns) if len(turns) else 0.0 for limit in (10, 30, 60)]
     return Summary(
@@ -147,6 +172,13 @@ def summarize(programs: Sequence[ProgramRecord], turns: Sequence[TurnRecord], ma
         ttft_within_60s_ratio=share[2],
         longest_hold_s=max((turn.hold_ns for turn in turns), default=0) / NANOSECONDS_PER_SECOND,
         jain_index=_jain([program.completion_ns / program.ideal_ns for program in ended if program.ideal_ns]),
+        routed_new=choices[Choice.NEW],
+        routed_stay=choices[Choice.STAY],
+        routed_migrate=choices[Choice.MIGRATE],
+        routed_reprefill=choices[Choice.REPREFILL],
+        routed_cost_s=sum(each.cost_ns for each in routed) / NANOSECONDS_PER_SECOND,
+        routed_moved_tokens=sum(each.moved_tokens for each in routed),
+        routed_busiest_ratio=max(engines.values(), default=0) / max(1, len(routed)),
     )
 
 

@@ -41,12 +41,13 @@ class Memory:
         self.decisions.append((now_ns, command))
 
 
-def simulated(preset: str, seed: int, recorder: object) -> RunResult:
+def simulated(preset: str, seed: int, recorder: object, replicas: int = 1) -> RunResult:
     """A run that saturates: a small pool, so that the window, the queue and the pins all move."""
+    pool_tokens = 60_000 // replicas
     spec = SimSpec(
         trace=synthesize("swe-bench", programs=25, seed=seed),
         arrival=Poisson(0.5),
-        engine=EngineSpec(profile=load_profile("h200-llama31-8b"), pool_tokens=60_000),
+        engine=EngineSpec(profile=load_profile("h200-llama31-8b"), pool_tokens=pool_tokens, replicas=replicas),
         preset=PRESETS[preset],
         seed=seed,
         cpus=4,
@@ -79,6 +80,15 @@ def test_the_daemon_in_virtual_time_decides_as_the_simulator(preset: str, seed: 
     simulated(preset, seed, memory)
     decided = list(daemon_in_virtual_time(preset, memory.events, memory.ticks[-1]))
     assert len(memory.decisions) > 25
+    assert decided == memory.decisions
+
+
+@pytest.mark.parametrize("preset", ["mars", "thunderagent"])
+def test_it_does_so_over_several_engines(preset: str) -> None:
+    memory = Memory()
+    simulated(preset, 1, memory, replicas=3)
+    assert len({event.publisher for _, event in memory.events}) == 3 + 2
+    decided = list(daemon_in_virtual_time(preset, memory.events, memory.ticks[-1]))
     assert decided == memory.decisions
 
 

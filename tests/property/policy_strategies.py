@@ -4,14 +4,31 @@ from hypothesis import strategies as st
 
 from controlplane.core.estimate import Estimates
 from controlplane.core.forecast import Growing
-from controlplane.core.policies import EngineShape, QueuedCall, Replica, Resident
-from controlplane.core.types import Pressure, Program, QueuedProgram, Status, Tier, seconds
+from controlplane.core.policies import EngineShape, QueuedCall, Resident
+from controlplane.core.types import Pressure, Program, QueuedProgram, Replica, Status, Tier, seconds
 
 ratios = st.floats(0, 2)
 blocks = st.integers(0, 200_000)
 counts = st.integers(0, 5000)
 times_ns = st.integers(0, seconds(100_000))
 tool_names = st.sampled_from(["", "bash", "pytest", "search"])
+
+replicas = st.lists(
+    st.builds(
+        Replica,
+        name=st.integers(0, 9).map("r{}".format),
+        total_blocks=blocks,
+        free_blocks=blocks,
+        evictable_blocks=blocks,
+        retained_blocks=blocks,
+        demand_blocks=blocks,
+        turns=counts,
+        turn_blocks=blocks,
+    ),
+    min_size=1,
+    max_size=4,
+    unique_by=lambda replica: replica.name,
+).map(lambda found: sorted(found, key=lambda replica: replica.name))
 
 pressures = st.builds(
     Pressure,
@@ -39,6 +56,7 @@ pressures = st.builds(
     cpu_overloaded=st.booleans(),
     kv_overloaded=st.booleans(),
     kv_has_slack=st.booleans(),
+    replicas=st.just(()) | replicas.map(tuple),
 )
 
 cycles = st.lists(st.tuples(times_ns, times_ns), max_size=8).map(
@@ -76,6 +94,7 @@ def facts(draw: st.DrawFn) -> Estimates:
     for average, most in (
         (estimates.eviction_delay, seconds(60)),
         (estimates.output, 4000),
+        (estimates.service, seconds(60)),
     ):
         if draw(st.booleans()):
             average.add(draw(st.integers(0, most)))
@@ -114,6 +133,8 @@ def programs(draw: st.DrawFn) -> dict[str, Program]:
             tool=draw(tool_names),
             tool_started_at_ns=draw(times_ns),
             retained_until_ns=draw(times_ns),
+            replica=draw(st.sampled_from(["", "r1", "r2", "gone"])),
+            warm=draw(st.booleans()),
             quarantined=draw(st.booleans()),
         )
     return made
@@ -156,10 +177,3 @@ residents = st.lists(
     max_size=8,
     unique_by=lambda resident: resident.program_id,
 ).map(lambda found: sorted(found, key=lambda resident: resident.last_used_ns))
-
-replicas = st.lists(
-    st.builds(Replica, name=st.integers(0, 9).map("r{}".format), free_blocks=blocks, programs=counts),
-    min_size=1,
-    max_size=4,
-    unique_by=lambda replica: replica.name,
-).map(lambda found: sorted(found, key=lambda replica: replica.name))

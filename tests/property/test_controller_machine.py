@@ -16,6 +16,7 @@ from controlplane.core import events as ev
 from controlplane.core.admission.fixed import Fixed
 from controlplane.core.controller import Controller, ControllerState
 from controlplane.core.ledger import Ledger
+from controlplane.core.outlook import parts, replicas
 from controlplane.core.presets import PRESETS, Preset
 from controlplane.core.records import LedgerState, Totals, waiting_roots
 from controlplane.core.types import Status, seconds
@@ -31,7 +32,8 @@ turns = st.integers(0, 7).map("turn-{}".format)
 calls = st.integers(0, 4).map("call-{}".format)
 tool_names = st.sampled_from(["bash", "pytest", ""])
 figures = st.sampled_from([0, 1, 50, 400, 5000])
-roles = st.sampled_from(["gate", "engine", "tool"])
+roles = st.sampled_from(["gate", "engine", "engine-2", "tool"])
+engines = st.sampled_from(["engine", "engine", "engine-2"])
 
 
 class Wire:
@@ -51,7 +53,7 @@ class ControllerMachine(RuleBasedStateMachine):
         self.preset = PRESET_CHOICES[preset]
         self.controller = Controller(self.preset)
         self.now_ns = seconds(100)
-        self.wires = {role: Wire(role) for role in ("gate", "engine", "tool", "host")}
+        self.wires = {role: Wire(role) for role in ("gate", "engine", "engine-2", "tool", "host")}
         self.late: list[ev.Event] = []
         self.seen: list[ev.Event] = []
 
@@ -87,9 +89,9 @@ class ControllerMachine(RuleBasedStateMachine):
     def read_reply(self, program: str, turn: str, tool: str, calls: int) -> None:
         self.publish("gate", ev.ReplyRead(program_id=program, turn_id=turn, tool=tool, tool_calls=calls))
 
-    @rule(program=programs, turn=turns, blocks=figures)
-    def submit(self, program: str, turn: str, blocks: int) -> None:
-        self.publish("engine", ev.TurnSubmitted(program_id=program, turn_id=turn, projected_blocks=blocks))
+    @rule(program=programs, turn=turns, blocks=figures, engine=engines)
+    def submit(self, program: str, turn: str, blocks: int, engine: str) -> None:
+        self.publish(engine, ev.TurnSubmitted(program_id=program, turn_id=turn, projected_blocks=blocks))
 
     @precondition(lambda self: self.state.running)
     @rule(data=st.data(), prompt=figures, cached=figures)
@@ -132,10 +134,11 @@ class ControllerMachine(RuleBasedStateMachine):
         total=st.sampled_from([0, 500, 10_000]),
         retractions=st.integers(0, 3),
         block_tokens=st.sampled_from([1, 16]),
+        engine=engines,
     )
-    def sample_pool(self, total: int, retractions: int, block_tokens: int) -> None:
+    def sample_pool(self, total: int, retractions: int, block_tokens: int, engine: str) -> None:
         self.publish(
-            "engine",
+            engine,
             ev.PoolSampled(total_blocks=total, free_blocks=0, retractions=retractions, block_tokens=block_tokens),
         )
 
@@ -143,10 +146,10 @@ class ControllerMachine(RuleBasedStateMachine):
     def sample_host(self, cpus: float) -> None:
         self.publish("host", ev.HostSampled(cpus=cpus))
 
-    @rule(command_id=st.integers(0, 50), program=programs, applied=st.booleans())
-    def answer(self, command_id: int, program: str, applied: bool) -> None:
+    @rule(command_id=st.integers(0, 50), program=programs, applied=st.booleans(), engine=engines)
+    def answer(self, command_id: int, program: str, applied: bool, engine: str) -> None:
         kind = ev.CommandApplied if applied else ev.CommandRejected
-        self.publish("engine", kind(command_id=command_id, program_id=program))
+        self.publish(engine, kind(command_id=command_id, program_id=program))
 
     @rule(role=roles, data=st.data())
     def tell_state(self, role: str, data: st.DataObject) -> None:
@@ -162,7 +165,7 @@ class ControllerMachine(RuleBasedStateMachine):
         if role == "gate":
             granted = data.draw(st.lists(programs, max_size=2))
             state = replace(state, held_turns=draw_turns(parent=True), granted=granted)
-        elif role == "engine":
+        elif role.startswith("engine"):
             pins = [ev.Pin(program_id=p, ttl_ns=seconds(3)) for p in data.draw(st.lists(programs, max_size=2))]
             state = replace(state, open_turns=draw_turns(parent=False), pins=pins)
         else:
@@ -184,6 +187,7 @@ class ControllerMachine(RuleBasedStateMachine):
         events: dict[str, ev.Event] = {
             "gate": ev.TurnQueued(program_id=program, turn_id=turn, prompt_tokens=40),
             "engine": ev.TurnSubmitted(program_id=program, turn_id=turn, projected_blocks=40),
+            "engine-2": ev.TurnSubmitted(program_id=program, turn_id=turn, projected_blocks=40),
             "tool": ev.ToolStarted(program_id=program, call_id=turn, tool="bash"),
         }
         self.late.append(self.wires[role].number(events[role]))
@@ -288,6 +292,17 @@ class ControllerMachine(RuleBasedStateMachine):
         ledger = self.controller.ledger
         assert ledger.totals == Totals.of(self.state)
         assert ledger.demand_blocks >= 0
+
+    @invariant()
+    def engines_add_up(self) -> None:
+        ledger, pools = self.controller.ledger, self.state.pools
+        assert (ledger.pool is None) == (not pools)
+        if ledger.pool is not None:
+            assert ledger.pool.total_blocks == sum(pool.total_blocks for pool in pools.values())
+        assert ledger.totals.several == (len(pools) > 1)
+        assert [each.name for each in replicas(ledger)] == sorted(pools)
+        if ledger.totals.several and ledger.estimates.shared_tokens.value == 0:
+            assert sum(each.demand_blocks for each in parts(ledger, 0, self.now_ns)) == ledger.demand_blocks
 
     @invariant()
     def indexes_are_the_records(self) -> None:

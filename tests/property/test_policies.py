@@ -17,9 +17,9 @@ from controlplane.core import commands as cmd
 from controlplane.core.errors import ConfigError
 from controlplane.core.estimate import Estimates
 from controlplane.core.memory.lru import Lru
-from controlplane.core.policies import EngineShape, Pinned, QueuedCall, Replica, Resident
+from controlplane.core.policies import Choice, EngineShape, NextTurn, Pinned, QueuedCall, Resident
 from controlplane.core.presets import POLICIES, PRESETS
-from controlplane.core.types import Pressure, Program, QueuedProgram, seconds
+from controlplane.core.types import Pressure, Program, QueuedProgram, Replica, seconds
 
 RETENTION_COMMANDS = (cmd.Pause, cmd.Retain, cmd.Release, cmd.Demote, cmd.Prefetch, cmd.Discard, cmd.Label)
 LABELS = {"busy", "idle", "inactive"}
@@ -217,14 +217,33 @@ def test_the_window_of_served_tokens_is_a_time(policy: Any) -> None:
 
 
 @each("placement")
-@given(known=programs(), choices=replicas, data=st.data())
-def test_placement_names_a_replica(
-    policy: Any, known: dict[str, Program], choices: list[Replica], data: st.DataObject
+@given(
+    known=programs(),
+    choices=replicas,
+    wanted=blocks,
+    tokens=st.integers(0, 200_000),
+    learned=facts(),
+    data=st.data(),
+)
+def test_placement_names_an_engine_and_what_that_costs(
+    policy: Any,
+    known: dict[str, Program],
+    choices: list[Replica],
+    wanted: int,
+    tokens: int,
+    learned: Estimates,
+    data: st.DataObject,
 ) -> None:
+    state = policy.initial()
     for program in known.values():
         program.replica = data.draw(st.sampled_from(["", "gone", choices[0].name]))
-        _, name = both(policy.place, policy.initial(), program, choices, seconds(5))
-        assert name in {replica.name for replica in choices}
+        turn = NextTurn(program=program, blocks=wanted, reusable_tokens=tokens)
+        state, placed = both(policy.place, state, turn, choices, learned, seconds(5))
+        assert placed.replica in {replica.name for replica in choices}
+        assert (placed.choice is Choice.NEW) == (not program.replica)
+        assert (placed.choice is Choice.STAY) == (placed.replica == program.replica)
+        assert placed.choice in placed.costs_ns
+        assert min(placed.costs_ns.values()) == placed.cost_ns >= 0
 
 
 @each("memory")

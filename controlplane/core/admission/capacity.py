@@ -1,7 +1,8 @@
 """Admit as many programs as the pool has room for, by what they ask for.
 
 **Paper**: ThunderAgent §4.3.1: paused programs are restored while the demand of the active ones is below the low
-watermark, each only if the demand stays below the high one. New programs wait in the same queue.
+watermark, each only if the demand stays below the high one. New programs wait in the same queue. §4.3.2: one queue
+before all engines, so that none idles while programs wait; each program has to fit one of them.
 """
 
 from dataclasses import dataclass
@@ -39,11 +40,21 @@ class Capacity:
         if state.at_ns >= 0 and now_ns - state.at_ns < seconds(self.interval_s):
             return state, _closed(active, "between two looks")
         state = Checked(now_ns)
-        if pressure.kv_use_ratio >= self.watermark_low:
+        rooms = self._rooms(pressure)
+        if not rooms:
             return state, _closed(active, f"demand {pressure.kv_use_ratio:.2f} of the pool")
-        room = max(0, int(self.watermark_high * pressure.kv_total_blocks) - pressure.kv_demand_blocks)
         limit = max(1, active + pressure.queue_length)
-        return state, Window(limit=limit, window=float(limit), reason=f"room for {room} blocks", room_blocks=room)
+        reason = f"room for {' + '.join(map(str, rooms))} blocks"
+        return state, Window(limit=limit, window=float(limit), reason=reason, room_blocks=rooms)
+
+    def _rooms(self, pressure: Pressure) -> tuple[int, ...]:
+        """What each engine below the low watermark has left below the high one."""
+        loads = [(each.demand_blocks, each.total_blocks) for each in pressure.replicas if each.total_blocks]
+        return tuple(
+            max(0, int(self.watermark_high * total) - demand)
+            for demand, total in loads or [(pressure.kv_demand_blocks, pressure.kv_total_blocks)]
+            if demand / total < self.watermark_low
+        )
 
 
 def _closed(limit: int, reason: str) -> Window:

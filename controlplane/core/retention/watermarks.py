@@ -3,17 +3,17 @@
 **Paper**: ThunderAgent §4.3.1. Every ``interval_s`` the demand of the active programs is compared with the pool, an
 acting program's weight falling by half in each ``half_life_s`` (eq. 7). Above the pool's size, programs are paused
 in the order of S_pause (eq. 11) until the demand is at or below ``watermark_high`` of it. Nothing is pinned: what
-is paused is the engine's to evict.
+is paused is the engine's to evict. Of several engines each is compared with its own pool (Figure 3).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from controlplane.core.commands import Command, Pause
 from controlplane.core.errors import require
 from controlplane.core.facts import Facts
 from controlplane.core.policies import Checked
-from controlplane.core.types import Pressure, ProgramView, Status, seconds
+from controlplane.core.types import Pressure, ProgramView, Replica, Status, seconds
 from controlplane.core.weight import weight
 
 
@@ -48,17 +48,26 @@ class Watermarks:
     ) -> tuple[Checked, Sequence[Command]]:
         if state.at_ns >= 0 and now_ns - state.at_ns < seconds(self.interval_s):
             return state, ()
-        if pressure.kv_total_blocks <= 0 or pressure.kv_demand_blocks <= pressure.kv_total_blocks:  # eq. 7
-            return Checked(now_ns), ()
-        surplus = pressure.kv_demand_blocks - self.watermark_high * pressure.kv_total_blocks
-        active = [p for p in programs.values() if p.status is Status.ACTIVE and not p.parent_id]
-        active.sort(key=lambda p: (p.open_turns > 0, p.kv_blocks, p.program_id))  # eq. 11, the largest score first
+        whole = Replica(name="", total_blocks=pressure.kv_total_blocks, demand_blocks=pressure.kv_demand_blocks)
         commands: list[Command] = []
+        for pool in pressure.replicas or (whole,):
+            if 0 < pool.total_blocks < pool.demand_blocks:  # eq. 7
+                commands += self._pauses(pool, programs, now_ns)
+        return Checked(now_ns), commands
+
+    def _pauses(self, pool: Replica, programs: Mapping[str, ProgramView], now_ns: int) -> Iterator[Command]:
+        """Until what is left on the engine fits. An engine without a name has all programs."""
+        surplus = pool.demand_blocks - self.watermark_high * pool.total_blocks
+        active = [
+            p
+            for p in programs.values()
+            if p.status is Status.ACTIVE and not p.parent_id and pool.name in ("", p.replica)
+        ]
+        active.sort(key=lambda p: (p.open_turns > 0, p.kv_blocks, p.program_id))  # eq. 11, the largest score first
         for program in active:
             if surplus <= 0:
                 break
             phase = "reasoning" if program.open_turns else "acting"
-            why = f"demand {pressure.kv_use_ratio:.2f} of the pool: {phase}, {program.kv_blocks} blocks"
-            commands.append(Pause(program_id=program.program_id, reason=why))
+            use = f"demand {pool.demand_blocks / pool.total_blocks:.2f} of the pool"
+            yield Pause(program_id=program.program_id, reason=f"{use}: {phase}, {program.kv_blocks} blocks")
             surplus -= program.kv_blocks * weight(program, self.half_life_ns, now_ns)
-        return Checked(now_ns), commands

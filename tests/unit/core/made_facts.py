@@ -11,6 +11,7 @@ class MadeFacts:
     durations_ns: Mapping[str, Sequence[int]] = field(default_factory=dict)
     prefill_ns_per_token: int = 0
     eviction_delay_ns: int = 0
+    turn_service_ns: int = 0
     memoryfulness: float = 1.0
     output_tokens: float = 0.0
     block_tokens: int = 1

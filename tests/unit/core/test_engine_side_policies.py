@@ -1,12 +1,10 @@
-"""The stock engine's order, eviction and placement."""
+"""The stock engine's order and eviction."""
 
 import pytest
 
 from controlplane.core.memory.lru import Lru
-from controlplane.core.placement.single import Single
-from controlplane.core.policies import STATELESS, EngineShape, Fit, QueuedCall, Replica, Resident
+from controlplane.core.policies import STATELESS, EngineShape, Fit, QueuedCall, Resident
 from controlplane.core.priority.fcfs import Fcfs
-from controlplane.core.types import Program
 
 
 def resident(name: str, blocks: int, at: int = 0) -> Resident:
@@ -57,9 +55,3 @@ def test_first_come_first_served_has_one_level_and_counts_no_service() -> None:
 def test_the_smallest_chunk_is_the_floor_in_whole_blocks(block_tokens: int, floor_blocks: int) -> None:
     shape = EngineShape(pool_blocks=1000, block_tokens=block_tokens, chunk_tokens=8192)
     assert shape.floor_blocks == floor_blocks
-
-
-def test_single_takes_the_first_replica() -> None:
-    replicas = [Replica(name="a"), Replica(name="b")]
-    program = Program(program_id="p", root_id="p")
-    assert Single().place(Single().initial(), program, replicas, 0)[1] == "a"

@@ -141,6 +141,15 @@ def test_the_face_that_policies_see() -> None:
     assert as_seconds(1_500_000_000) == 1.5
 
 
+def test_a_turns_service_is_learned_where_an_engine_tells_it() -> None:
+    estimates = Estimates()
+    assert estimates.turn_service_ns == 0
+    estimates.turn_ended(40, 1000)
+    estimates.turn_ended(40, 0)
+    estimates.turn_ended(40, 2000)
+    assert estimates.turn_service_ns == 1100
+
+
 def test_an_average_that_settles_is_the_mean_until_it_has_seen_enough() -> None:
     average = MovingAverage(weight=0.25, settle=True)
     for value in (1.0, 2.0, 6.0):

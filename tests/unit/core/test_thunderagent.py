@@ -13,7 +13,7 @@ from controlplane.core.packing.shortest import Shortest
 from controlplane.core.policies import STATELESS, Checked, fitting_in
 from controlplane.core.presets import preset
 from controlplane.core.retention.watermarks import Watermarks
-from controlplane.core.types import Pressure, Program, QueuedProgram, Status, seconds
+from controlplane.core.types import Pressure, Program, QueuedProgram, Replica, Status, seconds
 from controlplane.core.weight import weight
 
 S = seconds(1)
@@ -124,15 +124,15 @@ def test_the_shortest_is_restored_first() -> None:
     queue = [waiting("large", 90, 1), waiting("small late", 5, 9), waiting("small early", 5, 2)]
     _, order = Shortest().order(STATELESS, queue, MadeFacts(), Pressure(), 0)
     assert [w.program_id for w in order] == ["small early", "small late", "large"]
-    assert [w.program_id for w in fitting_in(order, 12)] == ["small early", "small late"]
-    assert [w.program_id for w in fitting_in(order, 10)] == ["small early", "small late"]
-    assert fitting_in(order, 0) == []
-    assert len(fitting_in(order, -1)) == 3
+    assert [w.program_id for w in fitting_in(order, [12])] == ["small early", "small late"]
+    assert [w.program_id for w in fitting_in(order, [10])] == ["small early", "small late"]
+    assert fitting_in(order, [0]) == []
+    assert len(fitting_in(order, [])) == 3
 
 
 def window(
     policy: Capacity, state: Checked | None = None, now_s: float = 100, **pressure: object
-) -> tuple[int, int]:
+) -> tuple[int, tuple[int, ...]]:
     values: dict[str, object] = {"kv_total_blocks": 1000, "programs_active": 4, "queue_length": 3} | pressure
     values["kv_use_ratio"] = values.get("kv_demand_blocks", 0) / 1000  # type: ignore[operator]
     _, found = policy.update(
@@ -145,24 +145,71 @@ def window(
 
 
 def test_room_is_what_the_demand_leaves_below_the_high_watermark() -> None:
-    assert window(Capacity(), kv_demand_blocks=700) == (7, 300)
-    assert window(Capacity(watermark_high=0.9, watermark_low=0.8), kv_demand_blocks=700) == (7, 200)
-    assert window(Capacity(watermark_high=0.9, watermark_low=0.8), kv_demand_blocks=850) == (4, -1), "hysteresis"
-    assert window(Capacity(), kv_demand_blocks=1000) == (4, -1)
+    assert window(Capacity(), kv_demand_blocks=700) == (7, (300,))
+    assert window(Capacity(watermark_high=0.9, watermark_low=0.8), kv_demand_blocks=700) == (7, (200,))
+    assert window(Capacity(watermark_high=0.9, watermark_low=0.8), kv_demand_blocks=850) == (4, ()), "hysteresis"
+    assert window(Capacity(), kv_demand_blocks=1000) == (4, ())
 
 
 def test_between_two_looks_nobody_is_restored() -> None:
-    assert window(Capacity(), Checked(96 * S), kv_demand_blocks=100) == (4, -1)
-    assert window(Capacity(), Checked(95 * S), kv_demand_blocks=100) == (7, 900)
-    assert window(Capacity(interval_s=0), Checked(100 * S), kv_demand_blocks=100) == (7, 900)
+    assert window(Capacity(), Checked(96 * S), kv_demand_blocks=100) == (4, ())
+    assert window(Capacity(), Checked(95 * S), kv_demand_blocks=100) == (7, (900,))
+    assert window(Capacity(interval_s=0), Checked(100 * S), kv_demand_blocks=100) == (7, (900,))
 
 
 def test_whoever_is_alone_gets_in_whatever_it_asks_for() -> None:
-    assert window(Capacity(), Checked(100 * S), programs_active=0) == (1, -1)
+    assert window(Capacity(), Checked(100 * S), programs_active=0) == (1, ())
 
 
 def test_before_the_pool_is_known_everybody_gets_in() -> None:
-    assert window(Capacity(), kv_total_blocks=0) == (0, -1)
+    assert window(Capacity(), kv_total_blocks=0) == (0, ())
+
+
+# §4.3.2: one queue before several engines
+
+
+def engine(name: str, demand: int, total: int = 1000) -> Replica:
+    return Replica(name=name, total_blocks=total, demand_blocks=demand)
+
+
+def test_each_of_several_engines_is_compared_with_its_own_pool() -> None:
+    """Together 1,300 of 2,000 blocks are asked for; a's programs ask for 100 more than a has."""
+    known = {
+        p.program_id: p
+        for p in (
+            program("a acting", 150, 0, replica="a"),
+            program("a reasoning", 950, replica="a"),
+            program("b acting", 50, 0, replica="b"),
+            program("b reasoning", 150, replica="b"),
+        )
+    }
+    pressure = Pressure(
+        kv_total_blocks=2000,
+        kv_demand_blocks=1300,
+        replicas=(engine("a", 1100), engine("b", 200), engine("c", 9, 0)),
+    )
+    _, commands = Watermarks().plan(Checked(), known, [], MadeFacts(), pressure, 100 * S)
+    assert [getattr(command, "program_id", "") for command in commands] == ["a acting"]
+    assert commands[0].reason == "demand 1.10 of the pool: acting, 150 blocks"
+
+
+def test_room_is_each_engines_and_a_full_one_has_none() -> None:
+    engines = (engine("a", 1100), engine("b", 200), engine("c", 950), engine("new", 0, 0))
+    assert window(Capacity(), kv_demand_blocks=2250, replicas=engines) == (7, (800, 50))
+    low = Capacity(watermark_high=0.9, watermark_low=0.8)
+    assert window(low, kv_demand_blocks=2250, replicas=engines) == (7, (700,)), "c is between the watermarks"
+    assert window(Capacity(), kv_demand_blocks=100, replicas=(engine("a", 1000),)) == (4, ())
+
+
+def test_who_is_let_in_fits_one_engine_and_takes_from_the_one_with_the_most_room() -> None:
+    """Of 300 and 400 blocks 250 leave 300 and 150, then 200 leave 100 and 150: 160 fit neither."""
+
+    def waiting(name: str, blocks: int) -> QueuedProgram:
+        return QueuedProgram(program_id=name, blocks=blocks, arrived_at_ns=0, queued_at_ns=0)
+
+    queue = [waiting("a", 250), waiting("b", 200), waiting("c", 160), waiting("d", 1)]
+    assert [w.program_id for w in fitting_in(queue, [300, 400])] == ["a", "b"]
+    assert [w.program_id for w in fitting_in(queue, [700])] == ["a", "b", "c", "d"]
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ class Operation:
 
 DRAM = TierSpec(name="dram", tokens=3000, gb_per_s=10.0)
 CXL = TierSpec(name="cxl", tokens=1000, gb_per_s=5.0)
-KINDS = ["submit"] * 6 + ["retain", "release", "discard", "abort", "sample", "priority"]
+KINDS = ["submit"] * 6 + ["retain", "release", "discard", "cut", "adopt", "abort", "sample", "priority"]
 
 
 def scripts(kinds: list[str]) -> st.SearchStrategy[list[Operation]]:
@@ -68,6 +68,16 @@ OPERATIONS = scripts(KINDS)
 # What a daemon with engine policies also does: "use" takes one of ``Driven.choices``.
 STEERED = scripts([*KINDS, "park", "unpark", "use"])
 TIERED = scripts([*KINDS, "demote", "label"])
+
+
+def running_blocks(engine: EngineModel) -> int:
+    """Blocks of running turns that the prefix cache does not hold."""
+    batch, scheduler = engine._batch, engine._scheduler
+    blocks = sum(turn.own_blocks for turn in scheduler.turns.values() if turn.decoding is None)
+    for turn in scheduler.running.values():
+        if turn.decoding is not None:
+            blocks += scheduler.blocks(batch.kv_tokens(turn.decoding)) - turn.shared_blocks
+    return blocks + (batch.growth_blocks(0, engine._taken_steps) if engine._jump_steps else 0)
 
 
 class Driven:
@@ -106,16 +116,7 @@ class Driven:
         engine, now_ns, program_id = self.engine, self.now_ns, f"p{operation.program}"
         match operation.kind:
             case "submit":
-                shares = operation.program % 2 == 1
-                call = Call(
-                    turn_id=f"t{index}",
-                    program_id=program_id,
-                    prompt_tokens=operation.prompt_tokens,
-                    output_tokens=operation.output_tokens,
-                    reusable_tokens=operation.reusable_tokens,
-                    prefix_group="system" if shares else "",
-                    prefix_tokens=200 if shares else 0,
-                )
+                call = self.call(operation, index)
                 try:
                     engine.submit(call, now_ns)
                 except ContextTooLong:
@@ -131,6 +132,11 @@ class Driven:
                 engine.release(program_id, now_ns)
             case "discard":
                 engine.discard(program_id, now_ns)
+            case "cut":
+                engine.discard(program_id, now_ns, keep_tokens=operation.reusable_tokens)
+            case "adopt":
+                blocks = operation.reusable_tokens // engine.block_tokens
+                assert 0 <= engine.adopt(self.call(operation, index), blocks, now_ns) <= blocks + 200
             case "abort":
                 engine.abort(f"t{index - operation.program}", now_ns)
             case "sample":
@@ -142,8 +148,21 @@ class Driven:
             case "use" if self.choices:
                 engine.use(self.choices[operation.prompt_tokens % len(self.choices)], now_ns)
 
+    @staticmethod
+    def call(operation: Operation, index: int) -> Call:
+        shares = operation.program % 2 == 1
+        return Call(
+            turn_id=f"t{index}",
+            program_id=f"p{operation.program}",
+            prompt_tokens=operation.prompt_tokens,
+            output_tokens=operation.output_tokens,
+            reusable_tokens=operation.reusable_tokens,
+            prefix_group="system" if shares else "",
+            prefix_tokens=200 if shares else 0,
+        )
+
     def check_blocks(self) -> None:
-        held = self.engine.running_blocks()
+        held = running_blocks(self.engine)
         cache = self.engine.cache
         assert cache.free_blocks >= 0
         assert cache.evictable_blocks >= 0

@@ -158,18 +158,18 @@ def test_a_pin_keeps_a_context_until_it_expires() -> None:
     assert not model.retain("nobody", 10**9, 10**6)
     assert not model.retain("a", 10**6, 10**6)  # over already
     assert model.retain("a", 10**9, 10**6)
-    assert model.pins() == {"a": 10**9}
+    assert model.cache.pins() == {"a": 10**9}
     assert model.pool_sample(10**6).retained_blocks == 10
     for i in range(3):
         model.submit(call(f"f{i}", 250), 2 * 10**6 + i)
         finish(model)
     model.submit(call("a2", 161, program="a", reusable_tokens=160), 10**8)
     assert ended(finish(model))["a2"].cached_tokens == 160
-    assert model.pins() == {}  # use ends a pin
+    assert model.cache.pins() == {}  # use ends a pin
     assert model.retain("a", 10**9, 2 * 10**8)
     model.submit(call("late", 400), 10**9)
     finish(model)
-    assert model.pins() == {}
+    assert model.cache.pins() == {}
     model.submit(call("a3", 177, program="a", reusable_tokens=161), 2 * 10**9)
     assert ended(finish(model))["a3"].cached_tokens < 160
 
@@ -199,7 +199,7 @@ def test_pins_are_reclaimed_before_a_running_call_is_retracted() -> None:
     model.retain("b", 10**8, 10**6)
     model.submit(call("r", 100, 120), 2 * 10**6)
     finish(model)
-    assert set(model.pins()) == {"a"}  # b's would have expired first
+    assert set(model.cache.pins()) == {"a"}  # b's would have expired first
     assert model.pool_sample(10**7).retractions == 0
 
 

@@ -132,6 +132,22 @@ def test_a_wrong_calibration_is_explained(tmp_path: Path, prefill: dict[str, flo
         load_profile(path)
 
 
+def test_what_a_token_of_kv_takes_is_the_models_shape_and_may_be_unknown(tmp_path: Path) -> None:
+    """Llama-3.1-8B in bf16: keys and values of 32 layers, 8 heads of 128 values, 2 bytes each."""
+    shape = 2 * 32 * 8 * 128 * 2
+    assert {load_profile(name).kv_bytes_per_token for name in list_profiles()} == {shape}
+    assert load_profile(profile_file(tmp_path, kv_heads=4)).kv_bytes_per_token == shape // 2
+    data = json.loads(
+        (Path(load_profile.__code__.co_filename).parent / "profiles" / "h200-llama31-8b.json").read_text()
+    )
+    path = tmp_path / "measured.json"
+    path.write_text(json.dumps({key: value for key, value in data.items() if key != "kv_bytes_per_token"}))
+    assert load_profile(path).kv_bytes_per_token == 0
+    path.write_text(json.dumps(data | {"kv_bytes_per_token": -1}))
+    with pytest.raises(ConfigError, match=r"kv_bytes_per_token"):
+        load_profile(path)
+
+
 def test_an_unknown_profile_names_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="no file 'h300'; built in: b200, h100, h200-llama31-8b, rtx3090"):
         load_profile("h300")

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from engine_operations import TOY
+from engine_operations import TOY, running_blocks
 
 from controlplane.core.engine_policies import STOCK, EnginePolicies
 from controlplane.core.events import Event, FirstToken, TurnEnded
@@ -173,7 +173,7 @@ def test_a_call_that_does_not_fit_begins_in_part_only_with_a_policy_that_shrinks
     model.submit(call("large", 80 * 16), 30 * US)
     events = finish(model, 200 * US)
     assert waiting(model, 200 * US) == (0 if begins else 1)
-    assert model.running_blocks() + model.cache.free_blocks == 100
+    assert running_blocks(model) + model.cache.free_blocks == 100
     events += finish(model)
     assert {name: end.ok for name, end in ends(events).items()} == {"runs": True, "large": True}
     assert model.pool_sample(10**9).retractions == 0, "what runs can still end: the part leaves room for it"
@@ -341,7 +341,7 @@ def test_only_continuum_lets_a_call_wait_for_pinned_memory(policies: EnginePolic
     model.submit(call("w", 200, 1), 201 * US)
     model.advance(300 * US)
     assert (waiting(model, 300 * US) == 1) == kept
-    assert bool(model.pins()) == kept
+    assert bool(model.cache.pins()) == kept
     assert ends(finish(model))["w"].ok, "and it runs in the end"
 
 
@@ -363,10 +363,10 @@ def test_a_pin_past_its_time_holds_while_its_program_waits() -> None:
     model.advance(211 * US)
     assert waiting(model, 211 * US) == 1
     model.advance(301 * US)
-    assert (waiting(model, 301 * US), set(model.pins())) == (1, {"a"})
+    assert (waiting(model, 301 * US), set(model.cache.pins())) == (1, {"a"})
     assert model.retain("a", 305 * US, 302 * US), "a pin may be renewed while it is overdue"
     model.advance(306 * US)
-    assert set(model.pins()) == {"a"}
+    assert set(model.cache.pins()) == {"a"}
     model.abort("a2", 310 * US)
     assert model.pool_sample(311 * US).retained_blocks == 0, "and not when it has gone"
 
@@ -381,4 +381,4 @@ def test_a_deadlock_of_pins_is_broken_from_the_latest_program_on() -> None:
     assert model.retain("b", now_ns + 10**9, now_ns)
     model.submit(call("new", 160), now_ns)
     assert ends(finish(model))["new"].ok
-    assert set(model.pins()) == {"a"}
+    assert set(model.cache.pins()) == {"a"}

@@ -15,6 +15,7 @@ from controlplane.core.policies import Window
 from controlplane.core.presets import PRESETS
 from controlplane.core.types import Pressure, seconds
 from controlplane.sim.engine_model import EngineModel
+from controlplane.sim.fleet import Fleet, Site
 from controlplane.sim.kernel import Kernel
 from controlplane.sim.publisher import Publisher
 from controlplane.sim.session import Session
@@ -62,13 +63,13 @@ def trace_of(*turns: Turn, name: str = "p") -> ProgramTrace:
 
 def world_of(*programs: ProgramTrace, control: Any = None, pool_blocks: int = 1000, **options: Any) -> World:
     publisher = Publisher("sim/engine/1")
+    engine = EngineModel(TOY, pool_blocks=pool_blocks, publisher=publisher)
     options = {"arrivals_ns": [0] * len(programs), "control_delay_ns": 0} | options
     return World(
         Kernel(),
-        EngineModel(TOY, pool_blocks=pool_blocks, publisher=publisher),
+        Fleet([Site(engine, publisher)]),
         control or ControllerDouble(),
         [Session(program) for program in programs],
-        engine_publisher=publisher,
         **options,
     )
 
@@ -107,6 +108,22 @@ def test_a_turn_begins_when_the_last_one_ended_and_its_tool_returned() -> None:
     assert [turn.cached_tokens for turn in world.turns] == [0, cached]
     assert world.turns[1].queued_ns == tool_end_ns
     assert world.turns[1].hold_ns == 0
+
+
+def test_a_turn_that_is_submitted_as_another_ends_loses_nothing() -> None:
+    """b's tool returns at the very instant at which a's turn ends, 40 us after the prefill of both."""
+    a = trace_of(Turn(input_tokens=100, output_tokens=41), name="a")
+    b = trace_of(
+        Turn(input_tokens=50, output_tokens=1, tool="bash", tool_ms=0.04),
+        Turn(input_tokens=60, output_tokens=1),
+        name="b",
+    )
+    world = world_of(b, a)
+    world.run()
+    assert {program.program_id: program.failed for program in world.programs} == {"a": False, "b": False}
+    ends = {(turn.program_id, turn.index): turn.ended_ns for turn in world.turns}
+    assert (ends["a", 0], ends["b", 0]) == (200_000, 160_000)
+    assert ends["b", 1] > 200_000
 
 
 def test_every_publisher_counts_its_events_without_gaps() -> None:

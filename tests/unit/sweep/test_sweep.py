@@ -78,6 +78,12 @@ def test_a_workload_is_enough(tmp_path: Path) -> None:
         ('[[workload]]\ntrace = "x"\ntools = "none.json"', "none.json: cannot read the tool times"),
         ('[[workload]]\ntrace = "x"\ncontention = true\ncpu_shares = ["make=x"]', "TOOL=SHARE"),
         ('[[workload]]\ntrace = "x"\ncpu_shares = ["0.5"]', "expected contention to be on"),
+        ('[[workload]]\ntrace = "x"\n[[hardware]]\nreplicas = 0', "replicas"),
+        ('[[workload]]\ntrace = "x"\n[[hardware]]\nlink_gb_per_s = -1.0', "link_gb_per_s"),
+        (
+            '[[workload]]\ntrace = "x"\n[[hardware]]\nrouting = "randomly"',
+            "no placement policy 'randomly'; there are: single, round_robin, least_loaded, session",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said_before_any_work(tmp_path: Path, text: str, said: str) -> None:
@@ -118,6 +124,9 @@ def test_a_cell_is_known_by_all_that_its_result_depends_on(tmp_path: Path) -> No
     crowded = SMALL.replace("programs = 4", "programs = 4\ncontention = true")
     shared = crowded.replace("contention = true", 'contention = true\ncpu_shares = ["0.5"]')
     assert len(digests(SMALL) | digests(crowded) | digests(shared)) == 3 * len(digests(SMALL))
+    two = SMALL + "replicas = 2\n"
+    routed = [SMALL, two, two + 'routing = "round_robin"', two + "link_gb_per_s = 1.0"]
+    assert len(set.union(*map(digests, routed))) == len(routed) * len(digests(SMALL))
 
 
 def test_a_cell_is_known_by_the_tool_times_that_are_in_the_file(tmp_path: Path) -> None:

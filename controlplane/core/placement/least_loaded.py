@@ -1,0 +1,26 @@
+"""Each turn to the replica with the fewest turns, of equal ones to that with the most free blocks.
+
+**Paper**: AgentServeSim §6.1, a baseline.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from controlplane.core.facts import Facts
+from controlplane.core.placement.cost import sent_to
+from controlplane.core.policies import STATELESS, NextTurn, Placed, Stateless
+from controlplane.core.types import Replica
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeastLoaded:
+    """Turns count whether they wait or run; free blocks are as the latest sample told."""
+
+    def initial(self) -> Stateless:
+        return STATELESS
+
+    def place(
+        self, state: Stateless, turn: NextTurn, replicas: Sequence[Replica], facts: Facts, now_ns: int
+    ) -> tuple[Stateless, Placed]:
+        least = min(replicas, key=lambda each: (each.turns, -each.free_blocks))
+        return state, sent_to(turn, least, facts, now_ns)

@@ -1,0 +1,280 @@
+"""One controller over several engines: whose memory counts, where programs are, restarts and ends."""
+
+from typing import Any
+
+import pytest
+from core_driver import Driver, Publisher, fixed, of
+
+from controlplane.core import commands as cmd
+from controlplane.core import events as ev
+from controlplane.core.controller import Controller
+from controlplane.core.events import place_of
+from controlplane.core.ledger import Ledger
+from controlplane.core.outlook import parts, replicas
+from controlplane.core.presets import preset
+from controlplane.core.records import Totals
+from controlplane.core.types import Replica, Status, Tier, seconds
+
+S = seconds(1)
+
+
+class Pair(Driver):
+    """Two engines of 1,000 blocks before one controller."""
+
+    def __init__(self, name: str = "", **sample: Any) -> None:
+        super().__init__(preset(name) if name else fixed(0))
+        self.engines = [Publisher("node/engine-1/x"), Publisher("node/engine-2/x")]
+        for number in (1, 2):
+            self.sample(number, **sample)
+
+    def sample(self, number: int, total: int = 1000, **fields: Any) -> None:
+        fields = {"free_blocks": total, "block_tokens": 1} | fields
+        self.send(self.engines[number - 1](ev.PoolSampled, total_blocks=total, **fields))
+
+    def on(self, number: int) -> "Pair":
+        """Turns run there from now on."""
+        self.engine = self.engines[number - 1]
+        return self
+
+    def restart(self, number: int) -> None:
+        self.engines[number - 1] = Publisher(f"node/engine-{number}/y")
+
+    def loads(self) -> list[tuple[str, int, int, int]]:
+        return [(each.name, each.demand_blocks, each.turns, each.turn_blocks) for each in replicas(self.ledger)]
+
+
+def total(d: Driver) -> int:
+    d.tick()
+    return d.controller.pressure.kv_total_blocks
+
+
+def test_a_place_is_what_restarts_share() -> None:
+    assert place_of("node/engine-1/a") == place_of("node/engine-1/b") == "node/engine-1"
+    assert place_of("nobody") == place_of("") == ""
+
+
+def test_the_pool_is_what_all_engines_have_together() -> None:
+    d = Pair(free_blocks=400, evictable_blocks=300, retained_blocks=200, host_total_blocks=50, host_used_blocks=5)
+    d.sample(2, total=3000, free_blocks=1)
+    d.tick()
+    found = d.controller.pressure
+    assert (found.kv_total_blocks, found.kv_free_blocks) == (4000, 401)
+    assert (found.kv_evictable_blocks, found.kv_retained_blocks) == (300, 200)
+    assert (found.host_total_blocks, found.host_used_blocks) == (50, 5)
+    assert [each.name for each in found.replicas] == ["node/engine-1", "node/engine-2"]
+
+
+def test_one_engine_has_no_parts() -> None:
+    d = Driver()
+    d.pool(total=70)
+    assert total(d) == 70
+    assert d.controller.pressure.replicas == ()
+    assert d.ledger.pool is d.ledger.state.pools["node/engine"]
+    d.submit("a", blocks=30)
+    assert [(each.demand_blocks, each.turns, each.turn_blocks) for each in replicas(d.ledger)] == [(30, 1, 30)]
+
+
+def test_a_program_is_where_its_last_turn_ran_and_is_charged_there() -> None:
+    d = Pair()
+    d.on(1).submit("a", blocks=30)
+    d.on(2).submit("b", blocks=20)
+    assert d.loads() == [("node/engine-1", 30, 1, 30), ("node/engine-2", 20, 1, 20)]
+    d.on(1).finish("a", prompt=35)
+    assert (d.program("a").replica, d.loads()[0]) == ("node/engine-1", ("node/engine-1", 35, 0, 0))
+    d.on(2).submit("a", "a.2", blocks=40)
+    assert d.program("a").replica == "node/engine-2"
+    assert d.loads() == [("node/engine-1", 0, 0, 0), ("node/engine-2", 60, 2, 60)]
+    assert d.ledger.totals == Totals.of(d.ledger.state)
+
+
+def test_a_shared_prefix_counts_once_on_each_engine() -> None:
+    d = Pair()
+    d.ledger.estimates.shared_tokens.add(10)
+    for name in ("a", "b", "c"):
+        d.on(1).submit(name, blocks=30)
+    d.on(2).submit("d", blocks=30)
+    assert [load[1] for load in d.loads()] == [70, 30]
+
+
+def test_parts_fade_as_the_whole_does() -> None:
+    """Two half-lives in its tool a program of 400 blocks weighs 100."""
+    d = Pair("thunderagent")
+    d.on(1).submit("a", blocks=400)
+    d.finish("a", prompt=400)
+    d.start_tool("a")
+    d.on(2).submit("b", blocks=300)
+    d.wait(2)
+    assert [each.demand_blocks for each in parts(d.ledger, S, d.now_ns)] == [100, 300]
+    assert [each.demand_blocks for each in parts(d.ledger, 0, d.now_ns)] == [400, 300]
+
+
+def test_who_has_not_run_yet_is_charged_where_it_will_be_placed() -> None:
+    d = Pair()
+    d.on(1).submit("a", blocks=400)
+    d.ask("b", tokens=50)
+    d.tick()
+    assert d.program("b").status is Status.ACTIVE
+    assert [each.demand_blocks for each in parts(d.ledger, 0, d.now_ns)] == [400, 50]
+    assert [load[1] for load in d.loads()] == [400, 0]
+
+
+# Restarts and ends
+
+
+def test_a_restarted_engine_replaces_its_own_sample_and_forgets_its_own_programs() -> None:
+    d = Pair()
+    for number, name in ((1, "a"), (2, "b")):
+        d.on(number).submit(name, f"{name}.1", blocks=30)
+        d.finish(name)
+        d.submit(name, f"{name}.2", blocks=30)
+        d.program(name).retained_until_ns = d.now_ns + 5
+    d.restart(2)
+    d.send(d.engines[1](ev.PublisherState, role="engine"))
+    assert total(d) == 2000, "what it had is believed until it tells"
+    d.sample(2, total=500)
+    assert total(d) == 1500
+    a, b = d.program("a"), d.program("b")
+    assert (a.open_turns, a.kv_tier, a.retained_until_ns > 0) == (1, Tier.HBM, True)
+    assert (b.open_turns, b.kv_tier, b.retained_until_ns) == (0, Tier.NONE, 0)
+    assert b.replica == "node/engine-2", "it is the same engine, with an empty cache"
+
+
+def test_a_restarted_gate_is_its_own_engines() -> None:
+    d = Pair()
+    d.gate = Publisher("node/gate-2/x")
+    d.ask("c")
+    for number, name in ((1, "a"), (2, "b")):
+        d.on(number).run_turn(name)
+    d.gate = Publisher("node/gate-2/y")
+    d.ask("d")
+    assert (d.program("a").kv_tier, d.program("b").kv_tier) == (Tier.HBM, Tier.NONE)
+
+
+def test_engines_of_two_nodes_are_two_as_well() -> None:
+    d = Driver()
+    d.pool(total=100)
+    d.send(Publisher("other/engine/1")(ev.PoolSampled, total_blocks=7, free_blocks=7))
+    assert total(d) == 107
+
+
+def test_an_engine_that_ended_drops_out_of_the_sum_and_its_programs_have_no_kv() -> None:
+    d = Pair()
+    d.on(1).run_turn("a")
+    d.on(2).run_turn("b")
+    asked = []
+    for _ in range(12):
+        d.wait(10)
+        d.sample(1)
+        asked += [c.publisher for c in of(cmd.StateRequest, d.tick())]
+    assert asked == ["node/engine-2/x"] * 3
+    assert total(d) == 1000
+    assert d.controller.pressure.replicas == ()
+    assert (d.program("a").kv_tier, d.program("b").kv_tier) == (Tier.HBM, Tier.NONE)
+    d.sample(2, total=400)
+    assert total(d) == 1400, "it speaks again"
+
+
+def test_the_last_engine_stays_in_the_sum_however_silent() -> None:
+    d = Pair()
+    for number, name in ((1, "a"), (2, "b")):
+        d.on(number).submit(name)
+    for _ in range(30):
+        d.tick(10)
+    assert d.ledger.state.running == {}
+    assert d.ledger.state.sequences == {}
+    assert total(d) == 1000
+
+
+def test_a_lost_gate_takes_no_memory_along() -> None:
+    d = Pair()
+    d.ask("a")
+    d.controller.preset = fixed(1)
+    for _ in range(12):
+        d.wait(10)
+        d.sample(1)
+        d.sample(2)
+        d.tick()
+    assert total(d) == 2000
+
+
+def test_the_first_engine_says_how_large_a_block_is() -> None:
+    d = Pair()
+    d.sample(2, block_tokens=16)
+    assert d.ledger.estimates.block_tokens == 1
+    d.on(1).submit("a", blocks=33)
+    d.sample(1, block_tokens=16)
+    assert d.ledger.estimates.block_tokens == 16
+    assert d.loads()[0] == ("node/engine-1", 3, 1, 3)
+    assert d.ledger.totals == Totals.of(d.ledger.state)
+
+
+def test_a_ledger_that_was_written_down_knows_its_engines() -> None:
+    d = Pair()
+    d.on(2).submit("a", blocks=30)
+    again = Ledger(d.ledger.state)
+    assert replicas(again) == replicas(d.ledger)
+    assert again.pool == d.ledger.pool
+
+
+# Commands
+
+
+@pytest.mark.parametrize(("number", "believed"), [(1, True), (2, False)])
+def test_only_the_engine_of_a_program_can_refuse_to_hold_it(number: int, believed: bool) -> None:
+    """Every engine hears every command."""
+    d = Pair()
+    d.on(2).run_turn("a")
+    d.program("a").retained_until_ns = d.now_ns + 5
+    d.ledger.expect_move(7, Tier.HOST)
+    d.send(d.engines[number - 1](ev.CommandRejected, command_id=7, program_id="a"))
+    assert (7 in d.ledger.state.moving) is believed
+    d.send(d.engines[number - 1](ev.CommandRejected, command_id=8, program_id="a"))
+    assert (d.program("a").retained_until_ns > 0) is believed
+    assert d.counts.commands_rejected == 2
+
+
+# Decisions
+
+
+def test_thunderagent_pauses_on_the_engine_that_thrashes_and_admits_where_there_is_room() -> None:
+    """1,000 blocks each. The first engine's programs ask for 1,100; the second's leave 700."""
+    d = Pair("thunderagent")
+    for name, blocks in (("a", 600), ("b", 500)):
+        d.on(1).submit(name, blocks=blocks)
+    d.on(2).submit("c", blocks=300)
+    d.ask("large", tokens=701)
+    commands = d.tick()
+    assert [c.program_id for c in of(cmd.Pause, commands)] == ["b"]
+    assert of(cmd.Admit, commands) == []
+    d.ask("small", tokens=650)
+    d.ask("smaller", tokens=340)
+    assert d.admitted(5) == ["smaller"], "to the second engine, and 650 fit neither any more"
+
+
+def test_one_queue_fills_every_engine() -> None:
+    d = Pair("thunderagent")
+    d.on(1).submit("a", blocks=400)
+    d.on(2).submit("b", blocks=400)
+    for name in ("c", "d", "e"):
+        d.ask(name, tokens=500)
+    assert d.admitted() == ["c", "d"]
+
+
+def test_a_controller_decides_alike_whether_its_engine_has_a_name() -> None:
+    """One engine is one engine: ``node/engine-7`` and ``node/engine`` give the same commands."""
+
+    def decided(name: str) -> list[cmd.Command]:
+        d = Driver(preset("thunderagent"))
+        d.engine = Publisher(name)
+        d.pool()
+        for program in ("a", "b"):
+            d.submit(program, blocks=600)
+        d.ask("c")
+        return [*d.tick(), *d.tick(5)]
+
+    assert decided("node/engine-7/x") == decided("node/engine/x") != []
+
+
+def test_a_replica_without_room_has_less_than_none() -> None:
+    assert Replica(name="a", total_blocks=10, demand_blocks=15).room_blocks == -5
+    assert replicas(Controller(fixed(0)).ledger) == []
