@@ -12,10 +12,21 @@ EVEN_BAND = 0.02  # ratios so close to 1 are even: a repetition of a live run di
 UNKNOWN = "–"
 BETTER, SAME, WORSE = "better", "same", "worse"
 
-_LOWER_IS_BETTER = ("jct_", "ttft_mean", "ttft_p", "longest", "programs_failed", "turns_failed", "pool_recompute")
+_LOWER_IS_BETTER = (
+    "jct_",
+    "ttft_mean",
+    "ttft_p",
+    "hold_mean",
+    "longest",
+    "programs_failed",
+    "turns_failed",
+    "pool_recompute",
+    "recomputed",
+    "retractions",
+)
 _NEITHER = ("programs_ended", "turns_ended", "makespan", "pool_prefill", "pool_caching", "pool_unused")
 _NEEDS_IDEAL = ("goodput_", "jain_")
-_NEEDS_ACCOUNT = "pool_"
+_NEEDS_ACCOUNT = ("pool_", "recomputed", "retractions")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +108,11 @@ def standing(ratio: float) -> str:
     return BETTER if ratio < 1 else WORSE
 
 
+def lower_is_better(field: str) -> bool | None:
+    """Which end of a summary's figure is the better one; None where neither is."""
+    return None if field.startswith(_NEITHER) else field.startswith(_LOWER_IS_BETTER)
+
+
 def verdict(groups: Sequence[Group], subject: str = SUBJECT, baseline: str = BASELINE) -> str:
     """At which loads ``subject`` does not have the lower mean JCT; empty where they never met."""
     ratios = [(group.title, jct_ratio(group, subject, baseline)) for group in groups]
@@ -144,8 +160,9 @@ def _row(group: Group, field: str, label: str, form: str) -> Row:
         values.append(getattr(run.summary, field) if known else None)
     texts = [UNKNOWN if value is None else form.format(value) for value in values]
     present = [value for value in values if value is not None]
-    compared = len(set(texts)) > 1 and not field.startswith(_NEITHER)
-    best = (min if field.startswith(_LOWER_IS_BETTER) else max)(present) if present and compared else None
+    lower = lower_is_better(field)
+    compared = len(set(texts)) > 1 and lower is not None
+    best = (min if lower else max)(present) if present and compared else None
     best_texts = {form.format(best)} if best is not None else set()
     return Row(label=label, cells=tuple(Cell(text=text, best=text in best_texts) for text in texts))
 

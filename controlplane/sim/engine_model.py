@@ -201,6 +201,11 @@ class EngineModel:
             retractions=scheduler.retractions,
         )
 
+    @property
+    def redone(self) -> tuple[int, int]:
+        """How many times a call was retracted, and tokens prefilled that had been computed before."""
+        return self._scheduler.retractions, self._scheduler.recomputed_tokens
+
     def pins(self) -> dict[str, int]:
         """Pinned programs, and when each pin ends."""
         return self.cache.pins()

@@ -37,6 +37,7 @@ class Scheduler:
         self.partial: Progress | None = None
         self.full = False  # nothing more can be scheduled until a turn ends or memory is given up
         self.retractions = 0
+        self.recomputed_tokens = 0
         self._cache = pool.cache
         self._engine = engine
         self._block_tokens = engine.block_tokens
@@ -272,6 +273,10 @@ class Scheduler:
         self._served.add(turn.call.program_id, tokens, self._now_ns)
         if turn.kv_tokens < turn.goal_tokens:
             return False
+        if turn.retracted:
+            self.recomputed_tokens += turn.goal_tokens - turn.shared_blocks * self._block_tokens
+        elif (lost_tokens := turn.call.reusable_tokens - turn.cached_tokens) > 0:
+            self.recomputed_tokens += lost_tokens
         node, missing = turn.node, turn.prefix_missing_blocks
         if node is not None and node.parent is not None and missing:
             # The tree keeps one copy of a shared prefix; another call may have been first.

@@ -13,7 +13,6 @@ from controlplane.sim.kernel import Kernel
 from controlplane.sim.publisher import Publisher
 from controlplane.sim.session import Session
 from controlplane.sim.solo import IdealTimes
-from controlplane.sim.space_time import SpaceTime
 from controlplane.sim.world import Recorder, World
 from controlplane.workload.arrivals import Arrival, Closed, Poisson, arrival_times_ns
 from controlplane.workload.run import RunResult
@@ -123,7 +122,7 @@ def simulate(
     return RunResult(
         label=spec.label or f"{spec.preset.name} {spec.arrival}",
         preset=spec.preset.name,
-        summary=_accounted(summarize(world.programs, world.turns, makespan_ns), engine.space_time),
+        summary=_accounted(summarize(world.programs, world.turns, makespan_ns), engine),
         rate=spec.arrival.rate if isinstance(spec.arrival, Poisson) else 0.0,
         arrival=str(spec.arrival),
         seed=spec.seed,
@@ -135,8 +134,9 @@ def simulate(
     )
 
 
-def _accounted(summary: Summary, used: SpaceTime) -> Summary:
-    total = used.total
+def _accounted(summary: Summary, engine: EngineModel) -> Summary:
+    used, total = engine.space_time, engine.space_time.total
+    retractions, recomputed_tokens = engine.redone
     if total <= 0:
         return summary
     return replace(
@@ -146,6 +146,8 @@ def _accounted(summary: Summary, used: SpaceTime) -> Summary:
         pool_recompute_ratio=used.recompute / total,
         pool_caching_ratio=used.caching / total,
         pool_unused_ratio=used.unused / total,
+        recomputed_tokens=recomputed_tokens,
+        retractions=retractions,
     )
 
 
