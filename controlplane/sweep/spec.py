@@ -14,7 +14,7 @@
 The grid is every preset at every arrival with every seed, for each workload on each hardware.
 """
 
-import hashlib
+import functools
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,6 +27,7 @@ from controlplane.core.errors import ConfigError, require
 from controlplane.core.presets import PRESETS, preset
 from controlplane.sim.profile import load_profile
 from controlplane.workload.arrivals import Arrival, Poisson, parse_arrival
+from controlplane.workload.provenance import digest
 from controlplane.workload.scale import Scale
 
 
@@ -79,7 +80,10 @@ class SweepSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of the grid. ``digest`` names all that its result depends on but the code."""
+    """One run of the grid.
+
+    ``digest`` names all that its result depends on but the code: of workload and hardware, a dash, of the preset.
+    """
 
     workload: str
     hardware: str
@@ -153,6 +157,7 @@ def of_title(specs: Sequence[Any], title: str) -> Any:
     return next(spec for spec in specs if spec.title == title)
 
 
+@functools.cache
 def _digest(workload: WorkloadSpec, hardware: HardwareSpec, name: str) -> str:
-    said = f"{workload!r} {msgspec.structs.replace(hardware, rate_factor=1.0)!r} {show(parse({'preset': name}))}"
-    return hashlib.sha256(said.encode()).hexdigest()[:10]
+    engine = f"{msgspec.structs.replace(hardware, rate_factor=1.0)!r} {load_profile(hardware.profile)!r}"
+    return f"{digest(f'{workload!r} {engine}')}-{digest(show(parse({'preset': name})))}"
