@@ -17,7 +17,7 @@ LOCAL, RAY = "local", "ray"
 
 
 class Executor(Protocol):
-    """Runs cells side by side. It is left by ``with``, which stops what is in hand."""
+    """Runs cells side by side, inside a ``with``."""
 
     slots: int  # cells at once
 
@@ -56,7 +56,7 @@ class LocalProcesses:
 
     def __exit__(self, *_: object) -> None:
         for pool in self._pools:
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown()
 
     def submit(self, task: Task, cell: Cell) -> "Future[Outcome]":
         """Begin in a process that has nothing to do; one that has died is replaced."""

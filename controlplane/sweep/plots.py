@@ -31,10 +31,10 @@ class Panel:
 
 
 PANELS = (
-    Panel("jct_mean_s", "Mean JCT", "s"),
-    Panel("jct_p95_s", "p95 JCT", "s"),
+    Panel("jct_mean_s", "Mean JCT", "seconds"),
+    Panel("jct_p95_s", "p95 JCT", "seconds"),
     Panel("jct_mean_s", "Mean JCT over {baseline}'s", "ratio", over_baseline=True),
-    Panel("ttft_p95_s", "p95 TTFT, hold included", "s"),
+    Panel("ttft_p95_s", "p95 TTFT, hold included", "seconds"),
     Panel("cache_hit_ratio", "Cache hit rate", ""),
     Panel("steps_per_min", "Throughput", "turns/min"),
 )
@@ -158,7 +158,7 @@ def uses_figure(section: Section) -> Figure:
     rows = -(-len(loads) // columns)
     height = 0.35 + rows * (0.6 + 0.235 * len(presets))
     figure = Figure(figsize=(12.4, height))
-    figure.subplots_adjust(left=0.135, right=0.99, top=1 - 0.62 / height, bottom=0.28 / height, wspace=0.07)
+    figure.subplots_adjust(left=0.135, right=0.978, top=1 - 0.62 / height, bottom=0.28 / height, wspace=0.07)
     panels = figure.subplots(rows, columns, squeeze=False).flat
     for axes in panels[len(loads) :]:
         axes.set_visible(False)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from controlplane.core.presets import PRESETS
 from controlplane.sweep import parquet, results
 from controlplane.sweep.command import SweepOptions, run_sweep
 from controlplane.sweep.executors import executor
-from controlplane.sweep.run_cell import Outcome
+from controlplane.sweep.run_cell import Outcome, code
 from controlplane.sweep.runner import run_missing
 from controlplane.sweep.spec import Cell, SweepSpec, WorkloadSpec, cells, load_sweep
 
@@ -327,18 +328,16 @@ def test_figures_are_those_of_simulate(tmp_path: Path) -> None:
         assert row["code"]
 
 
-def test_rows_of_older_code_are_run_anew_when_asked(tmp_path: Path) -> None:
-    spec = written(tmp_path, SMALL)
-    penstock("sweep", spec, cwd=tmp_path).communicate(timeout=120)
-    path = tmp_path / "sweep.csv"
-    first = results.read(path)
-    path.write_text(path.read_text().replace(first[0]["code"], "older", 1))
-    kept, redone = (
-        penstock("sweep", spec, "--dry-run", *more, cwd=tmp_path).communicate(timeout=60)[1]
-        for more in ((), ("--redo-changed",))
-    )
-    assert "4 runs, 4 of them in" in kept
-    assert "4 runs, 3 of them in" in redone
+def test_rows_of_older_code_are_run_anew_when_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    spec, path = written(tmp_path, SMALL), tmp_path / "out.csv"
+    for number, wanted in enumerate(cells(load_sweep(spec))):
+        results.append(path, wanted, Outcome(figures=outcome().figures, code=code() if number else "older"))
+    for redo, there in ((False, 4), (True, 3)):
+        assert run_sweep(replace(options(spec, path), redo=redo, dry=True)) == 0
+        assert f"4 runs, {there} of them in" in capsys.readouterr().err
 
 
 def test_parquet_needs_pyarrow_and_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
