@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from controlplane.core.presets import preset
 from controlplane.sweep import parquet, results
 from controlplane.sweep.grid import Grid
 from controlplane.sweep.progress import run_with_progress
@@ -28,8 +29,12 @@ class SweepOptions:
 
 
 def run_sweep(options: SweepOptions) -> int:
-    """Run what is missing, print the tables, name the report's command. Returns how many runs went wrong."""
+    """Run what is missing, print the tables, name the report's command. Returns how many runs went wrong.
+
+    Raises ``ConfigError`` and ``UnknownPolicy`` before any work.
+    """
     spec = load_sweep(options.spec)
+    preset(options.baseline)
     out = options.out or options.spec.with_suffix(".csv")
     if out.suffix == parquet.SUFFIX:
         parquet.require_parquet()

@@ -14,6 +14,7 @@ JCT = "jct_mean_s"
 LABELS = {name: label.strip() for name, label, _ in ROWS} | {"turns_per_cpu_min": "simulated turns per CPU-minute"}
 _MOST_DECIMALS = 4
 _MOST_REASONS = 3
+_MOST_RIVALS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +126,7 @@ def _rivals(section: Section, load: Load, best: str) -> str:
         and (ratio := section.ratio(preset, best, load, JCT)) is not None
         and Match(section=section, load=load, figure=JCT, other=best, ratio=ratio).standing == SAME
     ]
-    if len(rivals) > _MOST_REASONS:
+    if len(rivals) > _MOST_RIVALS:
         return f" (not told from {len(rivals)} others)"
     return f" (not told from {', '.join(rivals)})" if rivals else ""
 
