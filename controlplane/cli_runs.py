@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from controlplane.cli_calibrate import calibrate
-from controlplane.cli_sweep import sweep
+from controlplane.cli_sweep import sweep, sweep_report
 from controlplane.cli_tools import tools_app
 
 Trace = Annotated[
@@ -300,6 +300,8 @@ def report(
     from controlplane.report.tables import print_comparison
     from controlplane.workload.run import load_run
 
+    if any(path.suffix == ".csv" for path in runs):
+        raise typer.BadParameter("a sweep's results are drawn by penstock sweep-report", param_hint="RUNS")
     loaded = [load_run(path) for path in runs]
     print_comparison(loaded)
     write_report(loaded, out, ReportOptions(command=tuple(sys.argv)))
@@ -337,7 +339,7 @@ def log_show(file: Annotated[Path, typer.Argument(help="A log that `penstock up 
 
 def register(app: typer.Typer) -> None:
     """Add these commands to ``penstock``."""
-    for command in (simulate, sweep, calibrate, replay, engine_double, demo, report):
+    for command in (simulate, sweep, sweep_report, calibrate, replay, engine_double, demo, report):
         app.command(command.__name__.replace("_", "-"))(command)
     log = typer.Typer(no_args_is_help=True, help="Read and replay recorded runs.")
     log.command("replay")(log_replay)

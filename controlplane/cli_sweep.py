@@ -1,10 +1,11 @@
-"""``penstock sweep``: many simulated runs on all cores."""
+"""``penstock sweep | sweep-report``: many simulated runs on all cores or a cluster, and what they tell."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+Baseline = Annotated[str, typer.Option(help="The preset that ratios are taken to, seed by seed.")]
 
 EXAMPLE = """\
 # Every preset at every arrival with every seed, for each workload on each hardware.
@@ -31,53 +32,65 @@ profile = "h200-llama31-8b"    # or h100, b200, rtx3090, or a file
 def sweep(
     spec: Annotated[Path | None, typer.Argument(help="The sweep's TOML file; --example shows one.")] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The results, a run a row. Default: SPEC with .csv.")
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="The results, a run a row: .csv, or .parquet beside a .csv. Default: SPEC with .csv.",
+        ),
     ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Processes; 0: one for each CPU.")] = 0,
-    figure: Annotated[
-        str, typer.Option(help="What the tables show: jct_mean_s, jct_p95_s, ttft_p99_s, cache_hit_ratio, ...")
-    ] = "jct_mean_s",
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Runs at once; 0: one for each CPU.")] = 0,
+    on: Annotated[
+        str, typer.Option(help="`local` processes, `ray` (this machine's cluster) or `ray://HOST:PORT`.")
+    ] = "local",
+    figure: Annotated[str, typer.Option(help="What the tables show: a column of the results.")] = "jct_mean_s",
+    baseline: Baseline = "fcfs",
+    redo: Annotated[
+        bool, typer.Option("--redo-changed", help="Run anew what an older version of the code ran.")
+    ] = False,
     example: Annotated[bool, typer.Option("--example", help="Print a file to begin with.")] = False,
     dry: Annotated[bool, typer.Option("--dry-run", help="Say what there is to do, and do nothing.")] = False,
 ) -> None:
     """Simulate a grid: presets x arrivals x seeds, for each workload on each hardware.
 
     Runs on all cores and writes each result as it comes. What is in the results already is not run again: a sweep
-    that was interrupted goes on with the same command.
+    that was interrupted goes on with the same command. At the end it prints tables with 95% intervals over seeds;
+    `penstock sweep-report` draws them.
     """
     if example:
         print(EXAMPLE, end="")  # noqa: T201
         return
     if spec is None:
         raise typer.BadParameter("name the sweep's TOML file; --example prints one", param_hint="SPEC")
-    from rich.console import Console
+    from controlplane.sweep.command import SweepOptions, run_sweep
+    from controlplane.sweep.wording import LABELS
 
-    from controlplane.sweep import results, table
-    from controlplane.sweep.progress import run_with_progress
-    from controlplane.sweep.spec import cells, load_sweep
+    if figure not in LABELS:
+        raise typer.BadParameter(f"expected one of {', '.join(LABELS)}", param_hint="--figure")
+    options = SweepOptions(
+        spec=spec, out=out, jobs=jobs, on=on, figure=figure, baseline=baseline, redo=redo, dry=dry
+    )
+    if run_sweep(options):
+        raise typer.Exit(1)
 
-    if figure not in table.SHOWN:
-        raise typer.BadParameter(f"expected one of {', '.join(table.SHOWN)}", param_hint="--figure")
-    chosen = load_sweep(spec)
-    path = out or spec.with_suffix(".csv")
-    wanted = list(cells(chosen))
-    there = results.done(results.read(path), wanted)
-    missing = [cell for cell in wanted if cell not in there]
-    told = Console(stderr=True)
-    told.print(f"{len(wanted)} runs, {len(there)} of them in {path}", highlight=False)
-    if dry:
-        return
-    failed = run_with_progress(chosen, missing, path, jobs, told)
-    current = {tuple(str(getattr(cell, key)) for key in results.KEYS) for cell in wanted}
-    rows = [row for row in results.read(path) if tuple(row[key] for key in results.KEYS) in current]
-    console = Console()
-    for title, shown in table.tables(rows, figure):
-        console.print(title, style="bold", highlight=False)
-        console.print(shown)
-    if lost := table.losses(rows):
-        console.print("Where mars has the higher mean JCT:", highlight=False)
-        for line in lost:
-            console.print(f"  {line}", highlight=False)
-    if failed:
-        told.print(f"{failed} runs went wrong: column `error` of {path}; the same command tries them again")
-        sys.exit(1)
+
+def sweep_report(
+    results: Annotated[Path, typer.Argument(help="The CSV file that `penstock sweep` wrote.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The HTML file to write. Default: RESULTS with .html.")
+    ] = None,
+    baseline: Baseline = "fcfs",
+) -> None:
+    """Draw a sweep: which preset wins where and by how much, in words, plots and tables, as one HTML file.
+
+    For each workload on each hardware: completion times, time to first token, hit rate and throughput against the
+    load, what the KV pool was used for, and every figure with its 95% interval over seeds. It needs no network.
+    """
+    import sys
+
+    from controlplane.sweep.page import write_page
+    from controlplane.sweep.results import read_all
+
+    path = out or results.with_suffix(".html")
+    write_page(read_all(results), path, baseline=baseline, command=sys.argv)
+    typer.echo(f"report: {path}")

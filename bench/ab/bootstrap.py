@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ab.results import Row
+from controlplane.workload.interval import Interval, drawn_interval
 
 RESAMPLES = 1000
 _Floats = NDArray[np.float64]
@@ -57,18 +58,6 @@ def _known(values: _Floats) -> _Floats:
     return values[~np.isnan(values)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """A figure with its 95% interval."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
-
-
 class Bootstrap:
     """The draws of one comparison: ``programs`` of each seed, the same for every system.
 
@@ -98,8 +87,6 @@ class Sample:
     value: float
     drawn: _Floats
 
-    def over(self, other: "Sample") -> Estimate:
+    def over(self, other: "Sample") -> Interval:
         """How many times the other's figure this is. Both must come of one ``Bootstrap``."""
-        ratios = _known(self.drawn / other.drawn)  # a draw of failed programs alone has none
-        low, high = np.percentile(ratios, (2.5, 97.5)) if ratios.size else (np.nan, np.nan)
-        return Estimate(value=self.value / other.value, low=float(low), high=float(high))
+        return drawn_interval(self.value / other.value, self.drawn / other.drawn)

@@ -4,10 +4,11 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ab.bootstrap import Bootstrap, Estimate, Run, Sample, Statistic, jct_percentile, mean_jct, ttft_percentile
+from ab.bootstrap import Bootstrap, Run, Sample, Statistic, jct_percentile, mean_jct, ttft_percentile
 from ab.results import RUN, Figures, Row
 from ab.systems import STOCK
 from ab.tuning import best_window, mean_jcts, window_of
+from controlplane.workload.interval import Interval
 
 MET, NOISE, MISSED = "met", "missed, within noise", "MISSED"
 BEST_RATIO = 1.5
@@ -20,7 +21,7 @@ class Target:
     """What was asked of a system, and what came of it. ``ratio``: the system's figure over the other's."""
 
     what: str
-    ratio: Estimate
+    ratio: Interval
     most: float
 
     @property
@@ -81,7 +82,7 @@ class Comparison:
         """A count's sum over the seeds."""
         return sum(getattr(row.figures, figure) for row in self.rows[system])
 
-    def ratio(self, above: str, below: str, statistic: Statistic = mean_jct) -> Estimate:
+    def ratio(self, above: str, below: str, statistic: Statistic = mean_jct) -> Interval:
         """How many times the figure of ``above`` is that of ``below``, with its interval."""
         return self._sample(above, statistic).over(self._sample(below, statistic))
 
@@ -91,12 +92,12 @@ class Comparison:
             self._samples[key] = self._bootstrap.sample(self._runs[system], statistic)
         return self._samples[key]
 
-    def makespan_ratio(self, above: str, below: str) -> Estimate:
+    def makespan_ratio(self, above: str, below: str) -> Interval:
         """The same of makespans, which have no programs to resample: the interval spans the seeds."""
         pairs = zip(self.rows[above], self.rows[below], strict=True)
         ratios = [a.figures.makespan_s / b.figures.makespan_s for a, b in pairs]
         value = self.mean(above, "makespan_s") / self.mean(below, "makespan_s")
-        return Estimate(value=value, low=min(ratios), high=max(ratios))
+        return Interval(value=value, low=min(ratios), high=max(ratios))
 
     def targets(self, system: str, saturated_from: float) -> list[Target]:
         """What is asked of it at this rate, against what it was run beside."""

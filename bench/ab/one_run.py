@@ -28,6 +28,7 @@ from controlplane.load.replay import replay
 from controlplane.load.watch import StatusWatch
 from controlplane.wire.endpoint import resolve_url
 from controlplane.workload.arrivals import Poisson
+from controlplane.workload.provenance import revision
 from controlplane.workload.run import RunResult
 
 NODE = "ab"
@@ -88,7 +89,7 @@ def play(job: Job, scenario: Scenario, environment: Path, keep: Path | None) -> 
         toml=job.system.toml,
         effective=systems.effective_digest(job.system),
         code=systems.code_digest(job.system),
-        revision=_revision(),
+        revision=revision(),
         versions=engine.versions(environment),
         cpus=cpus(),
         cpu=speed,
@@ -224,17 +225,6 @@ def _name(keep: Path, job: Job, ending: str) -> Path:
     keep.mkdir(parents=True, exist_ok=True)
     cell = job.cell
     return keep / f"{cell.purpose}-{cell.rate:g}-{cell.seed}-{cell.system}.{ending}"
-
-
-def _revision() -> str:
-    """Of the checkout, with a + where it has changes; empty without git."""
-    try:
-        said = subprocess.run(
-            ["git", "describe", "--always", "--dirty=+", "--abbrev=9"], cwd=ROOT, capture_output=True, text=True
-        )
-    except OSError:
-        return ""
-    return said.stdout.strip()
 
 
 def prepare() -> None:

@@ -11,6 +11,7 @@ from ab.machine import QUIET_RATIO
 from ab.results import RUN, Row
 from ab.systems import STOCK
 from ab.tuning import mean_jcts
+from controlplane.workload.interval import Interval
 
 _COLUMNS = (
     ("JCT mean", "jct_mean_s", "{:8.1f}"),
@@ -171,5 +172,5 @@ def to_json(rows: Sequence[Row], scenario: str, saturated_from: float) -> str:
     return json.dumps({"scenario": scenario, "rates": found})
 
 
-def _interval(estimate: bootstrap.Estimate) -> list[float]:
+def _interval(estimate: Interval) -> list[float]:
     return [round(number, 4) for number in (estimate.value, estimate.low, estimate.high)]

@@ -1,6 +1,5 @@
 """What is compared: SGLang as it is, and SGLang with the plugin under a daemon's configuration."""
 
-import hashlib
 import re
 import tomllib
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from ab import ROOT
 from controlplane.config import parse, show
 from controlplane.core.errors import ConfigError
 from controlplane.core.presets import PRESETS
+from controlplane.workload import provenance
 
 STOCK = "stock"
 _STATIC = re.compile(r"static-(\d+)")
@@ -57,7 +57,7 @@ def parse_system(text: str) -> System:
 
 def effective_digest(system: System) -> str:
     """Of the configuration with every default in it; empty for stock."""
-    return _digest(show(parse(tomllib.loads(system.toml)))) if system.has_plugin else ""
+    return provenance.digest(show(parse(tomllib.loads(system.toml)))) if system.has_plugin else ""
 
 
 def code_digest(system: System) -> str:
@@ -65,9 +65,4 @@ def code_digest(system: System) -> str:
     if not system.has_plugin:
         return ""
     rooms = [ROOT / "controlplane" / room for room in _DECIDING] + [ROOT / "engine_hooks"]
-    files = sorted(path for room in rooms for path in room.rglob("*.py"))
-    return _digest("".join(path.read_text() for path in files))
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:10]
+    return provenance.code_digest(rooms)

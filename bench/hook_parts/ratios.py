@@ -3,22 +3,20 @@
 import random
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from controlplane.workload.interval import Interval, drawn_interval
 
 RESAMPLES = 4000
 _CUT_RATIO = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """A figure with its 95% interval."""
-
-    value: float
-    low: float
-    high: float
+class Estimate(Interval):
+    """A ratio that has a most it may be."""
 
     def verdict(self, most: float) -> str:
         if self.high <= most:
@@ -65,5 +63,4 @@ def _trimmed_mean(values: NDArray[np.float64]) -> float:
 
 
 def _estimate(value: float, drawn: Sequence[float]) -> Estimate:
-    low, high = np.percentile(drawn, (2.5, 97.5))
-    return Estimate(value=value, low=float(low), high=float(high))
+    return Estimate(**asdict(drawn_interval(value, drawn)))

@@ -16,6 +16,7 @@ _LOWER_IS_BETTER = (
     "jct_",
     "ttft_mean",
     "ttft_p",
+    "hold_mean",
     "longest",
     "programs_failed",
     "turns_failed",
@@ -23,6 +24,8 @@ _LOWER_IS_BETTER = (
     "tool_",
     "routed_",
     "ttl_",
+    "recomputed",
+    "retractions",
 )
 _NEITHER = (
     "programs_ended",
@@ -40,7 +43,7 @@ _NEITHER = (
     "routed_moved",
 )
 _NEEDS_IDEAL = ("goodput_", "jain_")
-_NEEDS_ACCOUNT = ("pool_", "loaded", "moves", "ttl_")
+_NEEDS_ACCOUNT = ("pool_", "loaded", "moves", "ttl_", "recomputed", "retractions")
 _NEEDS_CONTENTION = "tool_"
 _NEEDS_ENGINES = "routed_"
 
@@ -132,6 +135,11 @@ def standing(ratio: float) -> str:
     return BETTER if ratio < 1 else WORSE
 
 
+def lower_is_better(field: str) -> bool | None:
+    """Which end of a summary's figure is the better one; None where neither is."""
+    return None if field.startswith(_NEITHER) else field.startswith(_LOWER_IS_BETTER)
+
+
 def verdict(groups: Sequence[Group], subject: str = SUBJECT, baseline: str = BASELINE) -> str:
     """At which loads ``subject`` does not have the lower mean JCT; empty where they never met."""
     ratios = [(group.title, jct_ratio(group, subject, baseline)) for group in groups]
@@ -181,8 +189,9 @@ def _row(group: Group, field: str, label: str, form: str) -> Row:
         values.append(getattr(run.summary, field) if known else None)
     texts = [UNKNOWN if value is None else form.format(value) for value in values]
     present = [value for value in values if value is not None]
-    compared = len(set(texts)) > 1 and not field.startswith(_NEITHER)
-    best = (min if field.startswith(_LOWER_IS_BETTER) else max)(present) if present and compared else None
+    lower = lower_is_better(field)
+    compared = len(set(texts)) > 1 and lower is not None
+    best = (min if lower else max)(present) if present and compared else None
     best_texts = {form.format(best)} if best is not None else set()
     return Row(label=label, cells=tuple(Cell(text=text, best=text in best_texts) for text in texts))
 

@@ -3,10 +3,7 @@
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
 from pathlib import Path
-
-from jinja2 import Environment, StrictUndefined
 
 from controlplane.core.errors import ConfigError
 from controlplane.report.compare import (
@@ -26,6 +23,7 @@ from controlplane.report.compare import (
 )
 from controlplane.report.plots import jct_cdf_svg, rate_svg, ttft_cdf_svg
 from controlplane.report.style import colour_of
+from controlplane.report.template import template
 from controlplane.report.timeline import caption, shared_scales, timeline_svg
 from controlplane.workload.run import RunResult
 
@@ -93,9 +91,7 @@ def render(runs: Sequence[RunResult], options: ReportOptions) -> str:
         raise ConfigError("a report needs at least one run")
     groups = group_runs(runs)
     open_groups = [group for group in groups if group.rate]
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(files(__package__).joinpath("page.html.j2").read_text("utf-8"))
-    return template.render(
+    return template("page.html.j2").render(
         title=options.title,
         subject=options.subject,
         baseline=options.baseline,

@@ -5,7 +5,7 @@ matplotlib draws with stand-in colours; ``themed`` swaps each for a CSS variable
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,7 +29,21 @@ PRESET_COLOURS = {
     "mori": "#b8860b",
     "autellix": "#2f7fd1",
     "infercept": "#c2508f",
+    "mars-no-admission": "#f0a04b",
+    "mars-no-coordinator": "#b5651d",
+    "mars-no-coscheduler": "#d6455d",
+    "continuum-static-ttl": "#6fb53f",
 }
+# How a line is drawn where many presets meet: not by its colour alone.
+_MARKS = {
+    "fcfs": ("o", "-"),
+    "autellix": ("s", "-"),
+    "infercept": ("^", "-"),
+    "continuum": ("D", "-"),
+    "thunderagent": ("v", "-"),
+    "mars": ("o", "-"),
+}
+_OTHER_MARKS = (("s", "--"), ("^", "-."), ("D", ":"), ("v", "--"), ("P", "-."), ("X", ":"))
 _OTHERS = ("#2a9db0", "#8a9a00", "#a0522d", "#5b6ee1", "#d14343")
 
 _RC: dict[Any, Any] = {
@@ -63,6 +77,13 @@ def colour_of(preset: str) -> str:
     """The preset's colour, the same in every plot and every report."""
     known = PRESET_COLOURS.get(preset)
     return known or _OTHERS[sum(preset.encode()) % len(_OTHERS)]
+
+
+def marks_of(presets: Sequence[str]) -> dict[str, tuple[str, Any]]:
+    """Marker and line style of each preset; ablations and presets that this page does not know are broken lines."""
+    others = [name for name in presets if name not in _MARKS]
+    broken = {name: _OTHER_MARKS[index % len(_OTHER_MARKS)] for index, name in enumerate(others)}
+    return {name: _MARKS.get(name) or broken[name] for name in presets}
 
 
 @contextmanager

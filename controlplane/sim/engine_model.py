@@ -214,6 +214,11 @@ class EngineModel:
             self._more_room(now_ns)
         return turn_events.pool_sampled(self._publisher, scheduler, self.block_tokens, now_ns)
 
+    @property
+    def redone(self) -> tuple[int, int]:
+        """How many times a call was retracted, and tokens prefilled that had been computed before."""
+        return self._scheduler.retractions, self._scheduler.recomputed_tokens
+
     def open_calls(self) -> list[tuple[Call, int]]:
         """Calls that have not ended, and the blocks each is projected to need."""
         blocks = self._scheduler.blocks

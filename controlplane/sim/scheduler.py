@@ -1,6 +1,6 @@
 """Which calls run: admission into the batch, block accounting, retraction. It knows nothing of step times."""
 
-from typing import Any, TypeVar
+from typing import Any
 
 from controlplane.core.errors import LocalEventError
 from controlplane.core.policies import EngineShape, PriorityPolicy, QueuedCall
@@ -11,12 +11,9 @@ from controlplane.sim.decode_batch import DecodeBatch
 from controlplane.sim.hardware import Profile
 from controlplane.sim.kv_pool import KvPool
 from controlplane.sim.prefix_cache import never
+from controlplane.sim.remembered import remember
 from controlplane.sim.reserve import OutputReserve
 from controlplane.sim.waiting import WaitingQueue
-
-_MAX_REMEMBERED_PROGRAMS = 65_536
-
-V = TypeVar("V")
 
 
 class Scheduler:
@@ -40,6 +37,7 @@ class Scheduler:
         self.partial: Progress | None = None
         self.full = False  # nothing more can be scheduled until a turn ends or memory is given up
         self.retractions = 0
+        self.recomputed_tokens = 0
         self._cache = pool.cache
         self._engine = engine
         self._block_tokens = engine.block_tokens
@@ -81,7 +79,7 @@ class Scheduler:
 
     def set_priority(self, program_id: str, priority: int) -> None:
         """Rank a program's calls, waiting ones included."""
-        _remember(self._priorities, program_id, priority)
+        remember(self._priorities, program_id, priority)
         for call in self.waiting.of_program(program_id):
             self.waiting.remove(call.turn_id)
             self.enqueue(self.turns[call.turn_id])
@@ -98,7 +96,7 @@ class Scheduler:
         if self.pool.labels.pop(program_id, "") == label == "":
             return
         if label:
-            _remember(self.pool.labels, program_id, label)
+            remember(self.pool.labels, program_id, label)
         for call in self.waiting.of_program(program_id):
             self.waiting.remove(call.turn_id)
             self.enqueue(self.turns[call.turn_id])
@@ -106,7 +104,7 @@ class Scheduler:
     def park(self, program_id: str, parked: bool) -> None:
         """Nobody waits for the program's next call, or somebody does again."""
         if parked:
-            _remember(self._parked, program_id, 1)
+            remember(self._parked, program_id, 1)
         else:
             self._parked.pop(program_id, None)
 
@@ -291,6 +289,10 @@ class Scheduler:
         self._served.add(turn.call.program_id, tokens, self._now_ns)
         if turn.kv_tokens < turn.goal_tokens:
             return False
+        if turn.retracted:
+            self.recomputed_tokens += turn.goal_tokens - turn.shared_blocks * self._block_tokens
+        elif (lost_tokens := turn.call.reusable_tokens - turn.cached_tokens) > 0:
+            self.recomputed_tokens += lost_tokens
         node, missing = turn.node, turn.prefix_missing_blocks
         if node is not None and node.parent is not None and missing:
             # The tree keeps one copy of a shared prefix; another call may have been first.
@@ -388,11 +390,3 @@ class Scheduler:
         self.pool.give(own_blocks)
         turn.node = None
         turn.own_blocks = turn.shared_blocks = turn.kv_tokens = 0
-
-
-def _remember(table: dict[str, V], key: str, value: V) -> None:
-    """Set, and forget the oldest key of a table that has grown too long."""
-    table.pop(key, None)
-    table[key] = value
-    if len(table) > _MAX_REMEMBERED_PROGRAMS:
-        del table[next(iter(table))]

@@ -221,6 +221,8 @@ def _accounted(summary: Summary, fleet: Fleet, world: World) -> Summary:
         loaded_ratio=loaded_tokens / prompt_tokens if prompt_tokens else 0.0,
         moves_per_min=world.moves / minutes,
         ttl_misses_per_min=sum(engine.cache.ttl_misses for engine in engines) / minutes,
+        retractions=sum(engine.redone[0] for engine in engines),
+        recomputed_tokens=sum(engine.redone[1] for engine in engines),
     )
 
 

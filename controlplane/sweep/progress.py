@@ -1,6 +1,5 @@
 """A sweep with a bar, and what to say when it is interrupted."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,19 +13,24 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from controlplane.sweep.executors import executor
 from controlplane.sweep.runner import run_missing
 from controlplane.sweep.spec import Cell, SweepSpec
 
 INTERRUPTED = 130
 
 
-def run_with_progress(spec: SweepSpec, missing: Sequence[Cell], path: Path, jobs: int, console: Console) -> int:
-    """As ``run_missing``. ``jobs`` 0: one for each CPU. Raises ``SystemExit`` after Ctrl-C."""
+def run_with_progress(
+    spec: SweepSpec, missing: Sequence[Cell], path: Path, *, on: str, jobs: int, console: Console
+) -> int:
+    """As ``run_missing``, where ``on`` says. ``jobs`` 0: one for each CPU. Raises ``SystemExit`` after Ctrl-C."""
     if not missing:
         return 0
-    jobs = min(jobs or len(os.sched_getaffinity(0)), len(missing))
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("runs"), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(TextColumn("{task.description}"), *columns, console=console) as bar:
+    with (
+        executor(on, jobs, len(missing)) as workers,
+        Progress(TextColumn("{task.description}"), *columns, console=console) as bar,
+    ):
         task = bar.add_task("sweep", total=len(missing))
 
         def note(cell: Cell, error: str) -> None:
@@ -36,7 +40,7 @@ def run_with_progress(spec: SweepSpec, missing: Sequence[Cell], path: Path, jobs
                 console.print(f"{where}: {error}", highlight=False)
 
         try:
-            return run_missing(spec, missing, path, jobs, note)
+            return run_missing(spec, missing, path, workers, note)
         except KeyboardInterrupt:
             console.print(f"interrupted; the same command goes on with what is in {path}", highlight=False)
             raise SystemExit(INTERRUPTED) from None

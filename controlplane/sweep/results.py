@@ -7,51 +7,106 @@ from dataclasses import fields
 from pathlib import Path
 
 from controlplane.core.errors import ConfigError
-from controlplane.sweep.run_cell import Figures
+from controlplane.sweep.run_cell import Outcome
 from controlplane.sweep.spec import Cell
 from controlplane.workload.summary import Summary
 
 KEYS = ("workload", "hardware", "preset", "arrival", "seed", "digest")
-FIGURES = ("rate", "programs", *(item.name for item in fields(Summary)), "cpu_s")
-COLUMNS = (*KEYS, *FIGURES, "error")
+COSTS = ("cpu_s", "wall_s", "turns_per_cpu_min")
+FIGURES = ("rate", "programs", *(item.name for item in fields(Summary)), *COSTS)
+COLUMNS = (*KEYS, *FIGURES, "code", "revision", "error")
 
 Row = dict[str, str]
 
 
 def read(path: Path) -> list[Row]:
-    """The rows of the file; none where there is no file. A last line that breaks off is left out.
+    """The rows of the file; none where there is no file. A later row of the same run replaces an earlier one.
 
-    Raises ``ConfigError`` for a file of something else.
+    A last line that breaks off is left out. Raises ``ConfigError`` for a file of something else.
     """
     if not path.exists():
         return []
-    text = path.read_text()
-    rows = list(csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1])))
-    if rows and set(rows[0]) != set(COLUMNS):
-        raise ConfigError(f"{path}: not the results of a sweep of this version: give another --out")
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot read the results: {error}") from error
+    reader = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]))
+    missing = [name for name in COLUMNS if name not in (reader.fieldnames or COLUMNS)]
+    if missing:
+        names = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
+        raise ConfigError(
+            f"{path}: not the results of a sweep of this version: no column {names}; give another file"
+        )
+    rows: dict[tuple[str, ...], Row] = {}
+    for row in reader:
+        _check(row, f"{path}:{reader.line_num}")
+        key = tuple(row[name] for name in KEYS)
+        rows.pop(key, None)
+        rows[key] = row
+    return list(rows.values())
+
+
+def _check(row: Row, where: str) -> None:
+    """A row that a hand or another program has spoilt is told rather than averaged."""
+    if None in row or None in row.values():
+        raise ConfigError(f"{where}: expected {len(COLUMNS)} columns")
+    name = ""
+    try:
+        for name in ("seed", *FIGURES):
+            if row[name] or not row["error"]:
+                float(row[name])
+    except ValueError:
+        raise ConfigError(f"{where}: {name}: expected a number, got {row[name]!r}") from None
+
+
+def read_all(path: Path) -> list[Row]:
+    """As ``read``, of a file that must be there and have a row. Raises ``ConfigError``."""
+    if not path.exists():
+        raise ConfigError(f"{path}: no such file: expected the CSV that penstock sweep writes")
+    rows = read(path)
+    if not rows:
+        raise ConfigError(f"{path}: no run is in it yet")
     return rows
 
 
-def append(path: Path, cell: Cell, figures: Figures, error: str = "") -> None:
+def append(path: Path, cell: Cell, outcome: Outcome) -> None:
     """Write one row, behind a header where it is the first; what is left of one that broke off goes."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    before = path.read_bytes() if path.exists() else b""
-    whole = before.rfind(b"\n") + 1
-    with path.open("ab") as file:
-        file.truncate(whole)
-        text = io.StringIO()
-        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-        if not whole:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    with path.open("ab+") as file:
+        if not _mend(file):
             writer.writeheader()
         known = {key: getattr(cell, key) for key in KEYS}
-        writer.writerow(known | {name: _short(value) for name, value in figures.items()} | {"error": error})
+        figures = {name: _short(value) for name, value in outcome.figures.items()}
+        said = {"code": outcome.code, "revision": outcome.revision, "error": " ".join(outcome.error.split())}
+        writer.writerow(known | figures | said)
         file.write(text.getvalue().encode())
 
 
-def done(rows: Iterable[Row], wanted: Iterable[Cell]) -> set[Cell]:
-    """Those of ``wanted`` that have a row without an error."""
-    keys = {tuple(row[key] for key in KEYS) for row in rows if not row["error"]}
-    return {cell for cell in wanted if tuple(str(getattr(cell, key)) for key in KEYS) in keys}
+def _mend(file: io.BufferedRandom) -> int:
+    """Cut the file behind its last whole line; how many bytes that leaves."""
+    size = file.seek(0, io.SEEK_END)
+    if not size:
+        return 0
+    file.seek(size - 1)
+    if file.read(1) == b"\n":
+        return size
+    file.seek(0)
+    whole = file.read().rfind(b"\n") + 1
+    file.truncate(whole)
+    return whole
+
+
+def done(rows: Iterable[Row], wanted: Iterable[Cell], code: str = "") -> set[Cell]:
+    """Those of ``wanted`` that have a row without an error; with ``code``, of that code."""
+    keys = {tuple(row[key] for key in KEYS) for row in rows if not row["error"] and code in ("", row["code"])}
+    return {cell for cell in wanted if key_of(cell) in keys}
+
+
+def key_of(cell: Cell) -> tuple[str, ...]:
+    """What names the cell's row."""
+    return tuple(str(getattr(cell, key)) for key in KEYS)
 
 
 def _short(value: float) -> str:

@@ -2,52 +2,99 @@
 
 import functools
 import time
+from collections.abc import Callable
+from pathlib import Path
+from traceback import extract_tb
 
+import msgspec
+
+from controlplane.core.errors import ControlPlaneError
 from controlplane.core.presets import preset
 from controlplane.runs import load_tools, load_workload
 from controlplane.sim.contention import parse_contention
 from controlplane.sim.lower_tiers import parse_tier
 from controlplane.sim.profile import load_profile
-from controlplane.sim.simulate import EngineSpec, SimSpec, simulate
+from controlplane.sim.simulate import EngineSpec, SimSpec, choose_programs, simulate
 from controlplane.sim.solo import IdealTimes
 from controlplane.sweep.spec import Cell, HardwareSpec, SweepSpec, WorkloadSpec, of_title
 from controlplane.workload.arrivals import parse_arrival
+from controlplane.workload.provenance import ROOT, code_digest, revision
 from controlplane.workload.trace import Trace
 
 Figures = dict[str, float]
+_DECIDING = ("core", "sim", "workload")
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a run: its figures, or why it has none, and which code it was."""
+
+    figures: Figures = {}
+    error: str = ""
+    code: str = ""  # digest of what a result depends on
+    revision: str = ""
+
+
+def attempt(run: Callable[[SweepSpec, Cell], Figures], spec: SweepSpec, cell: Cell) -> Outcome:
+    """``run`` the cell. What goes wrong is told in its row: one run's bug is no reason to lose the others."""
+    figures: Figures = {}
+    error = ""
+    try:
+        figures = run(spec, cell)
+    except ControlPlaneError as problem:
+        error = str(problem)
+    except Exception as bug:
+        at = extract_tb(bug.__traceback__)[-1]
+        error = f"{type(bug).__name__}: {bug} ({Path(at.filename).name}:{at.lineno})"
+    return Outcome(figures=figures, error=error, code=code(), revision=_revision())
 
 
 def run_cell(spec: SweepSpec, cell: Cell) -> Figures:
-    """The run's figures by name, ``programs`` and ``cpu_s`` (what it took to simulate) among them.
+    """The run's figures by name: its summary's, and what it took to simulate.
 
-    Raises ``ControlPlaneError``.
+    ``cpu_s``, ``wall_s`` and ``turns_per_cpu_min`` are of the run itself, without reading the trace and finding the
+    ideal times, which all runs of this process share. Raises ``ControlPlaneError``.
     """
     workload, hardware = of_title(spec.workload, cell.workload), of_title(spec.hardware, cell.hardware)
-    began_s = time.process_time()
-    result = simulate(
-        SimSpec(
-            trace=_trace(workload),
-            arrival=parse_arrival(cell.arrival),
-            engine=_engine(hardware),
-            preset=preset(cell.preset),
-            seed=cell.seed,
-            scale=workload.scale,
-            programs=workload.programs,
-            shared_prefix_tokens=workload.shared_prefix,
-            cpus=workload.cpus,
-            tool_slots=workload.tool_slots,
-            tools=_tools(workload.tools),
-            contention=parse_contention(workload.contention, workload.cpu_shares),
-            routing=hardware.routing,
-        ),
-        ideal=_ideal(workload, hardware),
+    chosen = SimSpec(
+        trace=_trace(workload),
+        arrival=parse_arrival(cell.arrival),
+        engine=_engine(hardware),
+        preset=preset(cell.preset),
+        seed=cell.seed,
+        scale=workload.scale,
+        programs=workload.programs,
+        shared_prefix_tokens=workload.shared_prefix,
+        cpus=workload.cpus,
+        tool_slots=workload.tool_slots,
+        tools=_tools(workload.tools),
+        contention=parse_contention(workload.contention, workload.cpu_shares),
+        routing=hardware.routing,
     )
+    ideal = _ideal(hardware)
+    for program in choose_programs(chosen):
+        ideal.of(program, workload.shared_prefix)
+    began_s, began_cpu_s = time.perf_counter(), time.process_time()
+    result = simulate(chosen, ideal=ideal)
+    cpu_s = time.process_time() - began_cpu_s
     return {
         "rate": result.rate,
         "programs": len(result.programs),
         **result.summary.to_json(),
-        "cpu_s": round(time.process_time() - began_s, 3),
+        "cpu_s": round(cpu_s, 3),
+        "wall_s": round(time.perf_counter() - began_s, 3),
+        "turns_per_cpu_min": round(60 * result.summary.turns_ended / max(cpu_s, 1e-9)),
     }
+
+
+@functools.cache
+def code() -> str:
+    """Digest of the code that a result depends on, as it was when first asked for."""
+    return code_digest(ROOT / "controlplane" / room for room in _DECIDING)
+
+
+@functools.cache
+def _revision() -> str:
+    return revision()
 
 
 @functools.lru_cache(maxsize=4)
@@ -70,7 +117,7 @@ def _engine(hardware: HardwareSpec) -> EngineSpec:
     )
 
 
-@functools.lru_cache(maxsize=8)
-def _ideal(workload: WorkloadSpec, hardware: HardwareSpec) -> IdealTimes:
-    """Solo times, computed once for all runs of this process."""
+@functools.lru_cache(maxsize=4)
+def _ideal(hardware: HardwareSpec) -> IdealTimes:
+    """Solo times on that engine, computed once for all runs of this process."""
     return IdealTimes(lambda: _engine(hardware).build(preset("fcfs")))

@@ -14,7 +14,7 @@
 The grid is every preset at every arrival with every seed, for each workload on each hardware.
 """
 
-import hashlib
+import functools
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -31,6 +31,7 @@ from controlplane.sim.lower_tiers import parse_tier
 from controlplane.sim.profile import load_profile
 from controlplane.sim.simulate import LINK_GB_PER_S, placement_named
 from controlplane.workload.arrivals import Arrival, Poisson, parse_arrival
+from controlplane.workload.provenance import digest
 from controlplane.workload.scale import Scale
 
 
@@ -92,7 +93,10 @@ class SweepSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of the grid. ``digest`` names all that its result depends on but the code."""
+    """One run of the grid.
+
+    ``digest`` names all that its result depends on but the code: of workload and hardware, a dash, of the preset.
+    """
 
     workload: str
     hardware: str
@@ -150,7 +154,7 @@ def _check(spec: SweepSpec) -> None:
 
 def cells(spec: SweepSpec) -> Iterator[Cell]:
     """The grid, seed by seed, so that what is there when it stops is balanced. Raises ``ConfigError``."""
-    drawn = {workload.title: _hashed(repr(load_tools(workload.tools))) for workload in spec.workload}
+    drawn = {workload.title: digest(repr(load_tools(workload.tools))) for workload in spec.workload}
     for seed in spec.seeds:
         for workload in spec.workload:
             for hardware in spec.hardware:
@@ -176,12 +180,8 @@ def of_title(specs: Sequence[Any], title: str) -> Any:
     return next(spec for spec in specs if spec.title == title)
 
 
+@functools.cache
 def _digest(workload: WorkloadSpec, hardware: HardwareSpec, name: str, drawn: str) -> str:
-    said = f"{workload!r} {msgspec.structs.replace(hardware, rate_factor=1.0)!r} {show(parse({'preset': name}))}"
-    if workload.tools != REPLAY:
-        said += drawn  # what is in the file: under its name there may be another by now
-    return _hashed(said)
-
-
-def _hashed(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:10]
+    engine = f"{msgspec.structs.replace(hardware, rate_factor=1.0)!r} {load_profile(hardware.profile)!r}"
+    tools = drawn if workload.tools != REPLAY else ""  # in the file: under its name there may be another by now
+    return f"{digest(f'{workload!r} {engine}{tools}')}-{digest(show(parse({'preset': name})))}"

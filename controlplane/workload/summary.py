@@ -46,15 +46,19 @@ class Summary:
     ttft_within_10s_ratio: float = 0.0  # share of all turns
     ttft_within_30s_ratio: float = 0.0
     ttft_within_60s_ratio: float = 0.0
-    longest_hold_s: float = 0.0
+    hold_mean_s: float = 0.0  # of a program, over its turns
+    longest_hold_s: float = 0.0  # of a turn
     jain_index: float = 0.0  # over slowdowns (JCT / ideal); 1: all programs were slowed alike
     tool_slowdown_ratio: float = 0.0  # tool time over what it were without contention; 0: that was not modelled
-    # Shares of the KV pool's blocks times time (ThunderAgent eq. 3); all 0 where it was not accounted for.
+    # What the engine accounted for, all 0 where it did not. Shares are of the KV pool's blocks times time
+    # (ThunderAgent eq. 3).
     pool_decode_ratio: float = 0.0
     pool_prefill_ratio: float = 0.0
     pool_recompute_ratio: float = 0.0  # prefilling what was computed before and evicted
     pool_caching_ratio: float = 0.0  # contexts that nothing runs
     pool_unused_ratio: float = 0.0
+    recomputed_tokens: int = 0  # prefilled a second time
+    retractions: int = 0  # of running calls, for want of blocks
     loaded_ratio: float = 0.0  # prompt tokens loaded from below the device / prompt tokens; the hits count them too
     moves_per_min: float = 0.0  # contexts that a decision took off the device: demoted or discarded
     ttl_misses_per_min: float = 0.0  # pins that memory pressure ended before their time
@@ -69,7 +73,7 @@ class Summary:
 
     @property
     def is_accounted(self) -> bool:
-        """Whether somebody accounted for the pool."""
+        """Whether the engine accounted for its pool."""
         return self.pool_decode_ratio > 0
 
     @property
@@ -105,6 +109,7 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("ttft_within_10s_ratio", "turns with TTFT <= 10 s", "{:.1%}"),
     ("ttft_within_30s_ratio", "turns with TTFT <= 30 s", "{:.1%}"),
     ("ttft_within_60s_ratio", "turns with TTFT <= 60 s", "{:.1%}"),
+    ("hold_mean_s", "hold at the gate, mean of programs (s)", "{:.1f}"),
     ("longest_hold_s", "longest hold (s)", "{:.1f}"),
     ("jain_index", "Jain index of slowdowns", "{:.3f}"),
     ("tool_slowdown_ratio", "tool time / without contention", "{:.2f}x"),
@@ -113,6 +118,8 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("pool_recompute_ratio", "  computing again", "{:.1%}"),
     ("pool_caching_ratio", "  caching", "{:.1%}"),
     ("pool_unused_ratio", "  unused", "{:.1%}"),
+    ("recomputed_tokens", "tokens computed again", "{:,d}"),
+    ("retractions", "retractions", "{:d}"),
     ("loaded_ratio", "loaded from below the device (prompt tokens)", "{:.1%}"),
     ("moves_per_min", "contexts moved off the device by decision (/min)", "{:.2f}"),
     ("ttl_misses_per_min", "pins ended by memory pressure (/min)", "{:.2f}"),
@@ -170,6 +177,7 @@ def summarize(programs: Sequence[ProgramRecord], turns: Sequence[TurnRecord], ma
         ttft_within_10s_ratio=share[0],
         ttft_within_30s_ratio=share[1],
         ttft_within_60s_ratio=share[2],
+        hold_mean_s=_hold_mean_s(programs, turns),
         longest_hold_s=max((turn.hold_ns for turn in turns), default=0) / NANOSECONDS_PER_SECOND,
         jain_index=_jain([program.completion_ns / program.ideal_ns for program in ended if program.ideal_ns]),
         routed_new=choices[Choice.NEW],
@@ -185,6 +193,12 @@ def summarize(programs: Sequence[ProgramRecord], turns: Sequence[TurnRecord], ma
 def _goodput(ended: Sequence[ProgramRecord], alpha: int) -> int:
     """MARS eq. 1: programs that end within ``alpha`` times their ideal time."""
     return sum(1 for p in ended if p.ideal_ns > 0 and p.completion_ns <= alpha * p.ideal_ns)
+
+
+def _hold_mean_s(programs: Sequence[ProgramRecord], turns: Sequence[TurnRecord]) -> float:
+    ended = {program.program_id for program in programs if not program.failed}
+    held_ns = sum(turn.hold_ns for turn in turns if turn.program_id in ended)
+    return held_ns / NANOSECONDS_PER_SECOND / len(ended) if ended else 0.0
 
 
 def _jain(values: Sequence[float]) -> float:

@@ -9,6 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
+
+from controlplane.core.presets import PRESETS
+from controlplane.sweep.results import FIGURES
+from controlplane.sweep.run_cell import run_cell
+from controlplane.sweep.spec import cells, load_sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "admission_gradient"
@@ -118,3 +124,19 @@ def test_the_loop_by_hand_runs() -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     assert re.search(r"programs ended\D+5\b", done.stdout)
     assert "the replay gave the same commands" in done.stdout
+
+
+def test_every_preset_runs_in_every_corner_of_the_big_grid() -> None:
+    spec = load_sweep(ROOT / "examples" / "sweeps" / "all-presets.toml")
+    grid = list(cells(spec))
+    assert len(grid) == 5 * 2 * 2 * 5 * len(PRESETS)
+    assert {cell.preset for cell in grid} == set(PRESETS)
+    few = replace(spec, workload=tuple(replace(workload, programs=3) for workload in spec.workload), seeds=(1,))
+    heaviest = {(cell.workload, cell.hardware, cell.preset): cell for cell in cells(few)}
+    assert len(heaviest) == 2 * 2 * len(PRESETS)
+    for cell in heaviest.values():
+        figures = run_cell(few, cell)
+        assert set(figures) == set(FIGURES), cell
+        assert (figures["programs_ended"], figures["programs_failed"]) == (3, 0), cell
+        assert sum(value for name, value in figures.items() if name.startswith("pool_")) == pytest.approx(1.0)
+        assert 0 < figures["jain_index"] <= 1.0 + 1e-9, cell

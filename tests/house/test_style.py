@@ -30,7 +30,7 @@ COUNTED_FROM_THE_BODY = ("controlplane/cli.py", "controlplane/cli_runs.py")
 LONGER: dict[str, str] = {}
 
 CORE_FORBIDS = {"asyncio", "time", "random", "logging", "os", "socket", "threading"}
-EXTRAS = {"numpy", "matplotlib", "jinja2", "aiohttp", "uvicorn", "starlette"}
+EXTRAS = {"numpy", "matplotlib", "jinja2", "aiohttp", "uvicorn", "starlette", "pyarrow", "ray"}
 
 # Built from parts, so that this file does not hold what it looks for.
 MACHINE_PATH = re.compile(r"(?<![\w.~$}-])/(?:" + "|".join(("work", "root", "home")) + r")/[\w.]")

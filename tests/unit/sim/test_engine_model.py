@@ -224,6 +224,9 @@ def test_the_newest_call_is_retracted_and_ends_later_with_all_its_output() -> No
     assert ends["old"].at_ns < ends["new"].at_ns
     assert ends["new"].service_ns < ends["new"].at_ns - 900 * US  # it waited between
     assert sum(isinstance(event, FirstToken) for event in events) == 2
+    retractions, recomputed_tokens = model.redone
+    assert retractions == 1
+    assert 0 < recomputed_tokens < 100 + 1500  # what it had when it was sent back
 
 
 def test_aborts() -> None:

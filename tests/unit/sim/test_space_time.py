@@ -46,6 +46,7 @@ def test_a_run_by_hand() -> None:
     # 12 blocks for 202 us, of whose 192 tokens 160 had been there
     assert used.recompute == pytest.approx(12 * 202 * us * 160 / 192)
     assert used.prefill == pytest.approx(10 * 170 * us + 12 * 202 * us * 32 / 192)
+    assert model.redone == (0, 160)
 
 
 @settings(max_examples=60)

@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,10 @@ import sweep_workers
 from controlplane.cli_sweep import EXAMPLE
 from controlplane.core.errors import ConfigError, UnknownPolicy
 from controlplane.core.presets import PRESETS
-from controlplane.sweep import results, table
-from controlplane.sweep.run_cell import run_cell
+from controlplane.sweep import parquet, results
+from controlplane.sweep.command import SweepOptions, run_sweep
+from controlplane.sweep.executors import executor
+from controlplane.sweep.run_cell import Outcome, code, run_cell
 from controlplane.sweep.runner import run_missing
 from controlplane.sweep.spec import Cell, SweepSpec, WorkloadSpec, cells, load_sweep
 from controlplane.workload.synthetic import synthesize
@@ -157,6 +161,10 @@ def test_a_cell_runs_with_its_tools(tmp_path: Path) -> None:
 # Results
 
 
+def outcome(**figures: float) -> Outcome:
+    return Outcome(figures=dict.fromkeys(results.FIGURES, 1.0) | figures, code="new code")
+
+
 def cell(seed: int = 1, preset: str = "mars", **more: str) -> Cell:
     fields = {"workload": "w", "hardware": "h", "arrival": "poisson:0.5", "digest": "d"} | more
     return Cell(preset=preset, seed=seed, **fields)
@@ -165,32 +173,64 @@ def cell(seed: int = 1, preset: str = "mars", **more: str) -> Cell:
 def test_rows_come_back_and_errors_do_not_count_as_done(tmp_path: Path) -> None:
     path = tmp_path / "new" / "out.csv"
     assert results.read(path) == []
-    results.append(path, cell(1), {"jct_mean_s": 12.3456789})
-    results.append(path, cell(2), {}, 'stuck, "badly"')
+    results.append(path, cell(1), outcome(jct_mean_s=12.3456789))
+    results.append(path, cell(2), Outcome(error='stuck,\n"badly"'))
     rows = results.read(path)
     assert [(row["seed"], row["jct_mean_s"], row["error"]) for row in rows] == [
         ("1", "12.3457", ""),
         ("2", "", 'stuck, "badly"'),
     ]
-    assert results.done(rows, [cell(1), cell(2), cell(3), cell(1, digest="other")]) == {cell(1)}
+    wanted = [cell(1), cell(2), cell(3), cell(1, digest="other")]
+    assert results.done(rows, wanted) == results.done(rows, wanted, "new code") == {cell(1)}
+    assert results.done(rows, wanted, "newer code") == set()
+
+
+def test_a_later_row_of_the_same_run_replaces_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "out.csv"
+    for found in (Outcome(error="stuck"), outcome(jct_mean_s=1.0), outcome(jct_mean_s=2.0)):
+        results.append(path, cell(1), found)
+    assert [(row["jct_mean_s"], row["error"]) for row in results.read(path)] == [("2", "")]
 
 
 @pytest.mark.parametrize("left", ["w,h,mars,poi", "", 'w,h,"broken'])
 def test_a_line_that_broke_off_is_dropped_and_overwritten(tmp_path: Path, left: str) -> None:
     path = tmp_path / "out.csv"
-    results.append(path, cell(1), {})
+    results.append(path, cell(1), outcome())
     with path.open("a") as file:
         file.write(left)
     assert len(results.read(path)) == 1
-    results.append(path, cell(2), {})
+    results.append(path, cell(2), outcome())
     assert [row["seed"] for row in results.read(path)] == ["1", "2"]
 
 
 def test_a_file_of_something_else_is_not_touched(tmp_path: Path) -> None:
     path = tmp_path / "out.csv"
     path.write_text("a,b\n1,2\n")
-    with pytest.raises(ConfigError, match="give another --out"):
+    with pytest.raises(
+        ConfigError, match=r"no column workload, hardware, preset, arrival, seed, \.\.\.; give another"
+    ):
         results.read(path)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda text: "", "no run is in it yet"),
+        (lambda text: text.splitlines()[0] + "\n", "no run is in it yet"),
+        (lambda text: text.replace("jct_p99_s", "p99"), "no column jct_p99_s"),
+        (lambda text: text.replace("12.5", "fast"), r"out.csv:2: jct_mean_s: expected a number, got 'fast'"),
+        (lambda text: text.replace("w,h,mars", "w,mars"), r"out.csv:2: expected \d+ columns"),
+        (lambda text: text.replace("w,h,mars", "w,h,h,mars"), r"out.csv:2: expected \d+ columns"),
+    ],
+)
+def test_a_file_that_is_spoilt_is_told(tmp_path: Path, spoil: Callable[[str], str], said: str) -> None:
+    path = tmp_path / "out.csv"
+    with pytest.raises(ConfigError, match="no such file"):
+        results.read_all(path)
+    results.append(path, cell(1), outcome(jct_mean_s=12.5))
+    path.write_text(spoil(path.read_text()))
+    with pytest.raises(ConfigError, match=said):
+        results.read_all(path)
 
 
 # Running
@@ -204,9 +244,10 @@ def ran(
     )
     notes: dict[int, str] = {}
     path = folder / "out.csv"
-    failed = run_missing(
-        spec, list(cells(spec)), path, 2, lambda cell, error: notes.__setitem__(cell.seed, error), run
-    )
+    with executor("local", 2, 9) as workers:
+        failed = run_missing(
+            spec, list(cells(spec)), path, workers, lambda cell, error: notes.__setitem__(cell.seed, error), run
+        )
     return failed, notes, [(row["seed"], row["error"]) for row in results.read(path)]
 
 
@@ -216,17 +257,26 @@ def test_every_cell_is_run_and_told(tmp_path: Path) -> None:
     assert sorted(rows) == [("1", ""), ("2", ""), ("3", "")]
 
 
-def test_a_worker_that_is_killed_costs_nothing_but_time(tmp_path: Path) -> None:
+def test_a_worker_that_is_killed_costs_a_second_try(tmp_path: Path) -> None:
     failed, notes, rows = ran(tmp_path, sweep_workers.dies_once)
     assert (failed, notes) == (0, {1: "", 2: "", 3: ""})
     assert sorted(rows) == [("1", ""), ("2", ""), ("3", "")]
 
 
 def test_a_cell_that_kills_its_workers_is_given_up_and_the_others_end(tmp_path: Path) -> None:
-    failed, notes, rows = ran(tmp_path, sweep_workers.always_dies, seeds=(2, 1, 3, 4, 5, 6, 7))
-    assert failed >= 1
-    assert "its worker died 3 times" in notes[2]
-    assert {seed for seed, error in rows if not error} >= {"4", "5", "6", "7"}
+    failed, notes, rows = ran(tmp_path, sweep_workers.always_dies, seeds=(2, 1, 3, 4))
+    assert failed == 1
+    assert "its worker died twice" in notes[2]
+    assert {seed for seed, error in rows if not error} == {"1", "3", "4"}
+
+
+def test_a_process_that_is_killed_takes_nothing_else_with_it(tmp_path: Path) -> None:
+    """Seed 1 ends only after the process of seed 2 has been killed: in a pool of both it would have died too."""
+    failed, notes, rows = ran(tmp_path, sweep_workers.waits_for_the_other_to_be_killed, seeds=(1, 2))
+    assert (failed, notes) == (0, {1: "", 2: ""})
+    assert sorted(rows) == [("1", ""), ("2", "")]
+    assert (tmp_path / "begun-1").read_text() == "1"
+    assert (tmp_path / "begun-2").read_text() == "11"
 
 
 def test_a_run_that_goes_wrong_is_told_and_tried_again_next_time(tmp_path: Path) -> None:
@@ -235,53 +285,22 @@ def test_a_run_that_goes_wrong_is_told_and_tried_again_next_time(tmp_path: Path)
     assert ("2", "the run is stuck") in rows
 
 
-# Tables
+def test_a_bug_in_one_run_is_told_in_its_row_and_the_others_end(tmp_path: Path) -> None:
+    failed, notes, rows = ran(tmp_path, sweep_workers.has_a_bug)
+    assert failed == 1
+    assert re.fullmatch(r"ZeroDivisionError: float division by zero \(sweep_workers.py:\d+\)", notes[2])
+    assert sorted(seed for seed, error in rows if not error) == ["1", "3"]
 
 
-def rows_of(*values: tuple[str, int, float, float]) -> list[results.Row]:
-    """(preset, seed, rate, mean JCT)"""
-    return [
-        dict.fromkeys(results.COLUMNS, "")
-        | {
-            "workload": "w",
-            "hardware": "h",
-            "preset": preset,
-            "seed": str(seed),
-            "rate": str(rate),
-            "jct_mean_s": str(jct),
-        }
-        for preset, seed, rate, jct in values
-    ]
+def test_where_to_run_is_checked() -> None:
+    with pytest.raises(ConfigError, match="--on: expected local, ray or ray://HOST:PORT, got 'cloud'"):
+        executor("cloud", 1, 1)
 
 
-def test_an_interval_by_hand() -> None:
-    """Mean 12, standard deviation 2, t(2) = 4.303: 4.303 * 2 / sqrt(3) = 4.97."""
-    found = table.interval([10.0, 12.0, 14.0])
-    assert (found.mean, round(found.half, 2)) == (12.0, 4.97)
-    assert str(table.interval([7.0])) == "7"
-    assert table.interval([1.0, 2.0] * 20).half == pytest.approx(1.96 * 0.50637 / 40**0.5, rel=1e-3)
-
-
-def test_a_table_marks_the_best_of_each_load() -> None:
-    rows = rows_of(("fcfs", 1, 0.1, 50), ("mars", 1, 0.1, 40), ("fcfs", 1, 0.2, 80), ("mars", 1, 0.2, 90))
-    ((title, shown),) = table.tables(rows)
-    assert title == "mean JCT (s): w on h"
-    columns = [list(column.cells) for column in shown.columns]
-    assert columns[0] == ["fcfs", "mars"]
-    assert ["*" in str(text) for text in columns[1]] == [False, True]
-    assert ["*" in str(text) for text in columns[2]] == [True, False]
-
-
-def test_where_mars_loses_is_said_with_its_noise() -> None:
-    rows = rows_of(
-        *(("fcfs", seed, 0.1, 50.0) for seed in (1, 2, 3)),
-        *(("mars", seed, 0.1, 60.0 + seed / 100) for seed in (1, 2, 3)),
-        *(("continuum", seed, 0.1, value) for seed, value in ((1, 40.0), (2, 90.0), (3, 60.0))),
-    )
-    assert table.losses(rows) == [
-        "w on h, 0.1/s: 1.2 ± 0.0005 times fcfs's",
-        "w on h, 0.1/s: 1.06 ± 1 times continuum's, within noise",
-    ]
+def test_without_ray_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"pip install 'penstock\[ray\]'"):
+        executor("ray", 1, 1)
 
 
 # The command
@@ -319,7 +338,9 @@ def test_a_sweep_from_the_command_line_goes_on_where_it_was_interrupted(tmp_path
     assert second.returncode == 0, said
     assert f"8 runs, {there} of them in" in said.replace("\\n", " ")
     assert len(results.read(out)) == 8
-    assert "mean JCT (s): synthetic:swe-like on h200-llama31-8b" in shown
+    assert "JCT mean (s): synthetic:swe-like on h200-llama31-8b" in shown
+    assert "over fcfs's" in shown
+    assert "penstock sweep-report" in said
     third = penstock("sweep", spec, "--dry-run", cwd=tmp_path)
     assert "8 runs, 8 of them in" in third.communicate(timeout=60)[1]
 
@@ -341,4 +362,47 @@ def test_figures_are_those_of_simulate(tmp_path: Path) -> None:
     arguments = ("synthetic:swe-like", "-n", "4", "-a", "poisson:0.5", "-s", "2", "--pool-tokens", "100000")
     shown, _ = penstock("simulate", *arguments, "--json", cwd=tmp_path).communicate(timeout=120)
     for run in json.loads(shown):
-        assert float(ours[run["preset"], "2"]["jct_mean_s"]) == pytest.approx(run["jct_mean_s"], rel=1e-5)
+        row = ours[run["preset"], "2"]
+        for figure in ("jct_mean_s", "goodput_1x_per_s", "goodput_3x_per_s", "hold_mean_s", "recomputed_tokens"):
+            assert float(row[figure]) == pytest.approx(run[figure], rel=1e-5), figure
+        assert float(row["jain_index"]) > 0, "without ideal times"
+        assert float(row["turns_per_cpu_min"]) > 1000
+        assert row["code"]
+
+
+def test_rows_of_older_code_are_run_anew_when_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    spec, path = written(tmp_path, SMALL), tmp_path / "out.csv"
+    for number, wanted in enumerate(cells(load_sweep(spec))):
+        results.append(path, wanted, Outcome(figures=outcome().figures, code=code() if number else "older"))
+    for redo, there in ((False, 4), (True, 3)):
+        assert run_sweep(replace(options(spec, path), redo=redo, dry=True)) == 0
+        assert f"4 runs, {there} of them in" in capsys.readouterr().err
+
+
+def test_parquet_needs_pyarrow_and_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ConfigError, match=r"pip install 'penstock\[parquet\]'"):
+        run_sweep(options(written(tmp_path, SMALL), tmp_path / "out.parquet"))
+    assert not (tmp_path / "out.csv").exists(), "it ran before it was told"
+
+
+def test_a_parquet_file_has_the_rows_with_their_types(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="pip install 'penstock[parquet]'")
+    import pyarrow.parquet
+
+    path = tmp_path / "out.csv"
+    results.append(path, cell(3), outcome(jct_mean_s=12.5))
+    results.append(path, cell(4), Outcome(error="stuck"))
+    parquet.write(results.read(path), tmp_path / "out.parquet")
+    rows = pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist()
+    assert [(row["seed"], row["jct_mean_s"], row["error"]) for row in rows] == [(3, 12.5, ""), (4, None, "stuck")]
+    assert set(rows[0]) == set(results.COLUMNS)
+
+
+def options(spec: Path, out: Path) -> SweepOptions:
+    return SweepOptions(
+        spec=spec, out=out, jobs=1, on="local", figure="jct_mean_s", baseline="fcfs", redo=False, dry=False
+    )

@@ -74,6 +74,13 @@ def test_every_figure_of_a_small_run() -> None:
     assert summary.jain_index == pytest.approx(10.0**2 / (4 * (1 + 4 + 8.41 + 16.81)))
 
 
+def test_a_hold_is_a_programs_over_its_turns() -> None:
+    programs = [program("p", 10), program("q", 20), program("r", 30, failed=True)]
+    turns = [turn(1, hold_s=4), turn(1, hold_s=2), turn(1, program_id="q"), turn(1, hold_s=99, program_id="r")]
+    summary = summarize(programs, turns, seconds(100))
+    assert (summary.hold_mean_s, summary.longest_hold_s) == (3, 99)
+
+
 def test_nothing_measured_gives_zeros() -> None:
     assert set(summarize([], [], 0).to_json().values()) == {0}
 

@@ -1,0 +1,141 @@
+"""The HTML report of a sweep: it stands alone, shows every preset at every load, and says what it cannot draw."""
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+from sweep_rows import made_up_row, rows_of
+from typer.testing import CliRunner
+
+from controlplane.cli import app
+from controlplane.core.errors import ConfigError
+from controlplane.core.presets import PRESETS
+from controlplane.report.style import colour_of, marks_of, plot_style
+from controlplane.sweep.grid import Grid
+from controlplane.sweep.page import families, render, write_page
+from controlplane.sweep.plots import lines_figure, uses_figure
+from controlplane.sweep.results import COLUMNS, Row
+
+
+def rows(seeds: int = 3) -> list[Row]:
+    return rows_of(
+        *(
+            (preset, rate, [(40 + 3 * number) * (1 + seed / 50) * (1 + rate) for seed in range(seeds)])
+            for number, preset in enumerate(PRESETS)
+            for rate in (0.1, 0.2, 0.4)
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return render(rows(), baseline="fcfs", command=["penstock", "sweep-report", "two words.csv"])
+
+
+def test_nothing_is_loaded_from_elsewhere(page: str) -> None:
+    assert "<script" not in page
+    assert "<link" not in page
+    assert set(re.findall(r'https?://[^"\s<]+', page)) <= {
+        "http://www.w3.org/2000/svg",
+        "http://www.w3.org/1999/xlink",
+    }
+    assert set(re.findall(r"url\(([^)]*)", page)) <= set(re.findall(r"url\((#[^)]*)", page))
+
+
+def test_it_shows_every_preset_and_says_who_wins(page: str) -> None:
+    assert page.count("<svg") == 3  # the systems, the ablations, the pool
+    for preset in PRESETS:
+        assert page.count(f"</span>{preset}</td>") == 3, preset
+    assert "Of 3 cases" in page
+    assert "times fcfs&#39;s" in page
+    assert "w on h: fcfs at 0.1/s" in page
+    assert 'class="worse"' in page
+    assert "1a2b3c (code c0de)" in page
+    assert "penstock sweep-report &#39;two words.csv&#39;" in page
+
+
+def test_the_same_rows_give_the_same_page(page: str) -> None:
+    assert page == render(rows(), baseline="fcfs", command=["penstock", "sweep-report", "two words.csv"])
+
+
+def test_lines_are_told_by_more_than_their_colour() -> None:
+    systems, ablations = families(list(PRESETS))
+    assert "mars" in systems
+    assert not [name for name in systems if name.startswith("mars-")]
+    assert [name for name in ablations if not name.startswith("mars-")] == [
+        "continuum",
+        "continuum-static-ttl",
+        "mars",
+    ]
+    for family in (systems, ablations):
+        assert len(set(marks_of(family).values()) | {colour_of(name) for name in family}) >= len(family)
+        assert len({(marks_of(family)[name], colour_of(name)) for name in family}) == len(family)
+
+
+def test_lines_carry_their_error_bars_and_the_legend_names_them() -> None:
+    (section,) = Grid(rows()).sections
+    with plot_style():
+        figure = lines_figure(section, ["fcfs", "mars"], "fcfs")
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["fcfs", "mars"]
+    mean, *_, throughput = figure.axes
+    assert (mean.get_title(loc="left"), throughput.get_title(loc="left")) == ("Mean JCT", "Throughput")
+    assert [label.get_text() for label in mean.get_xticklabels()] == ["0.1", "0.2", "0.4"]
+    (bars, _) = (container.lines[2][0].get_segments() for container in mean.containers)
+    assert all(top > bottom for (_, bottom), (_, top) in bars)
+
+
+def test_a_single_seed_is_drawn_without_bars_and_closed_arrivals_by_concurrency() -> None:
+    (section,) = Grid([made_up_row("mars", 1, 9.0 * n, f"closed:{n}") for n in (8, 4)]).sections
+    figure = lines_figure(section, ["mars"], "fcfs")
+    assert figure.axes[0].get_xlabel() == "programs at once"
+    assert [axes.get_visible() for axes in figure.axes] == [True] * 5 + [False], "there is no ratio to fcfs"
+    assert "w on h, closed arrivals" in render([made_up_row("mars", 1, 9.0, "closed:4")], baseline="mars")
+
+
+def test_the_pools_uses_fill_the_bar() -> None:
+    (section,) = Grid(rows()).sections
+    with plot_style():
+        figure = uses_figure(section)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [
+        f"{r} programs/s" for r in ("0.1", "0.2", "0.4")
+    ]
+    ends = [bar.get_x() + bar.get_width() for bar in figure.axes[0].containers[-1]]
+    assert ends == pytest.approx([1.0] * len(PRESETS))
+    (many,) = Grid(rows_of(*(("mars", n / 10, [1.0]) for n in range(1, 9)))).sections
+    assert sum(axes.get_visible() for axes in uses_figure(many).axes) == 8
+
+
+def test_thousands_of_rows_take_seconds() -> None:
+    many = [
+        made_up_row(preset, seed, 40 + seed, f"poisson:{rate}", workload=workload)
+        for workload in ("a", "b")
+        for preset in PRESETS
+        for rate in (0.1, 0.2, 0.3, 0.4, 0.5)
+        for seed in range(50)
+    ]
+    assert len(many) >= 5000
+    began_s = time.process_time()
+    assert f"{len(many):,} simulated runs" in render(many, baseline="fcfs")
+    assert time.process_time() - began_s < 30
+
+
+def test_what_cannot_be_drawn_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a run that ended well: stuck"):
+        render([made_up_row("mars", error="stuck")], baseline="mars")
+    with pytest.raises(ConfigError, match=r"--baseline: expected one of fcfs, .*, got 'marz'"):
+        render(rows(1), baseline="marz")
+    with pytest.raises(ConfigError, match="cannot write the report"):
+        write_page(rows(1), tmp_path / "no" / "page.html", baseline="fcfs")
+
+
+def test_the_command_writes_it_and_points_from_the_other_report(tmp_path: Path) -> None:
+    path = tmp_path / "out.csv"
+    lines = [",".join(COLUMNS), *(",".join(row[name] for name in COLUMNS) for row in rows(2))]
+    path.write_text("\n".join(lines) + "\n")
+    done = CliRunner().invoke(app, ["sweep-report", str(path), "--baseline", "continuum"])
+    assert done.exit_code == 0, done.output
+    assert "over continuum&#39;s" in (tmp_path / "out.html").read_text()
+    wrong = CliRunner().invoke(app, ["report", str(path)], env={"COLUMNS": "200"})
+    assert wrong.exit_code == 2
+    assert "penstock sweep-report" in wrong.output
