@@ -42,6 +42,8 @@ MEANINGS = {
     "admission.capacity.watermark_high": "share of the pool up to which programs are let in",
     "admission.capacity.watermark_low": "share of the pool below which they are",
     "admission.capacity.interval_s": "between two looks",
+    "retention.ttl.host_blocks_per_s": "blocks that come back from the host in a second; 0: none do",
+    "retention.ttl.static_s": "every pin's time; 0: it is chosen",
     "packing.by_tier.idleness_cycles": "a program's last cycles that its idleness is taken from",
     "retention.tiers.interval_s": "between two looks",
     "retention.tiers.idleness_cycles": "a program's last cycles that its idleness is taken from",
@@ -166,8 +168,8 @@ PROFILES_PAGE = """# Hardware profiles
 
 {edit}
 A profile says how long the simulator's and the engine double's steps take, and how large the KV pool is. Choose one
-with `--profile NAME`, or give the path of a file of your own. All built-in profiles are of Llama-3.1-8B in bf16 on
-one device.
+with `--profile NAME`, or give the path of a file of your own. Built-in profiles are of Llama-3.1-8B in
+bf16 on one device, but for `b200-llama31-70b`.
 
 {table}
 

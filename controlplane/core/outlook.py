@@ -60,6 +60,7 @@ def replicas(ledger: Ledger, less: Mapping[str, float] = MappingProxyType({})) -
             free_blocks=pool.free_blocks,
             evictable_blocks=pool.evictable_blocks,
             retained_blocks=pool.retained_blocks,
+            host_total_blocks=pool.host_total_blocks,
             demand_blocks=max(0, charged[name] - max(0, placed[name] - 1) * shared - round(less.get(name, 0))),
             turns=totals.open_turns[name],
             turn_blocks=totals.open_blocks[name],

@@ -176,6 +176,7 @@ class Replica:
     free_blocks: int = 0
     evictable_blocks: int = 0
     retained_blocks: int = 0
+    host_total_blocks: int = 0
     demand_blocks: int = 0  # of the active programs that ran there last, a shared prefix once
     turns: int = 0  # that it holds: they wait or run
     turn_blocks: int = 0  # that those are projected to need

@@ -50,10 +50,10 @@ class Scale:
                 elif turn.input_tokens >= before.input_tokens:
                     input_tokens = max(input_tokens, after.input_tokens)
             scaled.append(
-                Turn(
+                replace(
+                    turn,
                     input_tokens=input_tokens,
                     output_tokens=max(1, round(turn.output_tokens * self.outputs)),
-                    tool=turn.tool,
                     tool_ms=None if turn.tool_ms is None else turn.tool_ms * self.tools,
                     cached_prefix_tokens=(
                         None

@@ -56,9 +56,10 @@ def reusable_tokens(previous: Turn | None, turn: Turn) -> int:
     """Leading tokens of ``turn``'s prompt that the program's last turn already held.
 
     A prompt that is no shorter than the last prompt repeats it, and the reply too if there is room; agents leave
-    reasoning out of the history. A shorter one is a compaction: the history was written anew.
+    reasoning out of the history. A shorter one is a compaction: the history was written anew, as it is where
+    the turn says so.
     """
-    if previous is None or turn.input_tokens < previous.input_tokens:
+    if previous is None or turn.rewrites or turn.input_tokens < previous.input_tokens:
         return 0
     context_tokens = previous.input_tokens + previous.output_tokens
     return context_tokens if turn.input_tokens >= context_tokens else previous.input_tokens

@@ -22,6 +22,7 @@ class Turn:
     tool: str = ""
     tool_ms: float | None = None
     cached_prefix_tokens: int | None = None
+    rewrites: bool = False  # its prompt begins like none before it, though it may be longer
 
     @property
     def calls_tool(self) -> bool:
@@ -90,6 +91,7 @@ def _turn(data: object, index: int, max_context_tokens: int | None) -> Turn:
             if data.get("cached_prefix_tokens") is not None
             else None
         ),
+        rewrites=_flag(data, "rewrites", where),
     )
     context_tokens = turn.input_tokens + turn.output_tokens
     if max_context_tokens is not None and context_tokens > max_context_tokens:
@@ -120,6 +122,13 @@ def _count(data: Mapping[str, object], name: str, where: str, least: int = 1) ->
     if value < least:
         raise BadProgram(f"{where}{name}: expected >= {least}, got {value}")
     return value
+
+
+def _flag(data: Mapping[str, object], name: str, where: str) -> bool:
+    value = data.get(name)
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    raise BadProgram(f"{where}{name}: expected true or false, got {_shown(value)}")
 
 
 def _duration(data: Mapping[str, object], where: str) -> float | None:

@@ -51,6 +51,7 @@ class Opportunistic:
         cost = min(1.0, max(0.0, pressure.kv_use_ratio / self.kv_high))
 
         def choose(program: ProgramView) -> tuple[int, str]:
-            return choose_ttl(program, facts, cost=cost, cold_start=self.cold_start)
+            reload_ns = facts.prefill_ns(program.context_tokens)
+            return choose_ttl(program, facts, reload_ns=reload_ns, cost=cost, cold_start=self.cold_start)
 
         return state, pins(changed, now_ns, seconds(self.ttl_max_s), choose)

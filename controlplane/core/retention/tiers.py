@@ -4,7 +4,7 @@
 its size programs are demoted, acting ones before reasoning ones and the most idle first: into host memory while
 that has room, else into nothing. A reasoning one keeps its turn and is moved when that ends (lazy demotion). While
 all fit nothing moves, except that one who waits for its turn takes the place of acting ones that are more idle than
-it is: the partition's boundary lies between them.
+it is: the partition's boundary lies between them. Of several engines each has tiers of its own.
 
 A program is paused when it leaves the device, so that its next turn is held until there is room for it again: who
 comes back is the packing policy's business (``by_tier``), and how many the admission policy's (``capacity``).
@@ -20,7 +20,7 @@ from controlplane.core.commands import Command, Demote, Discard, Label, Pause
 from controlplane.core.errors import require
 from controlplane.core.facts import Facts
 from controlplane.core.idleness import idleness
-from controlplane.core.types import Pressure, ProgramView, Status, Tier, seconds
+from controlplane.core.types import Pressure, ProgramView, Replica, Status, Tier, seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,14 @@ class Tiers:
         pressure: Pressure,
         now_ns: int,
     ) -> tuple[Leaving, Sequence[Command]]:
-        host = HostRoom(pressure, programs)
+        whole = Replica(
+            name="",
+            total_blocks=pressure.kv_total_blocks,
+            demand_blocks=pressure.kv_demand_blocks,
+            host_total_blocks=pressure.host_total_blocks,
+        )
+        pools = pressure.replicas or (whole,)
+        host = HostRoom(pools, programs)
         commands: list[Command] = []
         leaving = []
         for name in state.names:
@@ -72,7 +79,7 @@ class Tiers:
         at_ns = state.at_ns
         if pressure.kv_total_blocks > 0 and (at_ns < 0 or now_ns - at_ns >= seconds(self.interval_s)):
             at_ns = now_ns
-            for program, why in self._demoted(programs, pressure, now_ns):
+            for program, why in (found for pool in pools for found in self._demoted(pool, programs, now_ns)):
                 commands.append(Pause(program_id=program.program_id, reason=why))
                 if program.open_turns:
                     leaving.append(program.program_id)
@@ -82,18 +89,20 @@ class Tiers:
         return Leaving(at_ns=at_ns, names=tuple(leaving)), commands
 
     def _demoted(
-        self, programs: Mapping[str, ProgramView], pressure: Pressure, now_ns: int
+        self, pool: Replica, programs: Mapping[str, ProgramView], now_ns: int
     ) -> list[tuple[ProgramView, str]]:
-        """Who leaves the device, and why."""
+        """Who leaves this engine's device, and why. An engine without a name has all programs."""
         idle = {
             name: idleness(program, self.idleness_cycles, now_ns)
             for name, program in programs.items()
-            if program.status in (Status.ACTIVE, Status.WAITING) and not program.parent_id
+            if program.status in (Status.ACTIVE, Status.WAITING)
+            and not program.parent_id
+            and pool.name in ("", program.replica)
         }
         active = [programs[name] for name in idle if programs[name].status is Status.ACTIVE]
         active.sort(key=lambda p: (p.open_turns > 0, -idle[p.program_id], p.program_id))
         demoted: list[tuple[ProgramView, str]] = []
-        free = pressure.kv_total_blocks - pressure.kv_demand_blocks
+        free = pool.total_blocks - pool.demand_blocks
         while active and free < 0:
             program = active.pop(0)
             phase = "reasoning" if program.open_turns else "acting"
@@ -128,22 +137,24 @@ class Tiers:
 
 
 class HostRoom:
-    """Host memory that one look may still fill."""
+    """Host memory of each engine that one look may still fill."""
 
-    def __init__(self, pressure: Pressure, programs: Mapping[str, ProgramView]) -> None:
-        self._total_blocks = pressure.host_total_blocks
+    def __init__(self, pools: Sequence[Replica], programs: Mapping[str, ProgramView]) -> None:
+        self._pools = {pool.name: pool.host_total_blocks for pool in pools}
         self._programs = programs
-        self._free_blocks: int | None = None  # summed up only when somebody is to be moved
+        self._free_blocks: dict[str, int] = {}  # summed up only when somebody is to be moved
 
     def move_off(self, program: ProgramView, why: str) -> Sequence[Command]:
         """To the host if there is room, else away: the program's label says which."""
-        name, free_blocks = program.program_id, self._free_blocks
-        if free_blocks is None:
-            on_host = sum(p.kv_blocks for p in self._programs.values() if p.kv_tier is Tier.HOST)
-            free_blocks = self._total_blocks - on_host
+        name, engine = program.program_id, "" if "" in self._pools else program.replica
+        total_blocks = self._pools.get(engine, 0)
+        if engine not in self._free_blocks:
+            self._free_blocks[engine] = total_blocks - sum(
+                p.kv_blocks for p in self._programs.values() if p.kv_tier is Tier.HOST and engine in ("", p.replica)
+            )
+        free_blocks = self._free_blocks[engine]
         if program.kv_blocks <= free_blocks:
-            self._free_blocks = free_blocks - program.kv_blocks
+            self._free_blocks[engine] -= program.kv_blocks
             return (Label(program_id=name, label="idle", reason=why), Demote(program_id=name, reason=why))
-        self._free_blocks = free_blocks
-        lacks = f"{why}; {max(0, free_blocks)} of {self._total_blocks} blocks of host memory are left"
+        lacks = f"{why}; {max(0, free_blocks)} of {total_blocks} blocks of host memory are left"
         return (Label(program_id=name, label="inactive", reason=why), Discard(program_id=name, reason=lacks))

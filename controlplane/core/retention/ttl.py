@@ -25,15 +25,21 @@ _DAY_NS = seconds(86_400)
 class Ttl:
     """``cold_start`` is the paper's K, ``ttl_max_s`` bounds every pin.
 
-    ``learned`` false: T_default for every pin, whatever was seen (the ablation "Static TTL", Figure 15).
+    ``learned`` false: T_default for every pin, whatever was seen (the ablation "Static TTL", Figure 15); or
+    ``static_s`` for every pin, where that is not 0 (the threshold of AgentServeSim §6.3). ``host_blocks_per_s``:
+    what comes back from host memory in a second, where there is any; 0: a lost context is computed again.
     """
 
     cold_start: int = 100
     ttl_max_s: float = 600.0
     learned: bool = True
+    static_s: float = 0.0
+    host_blocks_per_s: float = 0.0
 
     def __post_init__(self) -> None:
         require_ttl_rules(self.cold_start, self.ttl_max_s)
+        require("static_s", self.static_s, low=0, high=self.ttl_max_s)
+        require("host_blocks_per_s", self.host_blocks_per_s, low=0, high=1e12)
 
     @property
     def half_life_ns(self) -> int:
@@ -52,11 +58,21 @@ class Ttl:
         now_ns: int,
     ) -> tuple[Stateless, Sequence[Command]]:
         def choose(program: ProgramView) -> tuple[int, str]:
+            if self.static_s:
+                return seconds(self.static_s), "static"
+            reload_ns = self._reload_ns(program, facts, pressure)
             if self.learned:
-                return choose_ttl(program, facts, cost=1.0, cold_start=self.cold_start)
-            return default_ttl_ns(benefit_cold_ns(program, facts), cost=1.0), "T_default"
+                return choose_ttl(program, facts, reload_ns=reload_ns, cost=1.0, cold_start=self.cold_start)
+            return default_ttl_ns(facts.eviction_delay_ns + reload_ns, cost=1.0), "T_default"
 
         return state, pins(changed, now_ns, seconds(self.ttl_max_s), choose)
+
+    def _reload_ns(self, program: ProgramView, facts: Facts, pressure: Pressure) -> int:
+        """Prefill-Reload (§4.1): a new prefill, or the way back from the host where that is offloaded to."""
+        prefill_ns = facts.prefill_ns(program.context_tokens)
+        if not self.host_blocks_per_s or not pressure.host_total_blocks:
+            return prefill_ns
+        return min(prefill_ns, seconds(program.kv_blocks / self.host_blocks_per_s))
 
 
 def require_ttl_rules(cold_start: int, ttl_max_s: float) -> None:
@@ -90,15 +106,19 @@ def pins(
     return commands
 
 
-def choose_ttl(program: ProgramView, facts: Facts, *, cost: float, cold_start: int) -> tuple[int, str]:
-    """How long to pin ``program`` (ns, 0 for not at all), and why. ``cost``: of a second of its memory, in seconds.
+def choose_ttl(
+    program: ProgramView, facts: Facts, *, reload_ns: int, cost: float, cold_start: int
+) -> tuple[int, str]:
+    """How long to pin ``program`` (ns, 0 for not at all), and why.
 
-    At most ``cold_start`` tool calls seen: T_default; so few of this tool: the durations of all tools count.
+    ``reload_ns``: what it takes to have its context back; ``cost``: of a second of its memory, in seconds. At
+    most ``cold_start`` tool calls seen: T_default; so few of this tool: the durations of all tools count.
     """
     seen = facts.tool_durations_ns("")
     if len(seen) <= cold_start:
-        return default_ttl_ns(benefit_cold_ns(program, facts), cost), f"cold start: {len(seen)} tool calls seen"
-    benefit_ns = facts.eviction_delay_ns * facts.memoryfulness + facts.prefill_ns(program.context_tokens)
+        default_ns = default_ttl_ns(facts.eviction_delay_ns + reload_ns, cost)  # eta is taken as 1
+        return default_ns, f"cold start: {len(seen)} tool calls seen"
+    benefit_ns = facts.eviction_delay_ns * facts.memoryfulness + reload_ns
     own = facts.tool_durations_ns(program.tool)
     if len(own) > cold_start:
         seen = own
@@ -106,11 +126,6 @@ def choose_ttl(program: ProgramView, facts: Facts, *, cost: float, cold_start: i
         f"{program.tool or 'tool'}: warm return worth {as_seconds(round(benefit_ns)):.2f}s, "
         f"memory costs {cost:.2f} of its time"
     )
-
-
-def benefit_cold_ns(program: ProgramView, facts: Facts) -> int:
-    """What a warm return is worth while eta is taken as 1."""
-    return facts.eviction_delay_ns + facts.prefill_ns(program.context_tokens)
 
 
 def best_ttl_ns(durations_ns: Sequence[int], benefit_ns: float, cost: float) -> int:

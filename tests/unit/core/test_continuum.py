@@ -6,6 +6,7 @@ import pytest
 from made_facts import MadeFacts
 
 from controlplane.core.commands import Retain
+from controlplane.core.errors import ConfigError
 from controlplane.core.memory.lru import Lru
 from controlplane.core.policies import STATELESS, EngineShape, Pinned, QueuedCall
 from controlplane.core.presets import preset
@@ -20,7 +21,12 @@ ENGINE = EngineShape(pool_blocks=1000, block_tokens=16, chunk_tokens=8192)
 
 def ttl_ns(policy: Ttl, facts: MadeFacts, pressure: Pressure = FULL, context_tokens: int = 4000) -> int:
     program = Program(
-        program_id="p", root_id="p", status=Status.ACTIVE, tool="pytest", context_tokens=context_tokens
+        program_id="p",
+        root_id="p",
+        status=Status.ACTIVE,
+        tool="pytest",
+        context_tokens=context_tokens,
+        kv_blocks=context_tokens // 10,
     )
     _, commands = policy.plan(STATELESS, {"p": program}, [program], facts, pressure, 0)
     return sum(command.ttl_ns for command in commands if isinstance(command, Retain))
@@ -83,6 +89,23 @@ def test_static_ttl_is_the_cold_start_for_ever() -> None:
 
 
 # §4.3: preempted, then within its TTL, then by the program's arrival
+
+
+def test_a_fixed_time_is_every_pins() -> None:
+    """AgentServeSim §6.3."""
+    facts = MadeFacts(durations_ns={"": [S] * 300})
+    assert ttl_ns(Ttl(static_s=2.0), facts) == 2 * S
+    with pytest.raises(ConfigError, match="static_s"):
+        Ttl(static_s=700.0)
+
+
+def test_where_contexts_come_back_from_the_host_that_is_what_a_pin_saves() -> None:
+    """§4.1: 4,000 tokens take 8 s to compute, and their 400 blocks 4 s at 100 blocks a second."""
+    facts = MadeFacts(durations_ns={"": [5 * S] * 101}, prefill_ns_per_token=S // 500)
+    hosted = Pressure(kv_use_ratio=1.0, host_total_blocks=10_000)
+    assert ttl_ns(Ttl(host_blocks_per_s=100.0), facts, hosted) == 0, "not worth holding it for 5 s"
+    assert ttl_ns(Ttl(host_blocks_per_s=10.0), facts, hosted) == 5 * S, "so slow that computing is faster"
+    assert ttl_ns(Ttl(host_blocks_per_s=100.0), facts) == 5 * S, "there is no host memory"
 
 
 def call(name: str, arrived: int, queued: int = 0, **more: bool | int) -> QueuedCall:

@@ -13,7 +13,7 @@ from controlplane.core.policies import STATELESS, EngineShape, Fit, Pinned, Queu
 from controlplane.core.presets import preset
 from controlplane.core.priority.typed import Typed
 from controlplane.core.retention.tiers import Leaving, Tiers
-from controlplane.core.types import Pressure, Program, QueuedProgram, Status, Tier, seconds
+from controlplane.core.types import Pressure, Program, QueuedProgram, Replica, Status, Tier, seconds
 
 S = seconds(1)
 NOW = 100 * S
@@ -220,6 +220,33 @@ def test_it_looks_every_five_seconds_and_once_the_pool_is_known() -> None:
     assert plan(*programs, state=early) == (early, [])
     assert plan(*programs, state=Leaving(at_ns=NOW - 5 * S))[1]
     assert plan(*programs, total=0) == (Leaving(), [])
+
+
+def test_each_engine_has_tiers_of_its_own() -> None:
+    """800 of 1400 blocks of host memory are left on one, and all on the other, where c makes room for w."""
+    programs = [
+        program("a", 700, 0.9, replica="one"),
+        program("b", 600, 0.1, replica="one"),
+        program("c", 900, 0.9, replica="two"),
+        program("resting", 600, status=Status.PAUSED, kv_tier=Tier.HOST, replica="one"),
+        waiting("w", 300, 0.1, replica="two"),
+    ]
+    pools = tuple(
+        Replica(name=name, total_blocks=1000, demand_blocks=demand, host_total_blocks=1400)
+        for name, demand in (("one", 1300), ("two", 900))
+    )
+    pressure = Pressure(kv_total_blocks=2000, kv_demand_blocks=2200, host_total_blocks=2800, replicas=pools)
+    policy = Tiers()
+    _, commands = policy.plan(policy.initial(), {p.program_id: p for p in programs}, [], MadeFacts(), pressure, NOW)
+    told = [(type(c).__name__, c.program_id) for c in commands if isinstance(c, cmd.ProgramCommand)]
+    assert told == [
+        ("Pause", "a"),
+        ("Label", "a"),
+        ("Demote", "a"),
+        ("Pause", "c"),
+        ("Label", "c"),
+        ("Demote", "c"),
+    ]
 
 
 def test_children_go_with_their_root() -> None:
