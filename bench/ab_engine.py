@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, whichever one is installed
 
-from ab import RESULTS, calibrate, prediction, report, results, series, tuning
+from ab import RESULTS, calibrate, prediction, report, results, series, steps, tuning
 from ab.engine import find_environment, versions
 from ab.machine import cpus, pin
 from ab.one_run import prepare
@@ -77,6 +77,9 @@ def parse_arguments() -> argparse.Namespace:
     costs.add_argument("--environment", type=Path)
     costs.add_argument("--threads", type=int, default=calibrate.SHAPE.threads, help="of the engine's scheduler")
     costs.add_argument("--cpu", type=int, help="on this CPU alone")
+    costs.add_argument(
+        "--loaded", action="store_true", help="from the engine's steps while agents use it, not from an idle one"
+    )
     costs.add_argument("--out", type=Path, help="file for the profile, which is printed anyway")
     predicted = commands.add_parser("predict", parents=[running], help="the simulator beside the finished runs")
     predicted.add_argument("--profile", type=Path, required=True, help="what `calibrate` wrote on this machine")
@@ -150,11 +153,23 @@ def costs(options: argparse.Namespace) -> int:
     if options.cpu is not None:
         pin(options.cpu)
     with tempfile.TemporaryDirectory(prefix="penstock-ab-") as folder:
-        profile = calibrate.calibrate(Path(folder), environment, options.threads)
+        if options.loaded:
+            profile = loaded(Path(folder), environment, options.threads)
+        else:
+            profile = calibrate.calibrate(Path(folder), environment, options.threads)
     print(profile.decode(), end="")
     if options.out:
         options.out.write_bytes(profile)
     return 0
+
+
+def loaded(folder: Path, environment: Path, threads: int) -> bytes:
+    prepare()
+    scenario = Scenario(cpus=cpus(), sglang=versions(environment)["sglang"])
+    scenario = replace(scenario, engine=replace(scenario.engine, threads=threads))
+    taken, result = steps.record(folder, environment, scenario)
+    print(steps.told(taken, result), file=sys.stderr)
+    return steps.to_json(steps.fit(taken, scenario, environment))
 
 
 def predict(options: argparse.Namespace) -> int:

@@ -75,7 +75,7 @@ def fit_prefill(measured: Sequence[Prefill], chunk_tokens: int) -> PrefillCost:
     found = []
     for anew in (False, True):
         sizes = [_sizes(one.cached, one.new, chunk_tokens, anew) for one in measured]
-        (overhead, token, attention), errors = _not_negative(np.array(sizes, dtype=np.float64), seconds)
+        (overhead, token, attention), errors = not_negative(np.array(sizes, dtype=np.float64), seconds)
         cost = PrefillCost(
             overhead=overhead,
             token=token,
@@ -91,7 +91,7 @@ def fit_decode(measured: Sequence[Decode]) -> DecodeCost:
     """The coefficients. Raises ``ConfigError`` for fewer than four measurements."""
     _enough(measured, "decode")
     sizes = np.array([(1, one.batch, one.batch * one.context) for one in measured], dtype=np.float64)
-    (base, sequence, context), errors = _not_negative(sizes, np.array([one.seconds for one in measured]))
+    (base, sequence, context), errors = not_negative(sizes, np.array([one.seconds for one in measured]))
     return DecodeCost(base=base, sequence=sequence, context=context, worst_error_ratio=float(np.abs(errors).max()))
 
 
@@ -114,23 +114,26 @@ def _sizes(cached: int, new: int, chunk_tokens: int, anew: bool) -> tuple[int, i
     return chunks, new, pairs
 
 
-def _not_negative(
-    sizes: NDArray[np.float64], seconds: NDArray[np.float64]
+def not_negative(
+    sizes: NDArray[np.float64], seconds: NDArray[np.float64], *, relative: bool = True
 ) -> tuple[tuple[float, float, float], NDArray[np.float64]]:
-    """Least squares of the relative errors, and these; no coefficient below zero.
+    """Three coefficients by least squares, none below zero, and the errors.
 
-    With three coefficients every set that may be above zero can be tried.
+    ``sizes`` has three columns and a row for each of ``seconds``. Of the errors as shares of the measured times,
+    or (``relative`` false) as shares of their mean: then the sum comes out right, however single ones scatter.
+    Every set of coefficients that may be above zero is tried.
     """
-    relative = sizes / seconds[:, None]
+    scale = seconds if relative else np.full(len(seconds), seconds.mean())
+    scaled, wanted = sizes / scale[:, None], seconds / scale
     best: tuple[float, tuple[float, float, float], NDArray[np.float64]] | None = None
     for count in (3, 2, 1):
         for columns in combinations(range(3), count):
-            chosen, *_ = np.linalg.lstsq(relative[:, columns], np.ones(len(seconds)), rcond=None)
+            chosen, *_ = np.linalg.lstsq(scaled[:, columns], wanted, rcond=None)
             if (chosen < 0).any():
                 continue
             coefficients = np.zeros(3)
             coefficients[list(columns)] = chosen
-            errors = relative @ coefficients - 1
+            errors = scaled @ coefficients - wanted
             score = float((errors**2).sum())
             if best is None or score < best[0]:
                 best = score, (float(coefficients[0]), float(coefficients[1]), float(coefficients[2])), errors
