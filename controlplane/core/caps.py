@@ -6,11 +6,13 @@ docs/explanation/how-it-decides.md. ``NO_CAP`` stands for a limit that cannot be
 
 from math import floor
 
+from controlplane.core.facts import Facts
 from controlplane.core.forecast import fitting
 from controlplane.core.types import Pressure
 
 NO_CAP = 1 << 30
 _LEAST_TOOLS_PER_PROGRAM = 0.05
+_MOST_EXCESS = 0.5
 
 
 def cpu_cap(pressure: Pressure) -> int:
@@ -24,13 +26,28 @@ def cpu_cap(pressure: Pressure) -> int:
     return max(1, floor(pressure.cpus / max(_LEAST_TOOLS_PER_PROGRAM, pressure.tools_per_program)))
 
 
-def kv_cap(pressure: Pressure, *, kv_high: float) -> int:
+def kv_cap(pressure: Pressure, facts: Facts, *, kv_high: float, waste_ratio: float) -> int:
     """Active programs, plus as many like those that wait as the pool holds until the active ones have ended.
 
-    An agent's context grows severalfold after admission, and a grant is not taken back: what counts is the peak
-    of the forecast demand, not the demand now.
+    An agent's context grows severalfold after admission, and a grant is not taken back: what counts is the
+    forecast demand, not the demand now. As much of it may be too much as costs ``waste_ratio`` of the engine's time.
     """
     if pressure.kv_total_blocks <= 0 or pressure.newcomer is None or not pressure.kv_forecast_blocks:
         return NO_CAP
-    more = fitting(pressure.kv_forecast_blocks, pressure.newcomer, kv_high * pressure.kv_total_blocks)
+    excess = tolerated_excess(pressure, facts, waste_ratio)
+    more = fitting(pressure.kv_forecast_blocks, pressure.newcomer, kv_high * pressure.kv_total_blocks, excess)
     return max(1, pressure.programs_active + more)
+
+
+def tolerated_excess(pressure: Pressure, facts: Facts, waste_ratio: float) -> float:
+    """The share of the demand that may exceed the pool; 0 while nothing is known of what that costs (ADR 0019).
+
+    What exceeds it is evicted, and that share of the turns computes its context again, which holds the whole engine
+    up; a turn's own part of the engine's time is what it takes there, shared with all that run beside it.
+    """
+    newcomer, service_ns = pressure.newcomer, facts.turn_service_ns
+    if newcomer is None or not waste_ratio:
+        return 0.0
+    tokens = round((newcomer.blocks + newcomer.last) / 2 * facts.block_tokens)
+    again_ns = facts.prefill_ns(tokens) * max(1, pressure.programs_active)
+    return min(_MOST_EXCESS, waste_ratio * (service_ns / again_ns) ** 2) if again_ns > 0 else 0.0

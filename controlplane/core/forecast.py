@@ -8,7 +8,7 @@ that programs of different age share a pool that as many programs of one age wou
 Time is counted in lifetimes on a grid: the turns of an average program.
 """
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -93,10 +93,20 @@ def demand(programs: Iterable[Growing], shared_blocks: int = 0) -> tuple[int, ..
     return tuple(ceil(shared_blocks + alive_held[k] + alive_slope[k] * k) for k in range(1, POINTS + 1))
 
 
-def fitting(curve: Sequence[int], newcomer: Growing, room_blocks: float) -> int:
-    """How many programs like ``newcomer``, admitted now, never need more than ``room_blocks`` with the others."""
+def fitting(curve: Sequence[int], newcomer: Growing, room_blocks: float, excess_ratio: float = 0.0) -> int:
+    """How many programs like ``newcomer``, admitted now, need no more than ``room_blocks`` with the others.
+
+    Of all that is needed over the time to come, the share ``excess_ratio`` may be too much.
+    """
     growth = (newcomer.last - newcomer.blocks) / POINTS
-    least = float("inf")
-    for point, blocks in enumerate(curve, start=1):
-        least = min(least, (room_blocks - blocks) / max(1.0, newcomer.blocks + growth * point))
-    return max(0, floor(least))
+    each = [max(1.0, newcomer.blocks + growth * point) for point in range(1, len(curve) + 1)]
+    never = max(0, floor(min((room_blocks - blocks) / size for blocks, size in zip(curve, each, strict=True))))
+    if not excess_ratio:
+        return never
+
+    def fits(count: int) -> bool:
+        needed = [blocks + count * size for blocks, size in zip(curve, each, strict=True)]
+        return sum(max(0.0, blocks - room_blocks) for blocks in needed) <= excess_ratio * sum(needed)
+
+    most = max(never, floor(room_blocks / min(each)))  # so many would take all of it from the start
+    return bisect_left(range(most + 1), True, lo=never, key=lambda count: not fits(count + 1))

@@ -63,6 +63,7 @@ class Progress:
     kv_tokens: int = 0  # prefilled
     first_token_ns: int = -1
     decoding: Decoding | None = None
+    squeezed: bool = False  # begun with a part, though there was no room for the whole
     aborted: bool = False
     retracted: bool = False
     alone: bool = False  # it must run without the tree's blocks to fit

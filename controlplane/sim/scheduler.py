@@ -135,7 +135,9 @@ class Scheduler:
         reserved_tokens = 0
         if self.partial is not None:
             turn = self.partial
-            tokens = self._extend(turn, budget_tokens, now_ns, force=not self.running)
+            squeezed = turn.squeezed and self.running
+            limit_tokens = min(budget_tokens, self._room_tokens(0)) if squeezed else budget_tokens
+            tokens = self._extend(turn, limit_tokens, now_ns, force=not self.running) if limit_tokens else 0
             if tokens == 0 and not self.pool.shrinks:
                 self.full = True
                 return plan
@@ -174,6 +176,7 @@ class Scheduler:
                 self.full = True
                 break
             self._start(turn, now_ns)
+            turn.squeezed = missing > 0 and not first
             tokens = self._extend(turn, budget_tokens, now_ns, force=first)
             unfinished = turn.kv_tokens + tokens < turn.goal_tokens
             if tokens == 0 or (unfinished and self.partial is not None):  # one unfinished prefill at a time

@@ -36,6 +36,7 @@ class Aimd:
     window_min: float = 1.0
     window_max: float = 4096.0
     kv_high: float = 0.95  # where the soft cap reaches zero headroom
+    waste: float = 0.0  # share of the engine's time that evicted contexts may cost, computed again
 
     def __post_init__(self) -> None:
         require("alpha", self.alpha, low=0, high=1000, ends="(]")
@@ -44,6 +45,7 @@ class Aimd:
         require("window_min", self.window_min, low=1, high=1_000_000)
         require("window_max", self.window_max, low=self.window_min, high=1_000_000)
         require("kv_high", self.kv_high, low=0, high=2, ends="(]")
+        require("waste", self.waste, low=0, high=1)
         if not self.window_min <= self.window_initial <= self.window_max:
             raise ConfigError(
                 f"expected window_min <= window_initial <= window_max, got {self.window_initial:g}",
@@ -61,7 +63,7 @@ class Aimd:
             window, why = self._step(state.window, pressure)
             state = AimdState(window=window, updated_at_ns=now_ns)
         cpu = cpu_cap(pressure)
-        kv = kv_cap(pressure, kv_high=self.kv_high)
+        kv = kv_cap(pressure, facts, kv_high=self.kv_high, waste_ratio=self.waste)
         limit = max(1, min(floor(state.window), cpu, kv))  # line 19
         caps = " ".join(f"{name}={cap}" for name, cap in (("W_cpu", cpu), ("W_kv", kv)) if cap < NO_CAP)
         return state, Window(limit=limit, window=state.window, reason=f"{why}; {caps}" if caps else why)

@@ -179,6 +179,19 @@ def test_a_call_that_does_not_fit_begins_in_part_only_with_a_policy_that_shrinks
     assert model.pool_sample(10**9).retractions == 0, "what runs can still end: the part leaves room for it"
 
 
+def test_what_began_in_part_goes_on_only_in_room_that_nobody_who_runs_will_need() -> None:
+    """As in the plugin: ``short`` ends and gives its blocks back, which ``runs`` will need for its output."""
+    model = engine(pool_blocks=100, memory=Opportunistic())
+    model.submit(call("runs", 16, 640), 0)  # 41 blocks in the end
+    model.submit(call("short", 20 * 16, 200), 0)
+    model.advance(0)
+    model.submit(call("large", 90 * 16), 400 * US)
+    events = finish(model)
+    assert {name: end.ok for name, end in ends(events).items()} == {"runs": True, "short": True, "large": True}
+    assert sequence(events)[-1] == "large"
+    assert model.pool_sample(10**9).retractions == 0
+
+
 def test_a_call_begins_in_part_only_with_a_chunk_that_is_worth_a_step() -> None:
     """The floor is 64 tokens, four blocks. ``runs`` may come to hold 41 blocks, and one is kept in reserve."""
     for pool_blocks, begins in ((41 + 8, True), (41 + 4, False)):
