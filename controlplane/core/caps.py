@@ -30,7 +30,7 @@ def kv_cap(pressure: Pressure, facts: Facts, *, kv_high: float, waste_ratio: flo
     """Active programs, plus as many like those that wait as the pool holds until the active ones have ended.
 
     An agent's context grows severalfold after admission, and a grant is not taken back: what counts is the
-    forecast demand, not the demand now. As much of it may be too much as costs ``waste_ratio`` of the engine's time.
+    forecast demand, not the demand now. As much of it may be too much as ``waste_ratio`` says is worth it.
     """
     if pressure.kv_total_blocks <= 0 or pressure.newcomer is None or not pressure.kv_forecast_blocks:
         return NO_CAP

@@ -74,7 +74,7 @@ def test_what_will_have_ended_by_then_does_not_count_against_newcomers() -> None
 
 @pytest.mark.parametrize(("excess", "more"), [(0.0, 9), (0.02, 10), (0.05, 11), (0.1, 13), (0.5, 30)])
 def test_so_much_of_the_forecast_demand_may_be_too_much(excess: float, more: int) -> None:
-    """Programs that grow from 10 to 100 in 950 blocks: twelve ask for 5.4% too much over their lives, 13 for 8.5%."""
+    """Programs that grow from 10 to 100 blocks, and 950: 12 of them ask for 5.4% too much, 13 for 8.5%."""
     assert fitting((0,) * POINTS, NEWCOMER, 950, excess) == more
 
 
