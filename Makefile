@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ENGINES ?= 0.5.21 0.5.17
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help install demo test test-quick test-engine engine-env lint bench proto docs clean engine-choice
+.PHONY: help install demo test test-rest test-no-engine test-quick test-engine engine-env lint bench proto docs clean engine-choice
 
 help: ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -24,12 +24,17 @@ $(VENV)/.installed: pyproject.toml
 demo: install ## NATS, daemon and engine double on real traces: fcfs, then mars, and a report
 	$(BIN)/penstock demo $(DEMO_ARGS)
 
+# The tests with the real SGLang wait for it half of the time: the others run beside them.
 test: engine-choice lint ## everything that CI runs; PENSTOCK_NO_ENGINE=1 leaves test-engine out
+	@$(MAKE) --no-print-directory -j2 -Oline test-rest $(if $(PENSTOCK_NO_ENGINE),test-no-engine,test-engine)
+
+test-rest: install
 	$(BIN)/coverage run -m pytest tests/unit/core tests/property
 	$(BIN)/coverage report
 	$(BIN)/pytest --ignore=tests/unit/core --ignore=tests/property --ignore=tests/engine
-	@if [ -n "$$PENSTOCK_NO_ENGINE" ]; then echo "left out, as PENSTOCK_NO_ENGINE asks: the tests with the real SGLang"; \
-	else $(MAKE) --no-print-directory test-engine; fi
+
+test-no-engine:
+	@echo "left out, as PENSTOCK_NO_ENGINE asks: the tests with the real SGLang"
 
 engine-choice:
 	@if [ "$$CI" = true ] && [ -n "$$PENSTOCK_NO_ENGINE" ]; then \

@@ -50,8 +50,8 @@ MEANINGS = {
     "retention.watermarks.interval_s": "between two looks",
     "retention.watermarks.half_life_s": "in which an acting program's weight in the demand falls by half; 0: never",
     "retention.watermarks.watermark_high": "share of the pool down to which programs are paused",
-    "admission.aimd.waste": "how much of the forecast demand may exceed the pool: this, times the square of a turn's own "
-    "share of the engine's time over the time of computing a context again; 0: none",
+    "admission.aimd.waste": "the share of the forecast demand that may exceed the pool is this times the square of "
+    "a turn's own share of the engine's time over the time of computing a context again; 0: none",
     "admission.aimd.alpha": "programs added to the window in an interval with slack",
     "admission.aimd.beta": "factor on the window in an interval with overload",
     "admission.aimd.interval_s": "least time between two steps of the window",
