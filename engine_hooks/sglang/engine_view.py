@@ -59,6 +59,18 @@ class EngineView:
         chunk = int(getattr(self.scheduler, "chunked_prefill_size", 0) or 0)
         return chunk if chunk > 0 else int(self.scheduler.max_prefill_tokens)
 
+    def promised_tokens(self) -> int:
+        """What the next chunk of the unfinished prefill takes at most, beside a page for each turn that decodes.
+
+        SGLang runs that chunk whether there is room for it or not, and ends where there is none.
+        """
+        unfinished = getattr(self.scheduler, "chunked_req", None)
+        if unfinished is None:
+            return 0
+        whole = len(unfinished.origin_input_ids) + len(unfinished.output_ids)
+        left = whole - len(unfinished.prefix_indices)  # too much by a chunk that has not entered the tree yet
+        return min(self.chunk_tokens, left) + self.page_tokens * (1 + len(self.scheduler.running_batch.reqs))
+
     @property
     def has_host_tier(self) -> bool:
         """Whether what leaves the device may go to host memory."""

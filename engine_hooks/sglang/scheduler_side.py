@@ -23,7 +23,7 @@ from engine_hooks.sglang.pins import Pins
 from engine_hooks.sglang.probe import Probe
 from engine_hooks.sglang.settings import Settings
 from engine_hooks.sglang.steering import Steering
-from engine_hooks.sglang.verify import report_problems, unbound, unproven
+from engine_hooks.sglang.verify import present, report_problems, unbound, unproven
 
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 BATCH = "sglang.srt.managers.schedule_batch.ScheduleBatch"
@@ -164,7 +164,20 @@ class SchedulerSide:
             self._obey(self._commands.popleft())
         if self._moves is not None:
             self._moves.step()
+        self._make_room_for_the_next_chunk()
         self._probe.sample_if_due()
+
+    def _make_room_for_the_next_chunk(self) -> None:
+        """Give up pins for the unfinished prefill: what it does not find ends the scheduler, and all turns with it.
+
+        SGLang judged its whole need before the first chunk, and never again; a pin placed since then was not in it.
+        """
+        assert self._pins is not None
+        assert self._view is not None
+        assert self._steering is not None
+        needed = self._view.promised_tokens()
+        if needed:
+            self._pins.reclaim(needed, self._steering.policies.memory, stuck=True)
 
     def _outlasting(self) -> set[str]:
         """Programs whose pin holds past its deadline, since their next turn waits."""
@@ -366,10 +379,10 @@ def install(settings: Settings) -> SchedulerSide:
         PRIORITY: around("calc_priority", after=side.queue_ordered),
         ADD_ONE: add_one,
     }
-    hooks |= {target: around("reset", after=side.tree_reset) for target in _present(RESETS)}
-    hooks |= dict.fromkeys(_present(EVICTIONS)[:1], evict)
-    hooks |= {target: around("evict_host", before=side.host_full) for target in _present(HOST_EVICTIONS)}
-    if len(_present(CHUNKS)) == len(CHUNKS):
+    hooks |= {target: around("reset", after=side.tree_reset) for target in present(RESETS)}
+    hooks |= dict.fromkeys(present(EVICTIONS)[:1], evict)
+    hooks |= {target: around("evict_host", before=side.host_full) for target in present(HOST_EVICTIONS)}
+    if len(present(CHUNKS)) == len(CHUNKS):
         hooks |= dict(zip(CHUNKS, (check_prefill, chunk_tokens), strict=True))
     side.hooks = hooks
     for target, hook in hooks.items():
@@ -379,17 +392,3 @@ def install(settings: Settings) -> SchedulerSide:
 
 def _count_evicted(result: Any, freed_tokens: int) -> None:
     result.num_tokens_evicted += freed_tokens
-
-
-def _present(targets: tuple[str, ...]) -> list[str]:
-    """Those targets that this SGLang has."""
-    import pkgutil
-
-    found = []
-    for target in targets:
-        try:
-            pkgutil.resolve_name(target)
-        except (ImportError, AttributeError):
-            continue
-        found.append(target)
-    return found

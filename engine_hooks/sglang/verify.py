@@ -54,6 +54,18 @@ def verify(targets: Iterable[Target] = TARGETS) -> list[Problem]:
     return problems
 
 
+def present(paths: Iterable[str]) -> list[str]:
+    """Those of ``paths`` that this SGLang has."""
+    found = []
+    for path in paths:
+        try:
+            pkgutil.resolve_name(path)
+        except (ImportError, AttributeError):
+            continue
+        found.append(path)
+    return found
+
+
 def unbound(hooks: Mapping[str, Callable[..., Any]], feature: Feature = Feature.PROBE) -> list[Problem]:
     """Which of ``hooks``, by target, were not bound. Call it once SGLang has applied its hooks."""
     problems = []

@@ -1,9 +1,12 @@
 """Retention at the running engine: what is kept, what is freed now, and what ends by itself."""
 
+import asyncio
+
 from engine_load import PROMPT_TOKENS, fill, first_turn, next_turn
 from engine_scene import Bus, Scene, play
-from engine_server import EngineServer
+from engine_server import POOL_TOKENS, EngineServer
 from engine_versions import on_every_version
+from tiny_model import words
 
 from controlplane.core.commands import Demote, Discard, Label, Prefetch, Release, Retain
 from controlplane.core.events import CommandApplied, CommandRejected, PoolSampled
@@ -99,6 +102,31 @@ def test_pins_yield_to_a_turn_that_needs_the_room(plugin_engine: EngineServer, b
         assert (large.status, large.output_tokens) == (200, 1200)
         sample = await scene.until(PoolSampled, where=lambda event: 0 < event.retained_blocks < 2 * PROMPT_TOKENS)
         assert sample.retractions == scene.heard(PoolSampled)[0].retractions
+
+    bus.daemon()
+    play(story, plugin_engine, bus)
+
+
+@on_every_version
+def test_pins_yield_to_the_chunks_of_a_prefill_that_began_before_them(
+    plugin_engine: EngineServer, bus: Bus
+) -> None:
+    """SGLang judges a long prompt's need once, before its first chunk; pins come at any time."""
+    names = [f"late-{number}" for number in range(3)]
+
+    async def story(scene: Scene) -> None:
+        for number, name in enumerate(names):
+            await first_turn(scene, name, seed=620 + number)
+        large = asyncio.ensure_future(scene.chat("large", words(630, POOL_TOKENS - 400), output_tokens=50))
+        placed = 0
+        while not large.done():
+            await scene.say(*(Retain(program_id=name, ttl_ns=seconds(60)) for name in names))
+            placed += 1
+            await asyncio.sleep(0.005)
+        reply = await large
+        assert (reply.status, reply.output_tokens) == (200, 50)
+        assert placed > 3
+        assert plugin_engine.is_healthy()
 
     bus.daemon()
     play(story, plugin_engine, bus)

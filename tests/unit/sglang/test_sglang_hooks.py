@@ -355,6 +355,26 @@ def test_a_prefill_that_the_engine_began_is_the_engines(engine: Engine) -> None:
     assert len(engine.calls) == 1
 
 
+def pinned(engine: Engine) -> set[str]:
+    return set(engine.side._pins.programs)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("prompt_tokens", "yields"), [(3000, True), (300, False)])
+def test_pins_make_room_for_the_next_chunk_of_an_unfinished_prefill(
+    engine: Engine, prompt_tokens: int, yields: bool
+) -> None:
+    """The engine runs it without asking for room; pins that came after its first chunk would end the scheduler."""
+    engine.ran("kept", 400)
+    engine.command(Retain(program_id="kept", ttl_ns=seconds(60)))
+    engine.view.free_tokens = 100
+    assert pinned(engine) == {"kept"}
+    engine.scheduler.chunked_req = RequestDouble("large", prompt_tokens)
+    engine.step()
+    assert pinned(engine) == (set() if yields else {"kept"})
+    engine.command(Retain(program_id="kept", ttl_ns=seconds(60)))
+    assert pinned(engine) == (set() if yields else {"kept"}), "nor may a new one take it"
+
+
 def test_a_failing_next_chunk_of_ours_leaves_the_engines(engine: Engine) -> None:
     begun(engine)
     engine.view.pool = broken  # type: ignore[method-assign]
