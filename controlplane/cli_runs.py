@@ -91,7 +91,14 @@ def simulate(
             "`TOOL=SHARE` for some (`*` and `?` match); the first that fits counts. Default 1. Repeatable."
         ),
     ] = [],
-    config: Annotated[Path | None, typer.Option("--config", "-c", help="TOML for the control rules.")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            "-c",
+            help="TOML file: its control rules hold for all runs, its policies for its own preset.",
+        ),
+    ] = None,
     record: Annotated[Path | None, typer.Option(help="Write the event log of a single run here.")] = None,
     out: Out = None,
     json: AsJson = False,
