@@ -297,7 +297,7 @@ def agreement(study: Study, ours: Mapping[str, Sequence[Figures]]) -> list[str]:
 
 
 def show(study: Study, ours: Mapping[str, Sequence[Figures]]) -> None:
-    print(study.title)
+    print(f"{study.title}; in each column ours, then the paper's")
     first = next(iter(study.theirs))
     print(
         f"  {'':16}{study.axis:>5}   {'mean JCT (s)':^17} {'p95 JCT (s)':^17} {'hits (%)':^15} {'below (%)':^13}",

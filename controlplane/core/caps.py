@@ -26,16 +26,16 @@ def cpu_cap(pressure: Pressure) -> int:
     return max(1, floor(pressure.cpus / max(_LEAST_TOOLS_PER_PROGRAM, pressure.tools_per_program)))
 
 
-def kv_cap(pressure: Pressure, facts: Facts, *, kv_high: float, waste_ratio: float) -> int:
+def kv_cap(pressure: Pressure, *, kv_high: float, excess_ratio: float = 0.0) -> int:
     """Active programs, plus as many like those that wait as the pool holds until the active ones have ended.
 
     An agent's context grows severalfold after admission, and a grant is not taken back: what counts is the
-    forecast demand, not the demand now. As much of it may be too much as ``waste_ratio`` says is worth it.
+    forecast demand, not the demand now. ``excess_ratio`` of it, over the time to come, may exceed the pool.
     """
     if pressure.kv_total_blocks <= 0 or pressure.newcomer is None or not pressure.kv_forecast_blocks:
         return NO_CAP
-    excess = tolerated_excess(pressure, facts, waste_ratio)
-    more = fitting(pressure.kv_forecast_blocks, pressure.newcomer, kv_high * pressure.kv_total_blocks, excess)
+    room = kv_high * pressure.kv_total_blocks
+    more = fitting(pressure.kv_forecast_blocks, pressure.newcomer, room, excess_ratio)
     return max(1, pressure.programs_active + more)
 
 

@@ -8,7 +8,7 @@ decrease takes many intervals to matter.
 from dataclasses import dataclass, replace
 from math import floor
 
-from controlplane.core.caps import NO_CAP, cpu_cap, kv_cap
+from controlplane.core.caps import NO_CAP, cpu_cap, kv_cap, tolerated_excess
 from controlplane.core.errors import ConfigError, require
 from controlplane.core.facts import Facts
 from controlplane.core.policies import Window
@@ -63,7 +63,8 @@ class Aimd:
             window, why = self._step(state.window, pressure)
             state = AimdState(window=window, updated_at_ns=now_ns)
         cpu = cpu_cap(pressure)
-        kv = kv_cap(pressure, facts, kv_high=self.kv_high, waste_ratio=self.waste)
+        excess = tolerated_excess(pressure, facts, self.waste)
+        kv = kv_cap(pressure, kv_high=self.kv_high, excess_ratio=excess)
         limit = max(1, min(floor(state.window), cpu, kv))  # line 19
         caps = " ".join(f"{name}={cap}" for name, cap in (("W_cpu", cpu), ("W_kv", kv)) if cap < NO_CAP)
         return state, Window(limit=limit, window=state.window, reason=f"{why}; {caps}" if caps else why)

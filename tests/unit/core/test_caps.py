@@ -48,28 +48,16 @@ def pressure(*curve: int, newcomer: Growing | None = NEWCOMER, active: int = 10)
     ],
 )
 def test_kv_cap(seen: Pressure, cap: int) -> None:
-    assert kv_cap(seen, MadeFacts(), kv_high=0.95, waste_ratio=0.0) == cap
+    assert kv_cap(seen, kv_high=0.95) == cap
 
 
 def test_what_will_have_ended_by_then_does_not_count_against_newcomers() -> None:
     leaving = (900,) * (POINTS // 2) + (0,) * (POINTS // 2)
     staying = (900,) * POINTS
-    assert (
-        kv_cap(replace(pressure(0), kv_forecast_blocks=leaving), MadeFacts(), kv_high=1.0, waste_ratio=0.0)
-        == 10 + 1
-    )  # 55 each when they end
-    assert (
-        kv_cap(replace(pressure(0), kv_forecast_blocks=staying), MadeFacts(), kv_high=1.0, waste_ratio=0.0)
-        == 10 + 1
-    )  # 100 each at the end
-    assert (
-        kv_cap(replace(pressure(0), kv_forecast_blocks=leaving), MadeFacts(), kv_high=1.2, waste_ratio=0.0)
-        == 10 + 5
-    )
-    assert (
-        kv_cap(replace(pressure(0), kv_forecast_blocks=staying), MadeFacts(), kv_high=1.2, waste_ratio=0.0)
-        == 10 + 3
-    )
+    assert kv_cap(replace(pressure(0), kv_forecast_blocks=leaving), kv_high=1.0) == 10 + 1  # 55 each when they end
+    assert kv_cap(replace(pressure(0), kv_forecast_blocks=staying), kv_high=1.0) == 10 + 1  # 100 each at the end
+    assert kv_cap(replace(pressure(0), kv_forecast_blocks=leaving), kv_high=1.2) == 10 + 5
+    assert kv_cap(replace(pressure(0), kv_forecast_blocks=staying), kv_high=1.2) == 10 + 3
 
 
 @pytest.mark.parametrize(("excess", "more"), [(0.0, 9), (0.02, 10), (0.05, 11), (0.1, 13), (0.5, 30)])
@@ -90,4 +78,4 @@ def test_the_excess_is_what_computing_it_again_may_cost() -> None:
     assert tolerated_excess(pressure(500), MadeFacts(turn_service_ns=seconds(1)), 0.4) == 0.0, "not known yet"
     assert tolerated_excess(pressure(500), facts, 0.0) == 0.0
     assert tolerated_excess(pressure(500, newcomer=None), facts, 0.4) == 0.0
-    assert kv_cap(pressure(500), facts, kv_high=0.95, waste_ratio=0.4) > 10 + 4
+    assert kv_cap(pressure(500), kv_high=0.95, excess_ratio=0.1) > 10 + 4
