@@ -68,7 +68,8 @@ class EngineView:
         if unfinished is None:
             return 0
         whole = len(unfinished.origin_input_ids) + len(unfinished.output_ids)
-        left = whole - len(unfinished.prefix_indices)  # too much by a chunk that has not entered the tree yet
+        # Its prefix grows a step later, when what was computed enters the tree.
+        left = whole - max(len(unfinished.prefix_indices), int(unfinished.extend_range.end))
         return min(self.chunk_tokens, left) + self.page_tokens * (1 + len(self.scheduler.running_batch.reqs))
 
     @property

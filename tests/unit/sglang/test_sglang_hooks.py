@@ -368,7 +368,9 @@ def test_pins_make_room_for_the_next_chunk_of_an_unfinished_prefill(
     engine.command(Retain(program_id="kept", ttl_ns=seconds(60)))
     engine.view.free_tokens = 100
     assert pinned(engine) == {"kept"}
-    engine.scheduler.chunked_req = RequestDouble("large", prompt_tokens)
+    request = RequestDouble("large", 1000 + prompt_tokens)
+    request.extend_range.end = 1000  # the first chunk has run
+    engine.scheduler.chunked_req = request
     engine.step()
     assert pinned(engine) == (set() if yields else {"kept"})
     engine.command(Retain(program_id="kept", ttl_ns=seconds(60)))
