@@ -12,6 +12,7 @@ from support.daemon_process import eventually
 
 REQUEST_TIMEOUT_S = 120.0
 MODE_TIMEOUT_S = 60.0
+FLUSH_TIMEOUT_S = 10.0
 
 Messages = list[dict[str, str]]
 
@@ -125,9 +126,13 @@ class EngineClient:
         return await eventually(look, what="gate that is governed by another daemon", timeout_s=MODE_TIMEOUT_S)
 
     async def flush(self) -> None:
-        """Empty the engine's cache; nothing may run."""
-        async with self._http.post(f"{self.url}/flush_cache") as response:
-            assert response.status == 200, await response.text()
+        """Empty the engine's cache; nothing may run, and SGLang may be a step behind its last reply."""
+
+        async def flushed() -> bool:
+            async with self._http.post(f"{self.url}/flush_cache") as response:
+                return response.status == 200
+
+        await eventually(flushed, what="idle engine whose cache can be flushed", timeout_s=FLUSH_TIMEOUT_S)
 
 
 async def _chunks(response: aiohttp.ClientResponse) -> AsyncIterator[Any]:
