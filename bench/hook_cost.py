@@ -45,6 +45,9 @@ class ViewDouble:
     def late_key(self, request: Any) -> Any:
         return (lambda: request.rid), len(request.origin_input_ids)
 
+    def promised_tokens(self) -> int:
+        return 0
+
     def live_request_ids(self) -> set[str]:
         return {request.rid for request in self.scheduler.running_batch.reqs}
 

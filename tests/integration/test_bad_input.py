@@ -42,7 +42,7 @@ def traces(tmp_path: Path) -> Path:
         (["simulate", "{}/absent"], "absent: cannot read the trace"),
         (["simulate", "synthetic:nothing"], "built in: swe-bench"),
         (["simulate", "{}/mixed", "--preset", "nothing"], "no preset 'nothing'; there are: autellix"),
-        (["simulate", "{}/mixed", "--profile", "nothing"], "built in: b200, h100, h200-llama31-8b, rtx3090"),
+        (["simulate", "{}/mixed", "--profile", "nothing"], "built in: b200, b200-llama31-70b, h100"),
         (["simulate", "{}/mixed", "--arrival", "poisson:often"], 'expected "poisson:RATE"'),
         (["simulate", "{}/mixed", "--cpus", "-3"], "expected 0 < cpus"),
         (["replay", "{}/mixed", "--url", "http://127.0.0.1:9", "--no-bus"], "nobody answers at http://127.0.0.1:9"),

@@ -245,7 +245,7 @@ def test_commands_for_the_engine_and_a_request_for_the_state(nats_server: Any) -
         assert [pin.program_id for pin in state.pins] == ["p"]
         assert 0 < state.pins[0].ttl_ns <= seconds(600)
         samples = 1
-        assert (await scene.daemon.until(CommandRejected, command_id=3)).reason.startswith("not supported")
+        assert "not support" in (await scene.daemon.until(CommandRejected, command_id=3)).reason
         assert "cached" in (await scene.daemon.until(CommandRejected, command_id=4)).reason
         assert [type(event) for event in scene.daemon.events].count(PublisherState) == 1
         while (await scene.daemon.until(PoolSampled, samples)).retained_blocks == 0:
@@ -262,7 +262,7 @@ def test_a_demotion_unpins_though_there_is_no_host_memory(nats_server: Any) -> N
         await scene.daemon.say(Admit(program_id="p"))
         await scene.chat("p", user("word " * 200))
         await scene.daemon.say(Retain(program_id="p", ttl_ns=seconds(600)), Demote(program_id="p"), StateRequest())
-        assert "host memory" in (await scene.daemon.until(CommandRejected)).reason
+        assert "no memory below the device" in (await scene.daemon.until(CommandRejected)).reason
         assert (await scene.daemon.until(PublisherState)).pins == ()
 
     play(story, bus=nats_server.url)

@@ -58,7 +58,7 @@ def test_turns_finish_in_order_and_may_leave() -> None:
 
 def test_every_built_in_profile_is_sound() -> None:
     profiles = list_profiles()
-    assert set(profiles) == {"b200", "h100", "h200-llama31-8b", "rtx3090"}
+    assert set(profiles) == {"b200", "b200-llama31-70b", "h100", "h200-llama31-8b", "rtx3090"}
     for name, source in profiles.items():
         profile = load_profile(name)
         assert profile.name == name
@@ -135,7 +135,9 @@ def test_a_wrong_calibration_is_explained(tmp_path: Path, prefill: dict[str, flo
 def test_what_a_token_of_kv_takes_is_the_models_shape_and_may_be_unknown(tmp_path: Path) -> None:
     """Llama-3.1-8B in bf16: keys and values of 32 layers, 8 heads of 128 values, 2 bytes each."""
     shape = 2 * 32 * 8 * 128 * 2
-    assert {load_profile(name).kv_bytes_per_token for name in list_profiles()} == {shape}
+    large = 2 * 80 * 8 * 128 * 2  # Llama-3.1-70B has 80 layers
+    for name in list_profiles():
+        assert load_profile(name).kv_bytes_per_token == (large if name.endswith("70b") else shape)
     assert load_profile(profile_file(tmp_path, kv_heads=4)).kv_bytes_per_token == shape // 2
     data = json.loads(
         (Path(load_profile.__code__.co_filename).parent / "profiles" / "h200-llama31-8b.json").read_text()
@@ -149,7 +151,9 @@ def test_what_a_token_of_kv_takes_is_the_models_shape_and_may_be_unknown(tmp_pat
 
 
 def test_an_unknown_profile_names_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="no file 'h300'; built in: b200, h100, h200-llama31-8b, rtx3090"):
+    with pytest.raises(
+        ConfigError, match="no file 'h300'; built in: b200, b200-llama31-70b, h100, h200-llama31-8b, rtx3090"
+    ):
         load_profile("h300")
 
 

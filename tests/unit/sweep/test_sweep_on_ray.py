@@ -1,5 +1,6 @@
 """The same sweep on a real Ray cluster of this machine, where Ray is installed."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,12 @@ from controlplane.sweep.runner import TWICE, run_missing
 from controlplane.sweep.spec import HardwareSpec, SweepSpec, WorkloadSpec, cells
 
 pytestmark = pytest.mark.filterwarnings("default")  # Ray's own are not ours to mend
+
+
+@pytest.fixture(autouse=True)
+def workers_find_this_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they run is imported there by its name."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(sweep_workers.__file__).parent), prepend=os.pathsep)
 
 
 def ran(
