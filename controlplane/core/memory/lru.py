@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from controlplane.core.memory.victims import take, unpin_until
+from controlplane.core.memory.victims import all_or_nothing, unpin_until
 from controlplane.core.policies import STATELESS, Fit, Pinned, ResidentView, Stateless
 
 
@@ -48,7 +48,4 @@ class Lru:
         candidates: Iterable[ResidentView],
         now_ns: int,
     ) -> tuple[Stateless, Fit]:
-        victims, missing = take(candidates, shortfall_blocks)
-        if missing > 0:
-            return state, Fit(chunk_blocks=0, victims=())
-        return state, Fit(chunk_blocks=chunk_blocks, victims=victims)
+        return state, all_or_nothing(chunk_blocks, shortfall_blocks, candidates)

@@ -8,7 +8,7 @@ recently used goes first. A program without a label is busy: nobody has moved it
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from controlplane.core.memory.victims import take, unpin_until
+from controlplane.core.memory.victims import all_or_nothing, unpin_until
 from controlplane.core.policies import STATELESS, Fit, Pinned, ResidentView, Stateless
 
 _DEVICE = {"inactive": 0, "idle": 1}
@@ -47,10 +47,5 @@ class Typed:
     ) -> tuple[Stateless, Fit]:
         if shortfall_blocks <= 0:
             return state, Fit(chunk_blocks=chunk_blocks, victims=())
-        ordered = sorted(
-            candidates, key=lambda resident: _DEVICE.get(resident.label, 2)
-        )  # stable: then by last use
-        victims, missing = take(ordered, shortfall_blocks)
-        if missing > 0:
-            return state, Fit(chunk_blocks=0, victims=())
-        return state, Fit(chunk_blocks=chunk_blocks, victims=victims)
+        ordered = sorted(candidates, key=lambda each: _DEVICE.get(each.label, 2))  # stable: then by last use
+        return state, all_or_nothing(chunk_blocks, shortfall_blocks, ordered)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from controlplane.core.policies import Pinned, ResidentView
+from controlplane.core.policies import Fit, Pinned, ResidentView
 
 
 def take(residents: Iterable[ResidentView], missing_blocks: int) -> tuple[list[tuple[str, int]], int]:
@@ -18,6 +18,14 @@ def take(residents: Iterable[ResidentView], missing_blocks: int) -> tuple[list[t
         if missing_blocks <= 0:
             break
     return victims, missing_blocks
+
+
+def all_or_nothing(chunk_blocks: int, shortfall_blocks: int, candidates: Iterable[ResidentView]) -> Fit:
+    """The whole chunk, with the victims that it takes; nothing where they do not do."""
+    victims, missing = take(candidates, shortfall_blocks)
+    if missing > 0:
+        return Fit(chunk_blocks=0, victims=())
+    return Fit(chunk_blocks=chunk_blocks, victims=victims)
 
 
 def unpin_until(pins: Iterable[Pinned], shortfall_blocks: int, key: Callable[[Pinned], Any]) -> list[str]:
