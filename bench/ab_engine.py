@@ -23,6 +23,7 @@ from ab.scenario import SMOKE, Scenario
 from ab.systems import System, parse_system, static
 
 from controlplane.core.errors import ConfigError
+from controlplane.sim.profile import load_profile
 
 RATES = (0.13, 0.15, 0.17, 0.20)
 SEEDS = (1, 2, 3, 4, 5)
@@ -84,6 +85,9 @@ def parse_arguments() -> argparse.Namespace:
     predicted = commands.add_parser("predict", parents=[running], help="the simulator beside the finished runs")
     predicted.add_argument("--profile", type=Path, required=True, help="what `calibrate` wrote on this machine")
     predicted.add_argument("--systems", default="", help="only these, comma-separated")
+    predicted.add_argument(
+        "--draws", type=int, default=prediction.DRAWS, help="simulated runs of each, steps varied by up to 2%%"
+    )
     return parser.parse_args()
 
 
@@ -175,7 +179,8 @@ def loaded(folder: Path, environment: Path, threads: int) -> bytes:
 def predict(options: argparse.Namespace) -> int:
     scenario = scenario_of(options, options.environment or find_environment())
     rows = report.only(results.read(options.results), frozenset(filter(None, options.systems.split(","))))
-    prediction.show(prediction.predict(prediction.chosen(rows, scenario), scenario, options.profile))
+    chosen, profile = prediction.chosen(rows, scenario), load_profile(options.profile)
+    prediction.show(prediction.predict(chosen, scenario, profile, options.draws))
     return 0
 
 

@@ -1,13 +1,15 @@
 """The simulator against the runs of the A/B: the same programs and arrivals, on a profile measured here.
 
 Nothing of the runs enters the prediction: only the calibration, the scenario and the systems' configuration do.
+Near saturation a run is chaotic: a step that takes 1% longer lets another program's context be evicted, and from
+there on all is different. So each run is simulated several times with steps up to 2% shorter and longer; their mean
+is the prediction, and their deviation is what no single run can be told better than.
 """
 
 import statistics
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 from rich.console import Console
@@ -19,7 +21,7 @@ from controlplane.config import parse
 from controlplane.core.controller import ControlRules
 from controlplane.core.errors import ConfigError
 from controlplane.core.presets import preset
-from controlplane.sim.profile import load_profile
+from controlplane.sim.profile import Profile
 from controlplane.sim.simulate import EngineSpec, SimSpec, simulate
 from controlplane.workload.arrivals import Poisson
 from controlplane.workload.summary import Summary
@@ -46,47 +48,67 @@ FIGURES = (
     Figure(title="hit rate", real=lambda row: row.figures.hit_rate, predicted=lambda s: s.cache_hit_ratio),
 )
 _JCT = FIGURES[0]
+DRAWS = 9
+_VARIED = 0.02  # of a step's time, to either side
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """One run: (real, predicted) by the figure's title."""
+    """One run: (real, predicted) by the figure's title; and the deviation between its simulated runs."""
 
     cell: Cell
     values: dict[str, tuple[float, float]]
+    deviations: dict[str, float]
 
     def error_ratio(self, title: str) -> float:
         real, predicted = self.values[title]
         return predicted / real - 1 if real else 0.0
 
 
-def predict(rows: Sequence[Row], scenario: Scenario, profile: Path) -> list[Prediction]:
-    """Simulate each run of the scenario. Raises ``ConfigError`` for a profile that cannot be read."""
+def predict(rows: Sequence[Row], scenario: Scenario, profile: Profile, draws: int = DRAWS) -> list[Prediction]:
+    """Simulate each run of the scenario ``draws`` times."""
+    engines = [_engine(scenario, profile.slowed(ratio)) for ratio in slowings(draws)]
+    found = []
+    for row in rows:
+        summaries = [simulate(_spec(row, scenario, engine)).summary for engine in engines]
+        values, deviations = {}, {}
+        for figure in FIGURES:
+            drawn = [figure.predicted(summary) for summary in summaries]
+            values[figure.title] = (figure.real(row), statistics.mean(drawn))
+            deviations[figure.title] = statistics.stdev(drawn) if len(drawn) > 1 else 0.0
+        found.append(Prediction(cell=row.cell, values=values, deviations=deviations))
+    return found
+
+
+def slowings(draws: int) -> list[float]:
+    """By how much the steps of each draw are slowed: evenly from -2% to +2%; of one draw not at all."""
+    if draws == 1:
+        return [1.0]
+    return [1 - _VARIED + 2 * _VARIED * number / (draws - 1) for number in range(draws)]
+
+
+def _engine(scenario: Scenario, profile: Profile) -> EngineSpec:
     shape = scenario.engine
-    engine = EngineSpec(
-        profile=load_profile(profile),
+    return EngineSpec(
+        profile=profile,
         pool_tokens=shape.pool_tokens,
         block_tokens=1,
         chunk_tokens=shape.chunk_tokens,
         max_context_tokens=shape.context_tokens,
     )
-    found = []
-    for row in rows:
-        cell = row.cell
-        config = parse(tomllib.loads(row.toml)) if row.toml else None
-        spec = SimSpec(
-            trace=scenario.workload(cell.seed),
-            arrival=Poisson(cell.rate),
-            engine=engine,
-            preset=config.policies if config else preset("fcfs"),
-            rules=config.control if config else ControlRules(),
-            seed=cell.seed,
-            shared_prefix_tokens=scenario.shared_prefix_tokens,
-            cpus=float(row.cpus),
-        )
-        summary = simulate(spec).summary
-        values = {one.title: (one.real(row), one.predicted(summary)) for one in FIGURES}
-        found.append(Prediction(cell=cell, values=values))
-    return found
+
+
+def _spec(row: Row, scenario: Scenario, engine: EngineSpec) -> SimSpec:
+    config = parse(tomllib.loads(row.toml)) if row.toml else None
+    return SimSpec(
+        trace=scenario.workload(row.cell.seed),
+        arrival=Poisson(row.cell.rate),
+        engine=engine,
+        preset=config.policies if config else preset("fcfs"),
+        rules=config.control if config else ControlRules(),
+        seed=row.cell.seed,
+        shared_prefix_tokens=scenario.shared_prefix_tokens,
+        cpus=float(row.cpus),
+    )
 
 
 def chosen(rows: Sequence[Row], scenario: Scenario) -> list[Row]:
@@ -104,7 +126,8 @@ def show(predictions: Sequence[Prediction]) -> None:
         columns = []
         for figure in FIGURES:
             real, predicted = one.values[figure.title]
-            columns.append(f"{real:.3g} | {predicted:.3g} ({one.error_ratio(figure.title):+.1%})")
+            deviation = one.deviations[figure.title]
+            columns.append(f"{real:.3g} | {predicted:.3g} ± {deviation:.2g} ({one.error_ratio(figure.title):+.1%})")
         table.add_row(f"{one.cell.rate:g}", str(one.cell.seed), one.cell.system, *columns)
     console = Console(width=160, highlight=False)
     console.print(table)

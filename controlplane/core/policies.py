@@ -119,6 +119,9 @@ class EngineShape:
         return max(1, -(-self.floor_tokens // self.block_tokens))
 
 
+PIN_BUDGET_RATIO = 0.5  # of an engine's KV pool: what pins may take together, unless the engine is told otherwise
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedCall:
     """A turn in the engine's own waiting queue."""

@@ -8,8 +8,7 @@ def obey(engine: EngineModel, command: Command, now_ns: int) -> str:
     """Carry it out. Returns why that cannot be done, or nothing."""
     match command:
         case Retain():
-            if not engine.retain(command.program_id, now_ns + command.ttl_ns, now_ns):
-                return "nothing of it is cached, or it is in use"
+            return engine.retain(command.program_id, now_ns + command.ttl_ns, now_ns)
         case Release():
             engine.release(command.program_id, now_ns)
         case Demote() if engine.cache.below is None:

@@ -15,7 +15,7 @@ from controlplane.core.engine_policies import EnginePolicies
 from controlplane.core.errors import ConfigError, require
 from controlplane.core.events import Event, PoolSampled
 from controlplane.core.memory.lru import Lru
-from controlplane.core.policies import EngineShape, MemoryPolicy, PriorityPolicy
+from controlplane.core.policies import PIN_BUDGET_RATIO, EngineShape, MemoryPolicy, PriorityPolicy
 from controlplane.core.priority.fcfs import Fcfs
 from controlplane.sim import reload, turn_events
 from controlplane.sim.call import Call, ContextTooLong, Progress
@@ -51,20 +51,24 @@ class EngineModel:
         publisher: Publisher | None = None,
         max_jump_steps: int = 1 << 40,
         tiers: Sequence[TierSpec] = (),
+        pin_budget_ratio: float = PIN_BUDGET_RATIO,
     ) -> None:
         """Events carry ``publisher``'s name and next sequence number, if one is given.
 
         ``max_jump_steps`` bounds how many decode steps are computed at once; results do not depend on it but for
         what the module says of eviction. ``tiers`` lie below the device, the fastest first.
+        ``pin_budget_ratio``: the share of the pool that pins may take together.
         """
         require("pool_blocks", pool_blocks, low=1, high=float("inf"))
         require("block_tokens", block_tokens, low=1, high=65_536)
         require("chunk_tokens", chunk_tokens, low=block_tokens, high=float("inf"))
         require("max_running", max_running, low=1, high=float("inf"))
+        require("pin_budget_ratio", pin_budget_ratio, low=0, high=1)
         self.block_tokens = block_tokens
         self.max_context_tokens = min(pool_blocks * block_tokens, max_context_tokens or profile.max_context_tokens)
         self._profile = profile
         self._max_jump_steps = max_jump_steps
+        self._pin_budget_blocks = int(pin_budget_ratio * pool_blocks)
         shape = EngineShape(pool_blocks=pool_blocks, block_tokens=block_tokens, chunk_tokens=chunk_tokens)
         self._pool = KvPool(shape, memory if memory is not None else Lru())
         self.cache = self._pool.cache
@@ -134,13 +138,14 @@ class EngineModel:
         self._changed(now_ns)
         return True
 
-    def retain(self, program_id: str, until_ns: int, now_ns: int) -> bool:
-        """Pin a program's idle context until a time. False: it has none, or it is in use."""
+    def retain(self, program_id: str, until_ns: int, now_ns: int) -> str:
+        """Pin a program's idle context until a time; the reason if that cannot be done."""
         now_ns = self._catch_up(now_ns)
-        if until_ns <= now_ns or not self.cache.pin(program_id, until_ns):
-            return False
+        if until_ns <= now_ns:
+            return "its time is over"
+        problem = self.cache.pin(program_id, until_ns, self._pin_budget_blocks)
         self._changed(now_ns)
-        return True
+        return problem
 
     def release(self, program_id: str, now_ns: int | None = None) -> bool:
         """Unpin. False: it was not pinned."""

@@ -6,7 +6,7 @@ that attend through the whole sequence with every chunk the square of its length
 """
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _FS_PER_NS = 1_000_000
 
@@ -45,3 +45,15 @@ class Profile:
         """Time for ``steps`` decode steps of ``batch`` sequences whose contexts sum to ``context_tokens``."""
         first = self.decode_base_ps + self.decode_sequence_ps * batch + self.decode_context_ps * context_tokens
         return steps * first + self.decode_context_ps * batch * (steps * (steps - 1) // 2)
+
+    def slowed(self, ratio: float) -> "Profile":
+        """The same device with every step ``ratio`` times as long; below 1 it is faster."""
+        return replace(
+            self,
+            prefill_cumulative_ns=tuple(round(ns * ratio) for ns in self.prefill_cumulative_ns),
+            step_overhead_ns=round(self.step_overhead_ns * ratio),
+            decode_base_ps=round(self.decode_base_ps * ratio),
+            decode_sequence_ps=round(self.decode_sequence_ps * ratio),
+            decode_context_ps=round(self.decode_context_ps * ratio),
+            attention_anew_fs=round(self.attention_anew_fs * ratio),
+        )

@@ -67,6 +67,7 @@ class PrefixCache:
         self.free_blocks = total_blocks
         self.evictable_blocks = 0  # idle and not pinned
         self.pinned_blocks = 0
+        self._prefix_blocks = 0  # shared prefixes of what is pinned, once for each program
         self._nodes: dict[str, Node] = {}
         self._idle: dict[str, Node] = {}  # in order of last use
         self._pins: list[tuple[int, str]] = []  # heap of expiry times; stale entries are skipped
@@ -129,7 +130,7 @@ class PrefixCache:
         if node.refs == 0 and self._idle.pop(node.key, None) is not None:
             if node.pinned_until_ns:
                 self.pinned_blocks -= node.blocks
-                node.pinned_until_ns = 0
+                self._unpinned(node)
             else:
                 self.evictable_blocks -= node.blocks
         node.refs += 1
@@ -176,7 +177,7 @@ class PrefixCache:
         self._drop_tail(node, blocks)
         if node.blocks == 0:
             del self._idle[node.key]
-            node.pinned_until_ns = 0
+            self._unpinned(node)
             self._forget(node, node.last_used_ns)
         return blocks
 
@@ -203,28 +204,44 @@ class PrefixCache:
 
     # -- pins -----------------------------------------------------------------------------------------------
 
-    def pin(self, program_id: str, until_ns: int) -> bool:
-        """Make an idle context unevictable until a time. False: the program has none."""
+    def pin(self, program_id: str, until_ns: int, budget_blocks: int) -> str:
+        """Make an idle context unevictable until a time; the reason if that cannot be done: then it is unpinned.
+
+        Pins may take ``budget_blocks`` together.
+        """
         node = self._idle.get(program_id)
         if node is None:
-            return False
-        if not node.pinned_until_ns:
-            self.evictable_blocks -= node.blocks
-            self.pinned_blocks += node.blocks
+            return "nothing of it is cached, or it is in use"
+        self.unpin(program_id)
+        if self.budgeted_blocks + node.base_blocks + node.blocks > budget_blocks:
+            return "the pin budget is spent"
+        self.evictable_blocks -= node.blocks
+        self.pinned_blocks += node.blocks
+        self._prefix_blocks += node.base_blocks
         node.pinned_until_ns = until_ns
         self._overdue.pop(program_id, None)
         heappush(self._pins, (until_ns, program_id))
-        return True
+        return ""
+
+    @property
+    def budgeted_blocks(self) -> int:
+        """What is pinned. A shared prefix counts once for each program that pins it."""
+        return self.pinned_blocks + self._prefix_blocks
 
     def unpin(self, program_id: str) -> bool:
         """Make a pinned context evictable again. False: it was not pinned."""
         node = self._idle.get(program_id)
         if node is None or not node.pinned_until_ns:
             return False
-        node.pinned_until_ns = 0
+        self._unpinned(node)
         self.pinned_blocks -= node.blocks
         self.evictable_blocks += node.blocks
         return True
+
+    def _unpinned(self, node: Node) -> None:
+        if node.pinned_until_ns:
+            node.pinned_until_ns = 0
+            self._prefix_blocks -= node.base_blocks
 
     def next_expiry_ns(self) -> int | None:
         """When the first pin ends that has not outlasted its time yet."""

@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from controlplane.core.errors import ConfigError, require
+from controlplane.core.policies import PIN_BUDGET_RATIO
 from controlplane.core.types import seconds
 from controlplane.gate import GateLimits
 from controlplane.wire.endpoint import STATE_DIR_VARIABLE, URL_VARIABLE, resolve_url
@@ -40,7 +41,7 @@ class Settings:
     node: str = "local"
     nats_url: str = ""
     state_dir: Path | None = None
-    pin_budget_ratio: float = 0.5  # share of the KV pool that pins may take together
+    pin_budget_ratio: float = PIN_BUDGET_RATIO  # share of the KV pool that pins may take together
     timed: bool = False  # measure the hooks and show that on the health page
     gate: GateLimits = field(default_factory=GateLimits)
 

@@ -167,4 +167,6 @@ class Driven:
         assert cache.free_blocks >= 0
         assert cache.evictable_blocks >= 0
         assert cache.pinned_blocks >= 0
+        bases = [node.base_blocks for name in cache.pins() if (node := cache.find(name)) is not None]
+        assert cache.budgeted_blocks == cache.pinned_blocks + sum(bases)
         assert cache.free_blocks + cache.resident_blocks() + held == cache.total_blocks

@@ -155,9 +155,9 @@ def test_a_pin_keeps_a_context_until_it_expires() -> None:
     model = engine(pool_blocks=30)
     model.submit(call("a1", 160, program="a"), 0)
     finish(model)
-    assert not model.retain("nobody", 10**9, 10**6)
-    assert not model.retain("a", 10**6, 10**6)  # over already
-    assert model.retain("a", 10**9, 10**6)
+    assert "nothing of it" in model.retain("nobody", 10**9, 10**6)
+    assert "over" in model.retain("a", 10**6, 10**6)
+    assert model.retain("a", 10**9, 10**6) == ""
     assert model.cache.pins() == {"a": 10**9}
     assert model.pool_sample(10**6).retained_blocks == 10
     for i in range(3):
@@ -166,12 +166,29 @@ def test_a_pin_keeps_a_context_until_it_expires() -> None:
     model.submit(call("a2", 161, program="a", reusable_tokens=160), 10**8)
     assert ended(finish(model))["a2"].cached_tokens == 160
     assert model.cache.pins() == {}  # use ends a pin
-    assert model.retain("a", 10**9, 2 * 10**8)
+    assert model.retain("a", 10**9, 2 * 10**8) == ""
     model.submit(call("late", 400), 10**9)
     finish(model)
     assert model.cache.pins() == {}
     model.submit(call("a3", 177, program="a", reusable_tokens=161), 2 * 10**9)
     assert ended(finish(model))["a3"].cached_tokens < 160
+
+
+def test_pins_take_no_more_than_their_budget() -> None:
+    model = engine(pool_blocks=60)  # half of it is for pins
+    for i, name in enumerate("abc"):
+        model.submit(call(name, 16 * 15, program=name, prefix_group="all", prefix_tokens=16 * 4), i)
+        finish(model)
+    assert model.retain("a", 10**9, 10**6) == ""
+    assert model.retain("b", 10**9, 10**6) == ""  # 15 blocks each, the shared prefix counted for both
+    assert model.cache.budgeted_blocks == 30
+    assert "budget" in model.retain("c", 10**9, 10**6)
+    assert model.retain("b", 2 * 10**9, 10**6) == "", "a pin may be renewed"
+    assert model.release("a", 10**6)
+    assert model.retain("c", 10**9, 10**6) == ""
+    assert set(model.cache.pins()) == {"b", "c"}
+    assert model.discard("b", 10**6) == 11
+    assert model.cache.budgeted_blocks == 15
 
 
 def test_a_waiting_call_starts_when_a_pin_expires() -> None:
@@ -191,12 +208,12 @@ def test_a_waiting_call_starts_when_a_pin_expires() -> None:
 
 
 def test_pins_are_reclaimed_before_a_running_call_is_retracted() -> None:
-    model = engine(pool_blocks=30)
+    model = engine(pool_blocks=30, pin_budget_ratio=1)
     for i, name in enumerate("ab"):
         model.submit(call(name, 160), i)
         finish(model)
-    model.retain("a", 10**9, 10**6)
-    model.retain("b", 10**8, 10**6)
+    assert model.retain("a", 10**9, 10**6) == ""
+    assert model.retain("b", 10**8, 10**6) == ""
     model.submit(call("r", 100, 120), 2 * 10**6)
     finish(model)
     assert set(model.cache.pins()) == {"a"}  # b's would have expired first
@@ -204,10 +221,10 @@ def test_pins_are_reclaimed_before_a_running_call_is_retracted() -> None:
 
 
 def test_nothing_runs_but_pins_fill_the_pool() -> None:
-    model = engine(pool_blocks=12)
+    model = engine(pool_blocks=12, pin_budget_ratio=1)
     model.submit(call("a", 160), 0)
     finish(model)
-    model.retain("a", 10**12, 10**6)
+    assert model.retain("a", 10**12, 10**6) == ""
     model.submit(call("b", 160), 2 * 10**6)
     assert ended(finish(model))["b"].ok
 

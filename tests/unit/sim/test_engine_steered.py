@@ -377,7 +377,7 @@ def test_a_pin_past_its_time_holds_while_its_program_waits() -> None:
     assert waiting(model, 211 * US) == 1
     model.advance(301 * US)
     assert (waiting(model, 301 * US), set(model.cache.pins())) == (1, {"a"})
-    assert model.retain("a", 305 * US, 302 * US), "a pin may be renewed while it is overdue"
+    assert model.retain("a", 305 * US, 302 * US) == "", "a pin may be renewed while it is overdue"
     model.advance(306 * US)
     assert set(model.cache.pins()) == {"a"}
     model.abort("a2", 310 * US)
@@ -385,13 +385,13 @@ def test_a_pin_past_its_time_holds_while_its_program_waits() -> None:
 
 
 def test_a_deadlock_of_pins_is_broken_from_the_latest_program_on() -> None:
-    model = engine(30, priority=CONTINUUM.priority, memory=CONTINUUM.memory)
+    model = engine(30, priority=CONTINUUM.priority, memory=CONTINUUM.memory, pin_budget_ratio=1)
     for at, name in ((1, "a"), (2, "b")):
         model.submit(call(f"{name}1", 224, program=name, arrived_at_ns=at), model.pool_sample(0).at_ns)
         finish(model)
     now_ns = model.pool_sample(0).at_ns
-    assert model.retain("a", now_ns + 10**9, now_ns)
-    assert model.retain("b", now_ns + 10**9, now_ns)
+    assert model.retain("a", now_ns + 10**9, now_ns) == ""
+    assert model.retain("b", now_ns + 10**9, now_ns) == ""
     model.submit(call("new", 160), now_ns)
     assert ends(finish(model))["new"].ok
     assert set(model.cache.pins()) == {"a"}
