@@ -21,8 +21,9 @@ def calibrate(
 ) -> None:
     """Measure a running SGLang and write a profile for `penstock simulate --profile FILE`.
 
-    Takes minutes: prefills of several lengths, with and without a cached beginning, and decode steps of several
-    batches. The engine must do nothing else meanwhile. Ends with how far fitted costs are from measured ones.
+    Takes minutes: prefills of several lengths, with and without a cached beginning, decode steps of several
+    batches, and chats, for what a turn takes beside its prefill. The engine must do nothing else meanwhile. Ends
+    with how far fitted costs are from measured ones.
     """
     import msgspec
     from rich.console import Console
@@ -47,6 +48,10 @@ def calibrate(
         table.add_row(
             f"decode {step.batch}x{step.context}", *_beside(step.seconds, decode.of(step.batch, step.context))
         )
+    overhead_s = profile.turn_overhead_us / 1e6
+    for chat in measured.chats:
+        fitted = overhead_s + prefill.of(0, chat.tokens, measured.engine.chunk_tokens)
+        table.add_row(f"first token of a chat of {chat.tokens}", *_beside(chat.seconds, fitted))
     Console().print(table)
     attends = (
         "attends through the whole sequence with each chunk" if prefill.attends_anew else "attends to what is new"

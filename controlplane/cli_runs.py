@@ -109,7 +109,14 @@ def simulate(
     """
     from controlplane.config import load
     from controlplane.output import progress_bar, show_runs
-    from controlplane.runs import SimulateOptions, default_workload, load_tools, load_workload, simulate_all
+    from controlplane.runs import (
+        SimulateOptions,
+        default_workload,
+        load_tools,
+        load_workload,
+        simulate_all,
+        unknown_tools,
+    )
     from controlplane.sim.contention import parse_contention
     from controlplane.workload.arrivals import parse_arrival
     from controlplane.workload.scale import Scale
@@ -117,8 +124,8 @@ def simulate(
     shared = parse_contention(contention, cpu_share)
     fits = load_tools(tools)
     workload = load_workload(trace or default_workload(), programs=programs, max_context_tokens=max_context)
-    if fits is not None and (unknown := fits.unknown(workload.programs)):
-        typer.echo(f"{tools} has no times of {', '.join(unknown)}: drawn from those of all its tools", err=True)
+    if note := unknown_tools(tools, fits, workload):
+        typer.echo(note, err=True)
     options = SimulateOptions(
         trace=workload,
         presets=preset,

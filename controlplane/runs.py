@@ -71,6 +71,12 @@ def load_tools(name: str) -> ToolFits | None:
     return None if name == REPLAY else load_fits(Path(name))
 
 
+def unknown_tools(name: str, fits: ToolFits | None, trace: Trace) -> str:
+    """Which of the trace's tools the file ``name`` has no times of, in words; nothing where it knows all."""
+    unknown = fits.unknown(trace.programs) if fits is not None else []
+    return f"{name} has no times of {', '.join(unknown)}: drawn from those of all its tools" if unknown else ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulateOptions:
     """``penstock simulate``: every preset at every arrival with every seed. ``trace`` is not scaled yet."""

@@ -10,6 +10,7 @@ tokens of context together takes ``base + sequence b + context c``. Coefficients
 to make the relative errors small.
 """
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -35,6 +36,14 @@ class Decode:
 
     batch: int
     context: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chat:
+    """The first token of a streamed chat completion, its prompt a text of ``tokens``, came after ``seconds``."""
+
+    tokens: int
     seconds: float
 
 
@@ -93,6 +102,15 @@ def fit_decode(measured: Sequence[Decode]) -> DecodeCost:
     sizes = np.array([(1, one.batch, one.batch * one.context) for one in measured], dtype=np.float64)
     (base, sequence, context), errors = not_negative(sizes, np.array([one.seconds for one in measured]))
     return DecodeCost(base=base, sequence=sequence, context=context, worst_error_ratio=float(np.abs(errors).max()))
+
+
+def turn_overhead(measured: Sequence[Chat], prefill: PrefillCost, chunk_tokens: int) -> float:
+    """Seconds that a chat's turn takes beside its prefill: template, tokenizer, the first event of the stream.
+
+    The median; 0 where no chat was measured.
+    """
+    beside = [one.seconds - prefill.of(0, one.tokens, chunk_tokens) for one in measured]
+    return max(0.0, statistics.median(beside)) if beside else 0.0
 
 
 def _enough(measured: Sequence[object], what: str) -> None:

@@ -1,7 +1,8 @@
-"""Times of a running SGLang, at its client: prefill by length, with and without a cached beginning, and decode.
+"""Times of a running SGLang, at its client: prefill by length, with and without a cached beginning, decode, chats.
 
 The engine must be idle otherwise. A figure is the median of its repetitions and holds the HTTP server's and the
-scheduler's share, as a turn's does.
+scheduler's share, as a turn's does. Prefills are of token ids; what an agent's chat takes more, its template, the
+tokenizer and the stream, the chats tell.
 """
 
 import asyncio
@@ -11,15 +12,18 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from string import ascii_lowercase
 from typing import Any
 
 import aiohttp
 
-from controlplane.calibrate.fit import Decode, Prefill
+from controlplane.calibrate.fit import Chat, Decode, Prefill
 from controlplane.core.errors import EngineUnavailable
 
 _TIMEOUT_S = 600
 _DECODED_TOKENS = 64
+_WORD_TOKENS = 8  # of a word of four letters at most, with room to spare
+_NO_CHATS = (400, 404, 405, 501)  # a model without a chat template, a server without the path
 _TOKEN_IDS = range(100, 2000)  # any model has these; a random prompt of them begins like no other
 
 Told = Callable[[str], None]
@@ -27,12 +31,13 @@ Told = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to measure. ``cached``: (cached, new) tokens."""
+    """What to measure. ``cached``: (cached, new) tokens; ``chats``: words."""
 
     prefill: Sequence[int] = (250, 500, 1000, 2000, 4000, 8000)
     cached: Sequence[tuple[int, int]] = ((3000, 250), (3000, 1000), (7000, 250), (7000, 1000))
     batches: Sequence[int] = (1, 2, 4, 8)
     contexts: tuple[int, int] = (1000, 4000)
+    chats: Sequence[int] = (100, 400)
     repetitions: int = 5
 
     def within(self, room_tokens: int) -> "Plan":
@@ -46,6 +51,7 @@ class Plan:
             cached=cached or ((room_tokens // 2, room_tokens // 4),),
             batches=self.batches,
             contexts=(min(self.contexts[0], room_tokens // 8), min(self.contexts[1], room_tokens // 3)),
+            chats=tuple(dict.fromkeys(min(words, room_tokens // _WORD_TOKENS) for words in self.chats)),
             repetitions=self.repetitions,
         )
 
@@ -68,6 +74,7 @@ class Measured:
     engine: Engine
     prefill: Sequence[Prefill]
     decode: Sequence[Decode]
+    chats: Sequence[Chat] = ()  # none where the server has no chat completions
 
 
 def measure(url: str, plan: Plan, told: Told) -> Measured:
@@ -86,7 +93,7 @@ async def _measure(url: str, plan: Plan, told: Told) -> Measured:
         engine = await _describe(url, http)
         room = min(engine.context_tokens, engine.pool_tokens)
         plan = plan.within(room)
-        client = _Client(url, http)
+        client = _Client(url, engine.model, http)
         await client.prefill(min(2000, room // 2))  # what is only paid once
         prefill = []
         for cached, new in [*((0, tokens) for tokens in plan.prefill), *plan.cached]:
@@ -101,7 +108,15 @@ async def _measure(url: str, plan: Plan, told: Told) -> Measured:
                 times = [await client.decode(batch, context) for _ in range(plan.repetitions)]
                 decode.append(Decode(batch=batch, context=context, seconds=statistics.median(times)))
                 told(f"a decode step of {batch} x {context} tokens: {decode[-1].seconds * 1e3:.2f} ms")
-        return Measured(engine=engine, prefill=prefill, decode=decode)
+        chats = []
+        for words in plan.chats:
+            found = [chat for _ in range(plan.repetitions) if (chat := await client.chat(words)) is not None]
+            if not found:
+                told("no chat completions here: a turn's own overhead counts as none")
+                break
+            chats.append(sorted(found, key=lambda chat: chat.seconds)[len(found) // 2])
+            told(f"the first token of a chat of {chats[-1].tokens} tokens: {chats[-1].seconds:.4f} s")
+        return Measured(engine=engine, prefill=prefill, decode=decode, chats=chats)
 
 
 async def _describe(url: str, http: aiohttp.ClientSession) -> Engine:
@@ -128,8 +143,10 @@ async def _describe(url: str, http: aiohttp.ClientSession) -> Engine:
 class _Client:
     """Requests whose tokens nobody has sent before."""
 
-    def __init__(self, url: str, http: aiohttp.ClientSession) -> None:
+    def __init__(self, url: str, model: str, http: aiohttp.ClientSession) -> None:
         self._url = f"{url}/generate"
+        self._chat_url = f"{url}/v1/chat/completions"
+        self._model = model
         self._http = http
         self._random = random.Random(7)
 
@@ -156,6 +173,33 @@ class _Client:
         inside = [[entry for entry in series if begin <= entry[0] <= end] for series in times]
         per_step = [(s[-1][0] - s[0][0]) / (s[-1][1] - s[0][1]) for s in inside if len(s) > 1]
         return statistics.median(per_step)
+
+    async def chat(self, words: int) -> Chat | None:
+        """A streamed chat completion of one token, of words that nobody has sent before. None: there are none."""
+        text = " ".join("".join(self._random.choices(ascii_lowercase, k=4)) for _ in range(words))
+        body = {
+            "model": self._model,
+            "messages": [{"role": "user", "content": text}],
+            "max_tokens": 1,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        began = time.perf_counter()
+        seconds, tokens = 0.0, 0
+        async with self._http.post(self._chat_url, json=body) as response:
+            if response.status in _NO_CHATS:
+                return None
+            response.raise_for_status()
+            async for line in response.content:
+                if not line.startswith(b"data: {"):
+                    continue
+                chunk = json.loads(line[6:])
+                if chunk.get("choices") and not seconds:
+                    seconds = time.perf_counter() - began
+                tokens = (chunk.get("usage") or {}).get("prompt_tokens", tokens)
+        return Chat(tokens=tokens, seconds=seconds) if seconds and tokens else None
 
     async def _generate(self, tokens: list[int], new: int) -> None:
         async with self._http.post(self._url, json=_body(tokens, new)) as response:

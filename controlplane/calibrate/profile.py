@@ -1,6 +1,6 @@
 """A profile file from what was measured."""
 
-from controlplane.calibrate.fit import DecodeCost, PrefillCost, fit_decode, fit_prefill
+from controlplane.calibrate.fit import DecodeCost, PrefillCost, fit_decode, fit_prefill, turn_overhead
 from controlplane.calibrate.measure import Measured
 from controlplane.sim.profile_file import FittedProfile
 
@@ -15,6 +15,7 @@ def to_profile(
     profile = FittedProfile(
         name=name,
         source=source or f"SGLang {engine.version}, {engine.model}, chunks of {engine.chunk_tokens} tokens",
+        turn_overhead_us=_round(turn_overhead(measured.chats, prefill, engine.chunk_tokens) * 1e6),
         step_overhead_us=_round(prefill.overhead * 1e6),
         prefill_token_us=_round(prefill.token * 1e6),
         attention_ps=_round(prefill.attention * 1e12),

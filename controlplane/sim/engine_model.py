@@ -96,6 +96,11 @@ class EngineModel:
         self._aborting: list[Progress] = []
         self.space_time = SpaceTime()
 
+    @property
+    def turn_overhead_ns(self) -> int:
+        """What a turn takes between its client and this engine's queue. The caller lets it pass."""
+        return self._profile.turn_overhead_ns
+
     # -- commands ---------------------------------------------------------------------------------------------
 
     def submit(self, call: Call, now_ns: int) -> None:

@@ -27,6 +27,7 @@ class Profile:
     max_context_tokens: int
     kv_bytes_per_token: int = 0  # 0: not known
     attention_anew_fs: int = 0  # of each pair of tokens, where every chunk attends through the whole sequence again
+    turn_overhead_ns: int = 0  # of each turn, before the scheduler has it: HTTP server, chat template, tokenizer
 
     def cumulative_ns(self, tokens: int) -> int:
         """Time to prefill the first ``tokens`` of a prompt; linear between points and after the last."""
@@ -56,4 +57,5 @@ class Profile:
             decode_sequence_ps=round(self.decode_sequence_ps * ratio),
             decode_context_ps=round(self.decode_context_ps * ratio),
             attention_anew_fs=round(self.attention_anew_fs * ratio),
+            turn_overhead_ns=round(self.turn_overhead_ns * ratio),
         )

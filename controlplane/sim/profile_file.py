@@ -39,7 +39,8 @@ class MeasuredProfile(msgspec.Struct, tag_field="kind", tag="measured", forbid_u
 class FittedProfile(msgspec.Struct, tag_field="kind", tag="fitted", forbid_unknown_fields=True, kw_only=True):
     """Coefficients fitted to a running engine's times: what ``penstock calibrate`` writes.
 
-    ``attention_ps`` is a pair of tokens' share; ``attends_anew``: each chunk attends through the whole sequence.
+    ``attention_ps`` is a pair of tokens' share; ``attends_anew``: each chunk attends through the whole sequence;
+    ``turn_overhead_us``: what a turn takes before the scheduler has it.
     """
 
     name: str
@@ -54,6 +55,7 @@ class FittedProfile(msgspec.Struct, tag_field="kind", tag="fitted", forbid_unkno
     kv_pool_tokens: _Count
     max_context_tokens: _Count
     kv_bytes_per_token: _CountOrZero = 0  # 0: not known
+    turn_overhead_us: _NotNegative = 0
     prefill_s: dict[str, _Positive] = {}  # "cached+new" -> seconds: what the fit was made of
     decode_s: dict[str, _Positive] = {}  # "batch x context" -> seconds a step
 
@@ -151,6 +153,7 @@ def _fitted(data: FittedProfile) -> Profile:
         max_context_tokens=data.max_context_tokens,
         kv_bytes_per_token=data.kv_bytes_per_token,
         attention_anew_fs=round(data.attention_ps * 1e3) if data.attends_anew else 0,
+        turn_overhead_ns=round(data.turn_overhead_us * 1e3),
     )
 
 

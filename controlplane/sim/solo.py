@@ -15,6 +15,7 @@ def solo_ns(program: ProgramTrace, engine: EngineModel, shared_prefix_tokens: in
     now_ns = 0
     for index, turn in enumerate(program.turns):
         session.index = index
+        now_ns += engine.turn_overhead_ns
         session.begin_turn(now_ns)
         try:
             engine.submit(session.call, now_ns)

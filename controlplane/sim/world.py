@@ -84,6 +84,7 @@ class World:
         self._kernel = kernel
         self._fleet = fleet
         self._alone = fleet.sites[0] if len(fleet.sites) == 1 else None
+        self._turn_overhead_ns = fleet.sites[0].engine.turn_overhead_ns  # the sites are alike
         self._control = control
         self._sessions = {session.program_id: session for session in sessions}
         if len(self._sessions) != len(sessions):
@@ -168,10 +169,17 @@ class World:
             Kernel.cancel(session.ask)
         session.held = False
         session.admitted_ns = self._last_turn_ns = now_ns
+        if self._turn_overhead_ns:
+            self._kernel.schedule(now_ns + self._turn_overhead_ns, _WORLD, self._place, session)
+        else:
+            self._place(session)
+
+    def _place(self, session: Session) -> None:
+        """The engine's server has read the turn."""
         if self._alone is not None:
             self._send(session, self._alone)
             return
-        site, move = self._fleet.route(session, now_ns)
+        site, move = self._fleet.route(session, self._kernel.now_ns)
         if move is None:
             self._send(session, site)
         else:

@@ -9,7 +9,7 @@ from controlplane.core.presets import preset
 from controlplane.sweep import parquet, results
 from controlplane.sweep.grid import Grid
 from controlplane.sweep.progress import run_with_progress
-from controlplane.sweep.run_cell import code
+from controlplane.sweep.run_cell import check_workloads, code
 from controlplane.sweep.spec import cells, load_sweep
 from controlplane.sweep.table import print_sweep
 
@@ -43,6 +43,8 @@ def run_sweep(options: SweepOptions) -> int:
     there = results.done(results.read(path), wanted, code() if options.redo else "")
     missing = [cell for cell in wanted if cell not in there]
     told = Console(stderr=True)
+    for note in check_workloads(spec):
+        told.print(note, highlight=False, soft_wrap=True)
     told.print(f"{len(wanted)} runs, {len(there)} of them in {path}", highlight=False)
     if options.dry:
         return 0

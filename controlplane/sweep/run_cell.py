@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from traceback import extract_tb
 
@@ -10,7 +10,7 @@ import msgspec
 
 from controlplane.core.errors import ControlPlaneError
 from controlplane.core.presets import preset
-from controlplane.runs import load_tools, load_workload
+from controlplane.runs import load_tools, load_workload, unknown_tools
 from controlplane.sim.contention import parse_contention
 from controlplane.sim.lower_tiers import parse_tier
 from controlplane.sim.profile import load_profile
@@ -95,6 +95,13 @@ def code() -> str:
 @functools.cache
 def _revision() -> str:
     return revision()
+
+
+def check_workloads(spec: SweepSpec) -> Iterator[str]:
+    """Read each workload; yields what to know of it. Raises ``ConfigError`` for one that cannot be read."""
+    for workload in spec.workload:
+        if note := unknown_tools(workload.tools, _tools(workload.tools), _trace(workload)):
+            yield f"{workload.title}: {note}"
 
 
 @functools.lru_cache(maxsize=4)

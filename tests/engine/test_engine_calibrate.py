@@ -13,7 +13,14 @@ from controlplane.calibrate.profile import to_profile
 from controlplane.cli import app
 from controlplane.core.errors import EngineUnavailable
 
-SMALL = Plan(prefill=(100, 200, 400, 600), cached=((300, 200),), batches=(1, 2), contexts=(100, 300), repetitions=1)
+SMALL = Plan(
+    prefill=(100, 200, 400, 600),
+    cached=((300, 200),),
+    batches=(1, 2),
+    contexts=(100, 300),
+    chats=(20, 40),
+    repetitions=1,
+)
 
 
 @on_every_version
@@ -21,8 +28,10 @@ def test_the_engine_says_what_it_is_and_how_long_it_takes(stock_engine: EngineSe
     told: list[str] = []
     measured = measure(stock_engine.url, SMALL, told.append)
     assert measured.engine.pool_tokens == POOL_TOKENS
-    assert len(told) == len(measured.prefill) + len(measured.decode) == 5 + 4
-    assert all(one.seconds > 0 for one in (*measured.prefill, *measured.decode))
+    assert len(told) == 5 + 4 + 2
+    assert (len(measured.prefill), len(measured.decode), len(measured.chats)) == (5, 4, 2)
+    assert all(one.seconds > 0 for one in (*measured.prefill, *measured.decode, *measured.chats))
+    assert 20 <= measured.chats[0].tokens < measured.chats[1].tokens
     profile, _, _ = to_profile(measured, "tiny")
     assert profile.kv_pool_tokens == POOL_TOKENS
     assert profile.source.startswith(f"SGLang {measured.engine.version}")

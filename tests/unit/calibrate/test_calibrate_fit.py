@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.calibrate.fit import Decode, DecodeCost, Prefill, PrefillCost, fit_decode, fit_prefill
+from controlplane.calibrate.fit import (
+    Chat,
+    Decode,
+    DecodeCost,
+    Prefill,
+    PrefillCost,
+    fit_decode,
+    fit_prefill,
+    turn_overhead,
+)
 from controlplane.calibrate.measure import Engine, Measured, Plan
 from controlplane.calibrate.profile import to_profile
 from controlplane.core.errors import ConfigError
@@ -64,6 +73,14 @@ def test_no_coefficient_is_below_zero_whatever_was_measured(seconds: list[float]
     assert found.worst_error_ratio >= 0
 
 
+def test_what_a_chat_takes_beside_its_prefill_is_the_turn_s_overhead() -> None:
+    cost = made(True)
+    took = [Chat(tokens=n, seconds=cost.of(0, n, CHUNK) + beside) for n, beside in ((90, 0.04), (400, 0.05))]
+    assert turn_overhead(took, cost, CHUNK) == pytest.approx(0.045)
+    assert turn_overhead([Chat(tokens=400, seconds=1e-3)], cost, CHUNK) == 0, "noise makes no time less than none"
+    assert turn_overhead([], cost, CHUNK) == 0
+
+
 def test_too_little_is_refused() -> None:
     with pytest.raises(ConfigError, match="prefill: expected four"):
         fit_prefill(prefills(made(True))[:3], CHUNK)
@@ -76,6 +93,7 @@ def test_what_does_not_fit_the_engine_is_not_measured() -> None:
     assert list(plan.prefill) == [250, 500, 1000, 2000, 4000]
     assert list(plan.cached) == [(3000, 250), (3000, 1000)]
     assert plan.contexts == (500, 1333)
+    assert plan.chats == (100, 400)
     assert Plan().within(100_000) == Plan()
 
 
@@ -84,12 +102,14 @@ def test_a_small_engine_is_measured_with_smaller_sizes() -> None:
     assert list(plan.prefill) == [50, 100, 200, 400]
     assert list(plan.cached) == [(400, 200)]
     assert plan.contexts == (100, 266)
+    assert plan.chats == (100,)
 
 
 def measured(anew: bool) -> Measured:
     engine = Engine(version="1", model="m", chunk_tokens=CHUNK, pool_tokens=16_000, context_tokens=9000)
     decode = DecodeCost(base=0.005, sequence=1e-3, context=1e-7, worst_error_ratio=0.0)
-    return Measured(engine=engine, prefill=prefills(made(anew)), decode=decodes(decode))
+    chat = Chat(tokens=500, seconds=made(anew).of(0, 500, CHUNK) + 0.03)
+    return Measured(engine=engine, prefill=prefills(made(anew)), decode=decodes(decode), chats=[chat])
 
 
 @pytest.mark.parametrize("anew", [False, True])
@@ -99,6 +119,7 @@ def test_the_profile_takes_the_time_that_was_measured(anew: bool, tmp_path: Path
     path.write_bytes(msgspec.json.encode(written))
     profile = load_profile(path)
     assert profile.kv_bytes_per_token == 6144
+    assert profile.turn_overhead_ns == pytest.approx(30e6, rel=1e-3)
     assert (profile.kv_pool_tokens, profile.max_context_tokens) == (16_000, 9000)
     for cached, new in REQUESTS:
         total_ns, start = 0, cached

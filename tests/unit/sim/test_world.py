@@ -1,6 +1,7 @@
 """Programs in the simulator: the turn barrier, tools, the gate, commands, and what is recorded."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from controlplane.core.presets import PRESETS
 from controlplane.core.types import Pressure, seconds
 from controlplane.sim.engine_model import EngineModel
 from controlplane.sim.fleet import Fleet, Site
+from controlplane.sim.hardware import Profile
 from controlplane.sim.kernel import Kernel
 from controlplane.sim.publisher import Publisher
 from controlplane.sim.session import Session
@@ -61,9 +63,11 @@ def trace_of(*turns: Turn, name: str = "p") -> ProgramTrace:
     return ProgramTrace(program_id=name, source="test", turns=turns)
 
 
-def world_of(*programs: ProgramTrace, control: Any = None, pool_blocks: int = 1000, **options: Any) -> World:
+def world_of(
+    *programs: ProgramTrace, control: Any = None, pool_blocks: int = 1000, profile: Profile = TOY, **options: Any
+) -> World:
     publisher = Publisher("sim/engine/1")
-    engine = EngineModel(TOY, pool_blocks=pool_blocks, publisher=publisher)
+    engine = EngineModel(profile, pool_blocks=pool_blocks, publisher=publisher)
     options = {"arrivals_ns": [0] * len(programs), "control_delay_ns": 0} | options
     return World(
         Kernel(),
@@ -78,6 +82,21 @@ TWO_TURNS = (
     Turn(input_tokens=100, output_tokens=11, tool="bash", tool_ms=5.0),
     Turn(input_tokens=200, output_tokens=1),
 )
+
+
+def test_each_turn_takes_its_overhead_before_the_engine_has_it() -> None:
+    profile = replace(TOY, turn_overhead_ns=7_000)
+    control = ControllerDouble()
+    world = world_of(trace_of(*TWO_TURNS), control=control, profile=profile)
+    plain = world_of(trace_of(*TWO_TURNS))
+    assert world.run() == plain.run() + 2 * 7_000
+    assert [now_ns for now_ns, _ in control.of(ev.TurnSubmitted)] == [7_000, 7_000 + 120_000 + 5_000_000 + 7_000]
+    ttfts = [[turn.first_token_ns - turn.queued_ns for turn in run.turns] for run in (world, plain)]
+    assert ttfts[0] == [ttft + 7_000 for ttft in ttfts[1]]
+    assert [turn.hold_ns for turn in world.turns] == [0, 0]
+    alone = trace_of(*TWO_TURNS)
+    solo = [solo_ns(alone, EngineModel(each, pool_blocks=1000)) for each in (profile, TOY)]
+    assert solo[0] == solo[1] + 2 * 7_000
 
 
 def test_a_turn_begins_when_the_last_one_ended_and_its_tool_returned() -> None:

@@ -21,7 +21,7 @@ from controlplane.core.presets import PRESETS
 from controlplane.sweep import parquet, results
 from controlplane.sweep.command import SweepOptions, run_sweep
 from controlplane.sweep.executors import executor
-from controlplane.sweep.run_cell import Outcome, code, run_cell
+from controlplane.sweep.run_cell import Outcome, check_workloads, code, run_cell
 from controlplane.sweep.runner import run_missing
 from controlplane.sweep.spec import Cell, SweepSpec, WorkloadSpec, cells, load_sweep
 from controlplane.workload.synthetic import synthesize
@@ -156,6 +156,19 @@ def test_a_cell_runs_with_its_tools(tmp_path: Path) -> None:
     assert crowded["tool_slowdown_ratio"] > 1.0
     assert alone["tool_slowdown_ratio"] == 0.0
     assert crowded["jct_mean_s"] > alone["jct_mean_s"]
+
+
+def test_workloads_are_read_before_any_work(tmp_path: Path) -> None:
+    fits = tmp_path / "tools.json"
+    fit_tools(synthesize("swe-like", programs=9).programs, "t").save(fits)
+    text = SMALL.replace("programs = 4", f'programs = 4\ntools = "{fits}"').replace("swe-like", "bfcl-v4")
+    spec = read(tmp_path, text)
+    (note,) = check_workloads(spec)
+    assert note.startswith("synthetic:bfcl-v4: ")
+    assert f"{fits} has no times of edit, search, test: " in note
+    assert list(check_workloads(read(tmp_path, SMALL))) == []
+    with pytest.raises(ConfigError, match="nowhere"):
+        list(check_workloads(read(tmp_path, SMALL.replace("synthetic:swe-like", "nowhere.jsonl"))))
 
 
 # Results
