@@ -19,7 +19,7 @@ def calibrate(folder: Path, environment: Path, threads: int) -> bytes:
     shape = replace(SHAPE, threads=threads)
     server = start_engine(folder, environment, shape)
     try:
-        measured = measure(server.url, Plan(), lambda line: print(f"  {line}", flush=True))
+        measured = measure(server.url, Plan(repetitions=3), lambda line: print(f"  {line}", flush=True))
     finally:
         server.kill()
     found = versions(environment)
