@@ -53,7 +53,7 @@ def parse_arguments() -> argparse.Namespace:
     running.add_argument("--threads", type=int, help="of the engine's scheduler; default: 2")
     running.add_argument("--cpu", type=int, help="run all of it on this CPU alone: one such command a CPU")
     running.add_argument("--trace", help="a trace file, or synthetic:NAME; default: synthetic:swe-like")
-    running.add_argument("--keep", type=Path, help="folder for logs and all that was measured of each run")
+    running.add_argument("--keep", type=Path, help="folder for each run's logs, events and measurements")
     running.add_argument(
         "--redo-changed", default="", metavar="SYSTEMS", help="those of older code or defaults anew"
     )

@@ -33,6 +33,7 @@ from controlplane.workload.run import RunResult
 
 NODE = "ab"
 _READY_S = 30.0
+_RECORD = "events.jsonl.gz"
 _SHOWN_EVERY_S = 30.0
 # Longer than any run: what is compared is when a program gets in, not a client's patience.
 _HOLD_S = 36_000
@@ -68,7 +69,7 @@ def play(job: Job, scenario: Scenario, environment: Path, keep: Path | None) -> 
     with tempfile.TemporaryDirectory(prefix="penstock-ab-") as scratch:
         folder = Path(scratch)
         try:
-            with _served(job.system, scenario, environment, folder) as url:
+            with _served(job.system, scenario, environment, folder, recorded=keep is not None) as url:
                 result = _replayed(job, scenario, url, folder)
                 retractions = engine.retractions(url)
                 health = _health(url) if job.system.has_plugin else {}
@@ -101,7 +102,9 @@ def play(job: Job, scenario: Scenario, environment: Path, keep: Path | None) -> 
 
 
 @contextlib.contextmanager
-def _served(system: systems.System, scenario: Scenario, environment: Path, folder: Path) -> Iterator[str]:
+def _served(
+    system: systems.System, scenario: Scenario, environment: Path, folder: Path, *, recorded: bool
+) -> Iterator[str]:
     """The engine's address; daemon and nats-server beside it where the system has them."""
     for name in ENVIRONMENT:
         os.environ.pop(name, None)  # what this shell is set to is no part of the comparison
@@ -110,7 +113,10 @@ def _served(system: systems.System, scenario: Scenario, environment: Path, folde
         variables: dict[str, str] = {}
         if system.has_plugin:
             (folder / "penstock.toml").write_text(system.toml)
-            daemon = DaemonProcess(folder / "daemon", "--config", str(folder / "penstock.toml"), node=NODE)
+            told = ["--config", str(folder / "penstock.toml")]
+            if recorded:
+                told += ["--record", str(folder / _RECORD)]
+            daemon = DaemonProcess(folder / "daemon", *told, node=NODE)
             stack.callback(_end, daemon)
             daemon.start()
             plugins = ("penstock",)
@@ -216,9 +222,10 @@ def _seconds(duration_ns: int, digits: int) -> float:
 def _keep_logs(folder: Path, keep: Path | None, job: Job) -> None:
     if keep is None:
         return
-    for name, path in (("engine", folder / "engine.log"), ("daemon", folder / "daemon" / "daemon.log")):
-        if path.exists():
-            _name(keep, job, f"{name}.log").write_bytes(path.read_bytes())
+    logs = {"engine.log": "engine.log", "daemon.log": "daemon/daemon.log", _RECORD: _RECORD}
+    for name, path in logs.items():
+        if (folder / path).exists():
+            _name(keep, job, name).write_bytes((folder / path).read_bytes())
 
 
 def _name(keep: Path, job: Job, ending: str) -> Path:

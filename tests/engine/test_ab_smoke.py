@@ -28,7 +28,7 @@ def test_a_run_is_measured_kept_and_not_run_again(engine_env: Path, tmp_path: Pa
     assert sum(len(turns) for turns in row["ttft_s"]) == figures["turns"]
     assert 0.5 < figures["hit_rate"] < 1, "each turn after a program's first finds the ones before it"
     assert all(jct >= sum(turns) for jct, turns in zip(row["jct_s"], row["ttft_s"], strict=True))
-    assert {path.suffix for path in kept.iterdir()} == {".json", ".log"}
+    assert {path.suffix for path in kept.iterdir()} == {".json", ".log", ".gz"}
 
     written = results.read_bytes()
     assert "1 runs, 1 of them are there" in _ab(*asked)
