@@ -1,6 +1,6 @@
-"""AgentServeSim's Tables 6, 7, 10 and 11, beside ours on workloads of the same statistics.
+"""AgentServeSim's Tables 6, 7, 9, 10 and 11, beside ours on workloads of the same statistics.
 
-    python bench/paper_tables.py [--tables 6,7,10,11] [--seeds 1,2,3] [--programs 50] [--json]
+    python bench/paper_tables.py [--tables 6,7,9,10,11] [--seeds 1,2,3] [--programs 50] [--json]
 
 The programs are drawn to the paper's Table 4 (SWE-Bench Verified: 41.9 +- 14.9 turns, 356 k +- 185 k tokens,
 tools of 1161 +- 4125 ms), 50 a run, Poisson arrivals. The paper's engines are profiled, ours are rooflines, and
@@ -15,7 +15,8 @@ import random
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from concurrent.futures import Executor, ProcessPoolExecutor
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 from typing import Any
 
@@ -44,6 +45,9 @@ class Figures:
     p95: float
     hits: float
     below: float = 0.0
+
+
+_NAMES = tuple(field.name for field in fields(Figures))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +118,18 @@ def _tiers(series: str, rate: float, seed: int, programs: int) -> SimSpec:
     return _run(_workload(seed, programs), LARGE, preset, rate, seed, tiers=tiers)
 
 
+def _routing(series: str, rate: float, seed: int, programs: int) -> SimSpec:
+    engine = EngineSpec(profile=load_profile("h100"), replicas=2, block_tokens=BLOCK_TOKENS)
+    return SimSpec(
+        trace=_workload(seed, programs),
+        arrival=Poisson(rate),
+        engine=engine,
+        preset=PRESETS["fcfs"],
+        seed=seed,
+        routing=series,
+    )
+
+
 def _reuse(series: str, eta: float, seed: int, programs: int) -> SimSpec:
     trace = _rewritten(_workload(seed, programs), eta, seed)
     return _run(trace, LARGE, PRESETS[series], 0.06, seed, shared_prefix_tokens=0)
@@ -180,6 +196,23 @@ STUDIES = {
         },
         spec=_tiers,
     ),
+    9: Study(
+        title="Table 9: routing over two H100 with Llama-3.1-8B, fcfs",
+        axis="JPS",
+        points=(0.04, 0.06, 0.08, 0.1),
+        theirs={
+            "session": _cells(
+                (88.7, 169.2, 96.26), (89.2, 170.6, 96.26), (89.5, 172.8, 96.26), (89.8, 174.0, 96.26)
+            ),
+            "round_robin": _cells(
+                (88.0, 170.6, 92.65), (88.9, 173.6, 92.71), (89.1, 175.5, 92.68), (89.1, 179.0, 92.67)
+            ),
+            "least_loaded": _cells(
+                (89.1, 170.8, 92.98), (89.5, 173.8, 92.86), (89.7, 175.4, 92.83), (91.5, 177.5, 92.89)
+            ),
+        },
+        spec=_routing,
+    ),
     10: Study(
         title="Table 10: share of turns that repeat the one before, one B200 with Llama-3.1-70B, 0.06 JPS",
         axis="eta",
@@ -234,24 +267,32 @@ STUDIES = {
 }
 
 
-def measure(study: Study, seeds: Sequence[int], programs: int) -> dict[str, tuple[Figures, ...]]:
-    """Our cells, as the study's own."""
-    found: dict[str, tuple[Figures, ...]] = {}
-    for series in study.theirs:
-        row = []
-        for point in study.points:
-            runs = [simulate(study.spec(series, point, seed, programs)).summary for seed in seeds]
-            row.append(
-                Figures(
-                    mean=statistics.fmean(run.jct_mean_s for run in runs),
-                    p95=statistics.fmean(run.jct_p95_s for run in runs),
-                    hits=statistics.fmean(run.cache_hit_ratio - run.loaded_ratio for run in runs),
-                    below=statistics.fmean(run.loaded_ratio for run in runs),
-                )
-            )
-            print(f"  {study.title.partition(':')[0]}, {series}, {point:g}", file=sys.stderr, flush=True)
-        found[series] = tuple(row)
-    return found
+def measure(number: int, seeds: Sequence[int], programs: int, workers: Executor) -> dict[str, tuple[Figures, ...]]:
+    """Our cells, as the study's own: each the mean over seeds."""
+    study = STUDIES[number]
+    cells = [(series, point) for series in study.theirs for point in study.points]
+    runs = workers.map(
+        run, *zip(*((number, *cell, seed, programs) for cell in cells for seed in seeds), strict=True)
+    )
+    found: dict[str, list[Figures]] = {series: [] for series in study.theirs}
+    for series, point in cells:
+        of_seeds = [next(runs) for _ in seeds]
+        found[series].append(
+            Figures(**{name: statistics.fmean(getattr(one, name) for one in of_seeds) for name in _NAMES})
+        )
+        print(f"  {study.title.partition(':')[0]}, {series}, {point:g}", file=sys.stderr, flush=True)
+    return {series: tuple(row) for series, row in found.items()}
+
+
+def run(number: int, series: str, point: float, seed: int, programs: int) -> Figures:
+    """One run, in a worker process."""
+    summary = simulate(STUDIES[number].spec(series, point, seed, programs)).summary
+    return Figures(
+        mean=summary.jct_mean_s,
+        p95=summary.jct_p95_s,
+        hits=summary.cache_hit_ratio - summary.loaded_ratio,
+        below=summary.loaded_ratio,
+    )
 
 
 def orders(rows: Mapping[str, Sequence[Figures]], points: int) -> list[list[tuple[str, str]]]:
@@ -293,7 +334,19 @@ def agreement(study: Study, ours: Mapping[str, Sequence[Figures]]) -> list[str]:
     for series, row in study.theirs.items():
         there, here = direction(row), direction(ours[series])
         lines.append(f"  mean JCT along {study.axis}, {series}: {there} there, {here} here")
+    first, *others = study.theirs
+    for series in others:
+        there, here = (_beside(rows[series], rows[first]) for rows in (study.theirs, ours))
+        lines.append(f"  {series} beside {first}: {there} there, {here} here")
     return lines
+
+
+def _beside(row: Sequence[Figures], first: Sequence[Figures]) -> str:
+    """In words: how many points of hit rate a row wins over the first one, least and most, and seconds of p95."""
+    points = [100 * (a.hits + a.below - b.hits - b.below) for a, b in zip(row, first, strict=True)]
+    seconds = [a.p95 - b.p95 for a, b in zip(row, first, strict=True)]
+    hits, p95 = (f"{min(values):+.2f} to {max(values):+.2f}" for values in (points, seconds))
+    return f"{hits} points of hits, {p95} s of p95"
 
 
 def show(study: Study, ours: Mapping[str, Sequence[Figures]]) -> None:
@@ -322,19 +375,21 @@ def main() -> int:
     parser.add_argument("--tables", default=",".join(map(str, STUDIES)), help="comma-separated")
     parser.add_argument("--seeds", default="1,2,3", help="of programs and arrivals, comma-separated")
     parser.add_argument("--programs", type=int, default=50, help="a run")
+    parser.add_argument("--jobs", type=int, help="runs at a time; default: one a CPU")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     seeds = [int(seed) for seed in options.seeds.split(",")]
     said = {}
-    for number in (int(table) for table in options.tables.split(",")):
-        study = STUDIES[number]
-        ours = measure(study, seeds, options.programs)
-        said[number] = {
-            "ours": {series: [asdict(cell) for cell in row] for series, row in ours.items()},
-            "agreement": agreement(study, ours),
-        }
-        if not options.json:
-            show(study, ours)
+    with ProcessPoolExecutor(options.jobs) as workers:
+        for number in (int(table) for table in options.tables.split(",")):
+            study = STUDIES[number]
+            ours = measure(number, seeds, options.programs, workers)
+            said[number] = {
+                "ours": {series: [asdict(cell) for cell in row] for series, row in ours.items()},
+                "agreement": agreement(study, ours),
+            }
+            if not options.json:
+                show(study, ours)
     if options.json:
         print(json.dumps({"seeds": seeds, "programs": options.programs, "tables": said}))
     return 0

@@ -18,9 +18,8 @@ class Trigger(StrEnum):
 
     QUEUE = "queue"  # the gate holds a turn of it
     SUBMIT = "submit"  # the engine has a turn of it
-    ADMIT = "admit"  # we grant a slot
+    ADMIT = "admit"  # we grant a slot, or give it again
     PAUSE = "pause"  # we take the slot back
-    RESTORE = "restore"  # we give it again
     END = "end"  # the run is over, or we conclude so from silence
 
 
@@ -39,7 +38,6 @@ TRANSITIONS: dict[tuple[Status, Trigger], Status] = {
     (Status.PAUSED, Trigger.QUEUE): Status.WAITING,
     (Status.PAUSED, Trigger.SUBMIT): Status.ACTIVE,
     (Status.PAUSED, Trigger.ADMIT): Status.ACTIVE,
-    (Status.PAUSED, Trigger.RESTORE): Status.ACTIVE,
     (Status.PAUSED, Trigger.END): Status.ENDED,
     # We concluded from silence that it had ended, and were wrong: it queues as it did before.
     (Status.ENDED, Trigger.QUEUE): Status.WAITING,
