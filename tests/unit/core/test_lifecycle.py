@@ -21,7 +21,6 @@ ROWS = """
     paused  queue   waiting
     paused  submit  active
     paused  admit   active
-    paused  restore active
     paused  end     ended
     ended   queue   waiting
     ended   submit  active
