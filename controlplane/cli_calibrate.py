@@ -30,34 +30,35 @@ def calibrate(
     from rich.table import Table
 
     from controlplane.calibrate.measure import Plan, measure
-    from controlplane.calibrate.profile import to_profile
+    from controlplane.calibrate.profile import fit, to_profile
     from controlplane.sim.profile import load_profile
 
     told = Console(stderr=True, highlight=False)
     measured = measure(url, Plan(repetitions=repetitions), told.print)
-    profile, prefill, decode = to_profile(
-        measured, name or out.stem, source=source, kv_bytes_per_token=kv_bytes_per_token
-    )
+    costs = fit(measured)
+    profile = to_profile(measured, costs, name or out.stem, source=source, kv_bytes_per_token=kv_bytes_per_token)
     out.write_bytes(msgspec.json.format(msgspec.json.encode(profile), indent=2) + b"\n")
     load_profile(out)  # what was written can be read
     table = Table("what", "measured (ms)", "fitted (ms)", "off by")
     for one in measured.prefill:
-        fitted = prefill.of(one.cached, one.new, measured.engine.chunk_tokens)
-        table.add_row(f"prefill {one.cached}+{one.new}", *_beside(one.seconds, fitted))
+        table.add_row(
+            f"prefill {one.cached}+{one.new}", *_beside(one.seconds, costs.first_token_s(one.cached, one.new))
+        )
     for step in measured.decode:
         table.add_row(
-            f"decode {step.batch}x{step.context}", *_beside(step.seconds, decode.of(step.batch, step.context))
+            f"decode {step.batch}x{step.context}",
+            *_beside(step.seconds, costs.decode.of(step.batch, step.context)),
         )
     overhead_s = profile.turn_overhead_us / 1e6
     for chat in measured.chats:
-        fitted = overhead_s + prefill.of(0, chat.tokens, measured.engine.chunk_tokens)
+        fitted = overhead_s + costs.first_token_s(0, chat.tokens)
         table.add_row(f"first token of a chat of {chat.tokens}", *_beside(chat.seconds, fitted))
     Console().print(table)
-    attends = (
-        "attends through the whole sequence with each chunk" if prefill.attends_anew else "attends to what is new"
-    )
-    told.print(f"{out}: {attends}; worst error {max(prefill.worst_error_ratio, decode.worst_error_ratio):.1%}")
-    if max(prefill.worst_error_ratio, decode.worst_error_ratio) > 0.2:
+    anew = costs.prefill.attends_anew
+    attends = "attends through the whole sequence with each chunk" if anew else "attends to what is new"
+    worst = max(costs.prefill.worst_error_ratio, costs.decode.worst_error_ratio)
+    told.print(f"{out}: {attends}; worst error {worst:.1%}")
+    if worst > 0.2:
         told.print("more than 20% off: was the engine busy? measure again on a quiet machine")
         sys.exit(1)
 

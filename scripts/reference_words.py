@@ -193,8 +193,9 @@ JSON with `kind` `measured`, `fitted` or `analytic`, `name`, `source`, and:
 - `fitted`, what [`penstock calibrate`](cli.md) writes: coefficients in place of the prefill curve,
   `prefill_token_us`, `attention_ps` (of a pair of tokens) and `attends_anew` (true: a chunk's attention goes
   through the whole sequence again, as SGLang's `torch_native` does on CPUs), `turn_overhead_us` (of each turn,
-  before the scheduler has it: HTTP server, chat template, tokenizer), with the measured `prefill_s` and `decode_s`
-  beside them.
+  before the scheduler has it: HTTP server, chat template, tokenizer) and `results_late` (true: what a step did is
+  known when the next one is done, as with SGLang's overlap scheduler on a CPU), with the measured `prefill_s` and
+  `decode_s` beside them.
 - `analytic`: `flops_per_s`, `memory_bytes_per_s`, `memory_bytes`, `linear_efficiency_ratio`,
   `attention_efficiency_ratio`, `bandwidth_efficiency_ratio`, `memory_use_ratio`, `step_overhead_us`, `sequence_us`;
   and the model: `parameters`, `layers`, `hidden`, `kv_heads`, `head_dim`, `bytes_per_value`, `max_context_tokens`

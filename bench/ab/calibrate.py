@@ -8,7 +8,7 @@ import msgspec
 from ab.engine import EngineShape, start_engine, versions
 from ab.machine import cpus, model_name
 from controlplane.calibrate.measure import Plan, measure
-from controlplane.calibrate.profile import to_profile
+from controlplane.calibrate.profile import fit, to_profile
 
 # The pool of the A/B does not hold eight long contexts; the cost of a step does not depend on it.
 SHAPE = EngineShape(pool_tokens=40_000)
@@ -26,7 +26,7 @@ def calibrate(folder: Path, environment: Path, threads: int) -> bytes:
     software = f"SGLang {found['sglang']}, torch {found['torch']}"
     hardware = f"{threads} threads on {cpus()} CPUs ({model_name()})"
     source = f"{software}, model {shape.model}, chunks of {shape.chunk_tokens} tokens; {hardware}"
-    profile, _, _ = to_profile(measured, "ab-engine", source)
+    profile = to_profile(measured, fit(measured), "ab-engine", source)
     profile = msgspec.structs.replace(
         profile, kv_pool_tokens=EngineShape().pool_tokens, max_context_tokens=shape.context_tokens
     )

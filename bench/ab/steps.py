@@ -108,6 +108,7 @@ def fit(steps: Sequence[Step], scenario: Scenario, environment: Path) -> FittedP
         prefill_token_us=_round(prefill[1] * 1e6),
         attention_ps=_round(prefill[2] * 1e12),
         attends_anew=True,
+        results_late=True,
         decode_base_us=_round(decode[0] * 1e6),
         decode_sequence_us=_round(decode[1] * 1e6),
         decode_context_ns=_round(decode[2] * 1e9),

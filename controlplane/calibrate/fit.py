@@ -11,14 +11,16 @@ to make the relative errors small.
 """
 
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
 from controlplane.core.errors import ConfigError
+
+_LEAST_SHARE = 0.1  # of a measured time that is left for the prefill, however noisy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,12 +106,21 @@ def fit_decode(measured: Sequence[Decode]) -> DecodeCost:
     return DecodeCost(base=base, sequence=sequence, context=context, worst_error_ratio=float(np.abs(errors).max()))
 
 
-def turn_overhead(measured: Sequence[Chat], prefill: PrefillCost, chunk_tokens: int) -> float:
+def without_late_step(measured: Sequence[Prefill], decode: DecodeCost) -> list[Prefill]:
+    """The prefills alone, on an engine that tells of a step when the next one is done: a decode step in vain."""
+    return [
+        replace(one, seconds=max(_LEAST_SHARE * one.seconds, one.seconds - decode.of(1, one.cached + one.new)))
+        for one in measured
+    ]
+
+
+def turn_overhead(chats: Sequence[Chat], prefill_s: Callable[[int, int], float]) -> float:
     """Seconds that a chat's turn takes beside its prefill: template, tokenizer, the first event of the stream.
 
-    The median; 0 where no chat was measured.
+    ``prefill_s`` is what a request for one token takes, by cached and new tokens. The median; 0 where no chat was
+    measured.
     """
-    beside = [one.seconds - prefill.of(0, one.tokens, chunk_tokens) for one in measured]
+    beside = [one.seconds - prefill_s(0, one.tokens) for one in chats]
     return max(0.0, statistics.median(beside)) if beside else 0.0
 
 

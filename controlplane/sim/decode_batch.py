@@ -3,6 +3,9 @@
 Positions are counted in decode steps. A turn needs a new block at every step whose number has its residue modulo
 the block size, so the growth of any number of steps is a sum over residues; the next turn to finish is the top
 of a heap; and the context that a step attends to grows by one token a turn.
+
+Where the results of a step are known late, a turn stays for one step after its last token: that step is computed in
+vain, unless it is a prefill step.
 """
 
 from dataclasses import dataclass
@@ -31,6 +34,7 @@ class DecodeBatch(Generic[T]):
     def __init__(self, profile: Profile, block_tokens: int) -> None:
         self._profile = profile
         self._block_tokens = block_tokens
+        self._late_steps = int(profile.results_late)
         self._growing = [0] * block_tokens  # turns that need a block at steps of each residue
         self._heap: list[tuple[int, int, Decoding, T]] = []
         self._serial = 0
@@ -68,26 +72,33 @@ class DecodeBatch(Generic[T]):
 
     @property
     def remaining_tokens(self) -> int:
-        """Output still to come, over all turns."""
-        return self._finish_sum - self.size * self.step
+        """Output still to come, over all turns, for all that is known."""
+        return self._finish_sum - self.size * (self.step - self._late_steps)
 
     def steps_to_finish(self) -> int:
-        """Steps until the next turn finishes. The batch is not empty."""
+        """Steps until the next turn is known to have finished. The batch is not empty."""
         heap = self._heap
         while heap[0][2].left:
             heappop(heap)
-        return heap[0][0] - self.step
+        return heap[0][0] + self._late_steps - self.step
 
     def advance(self, steps: int) -> list[T]:
-        """Complete ``steps`` steps and take out the turns that finish with the last one.
+        """Complete ``steps`` steps and take out the turns that are known then to have finished.
 
         Returns their owners.
         """
         self.step += steps
         self.context_tokens += steps * self.size
+        return self._take(self.step - self._late_steps)
+
+    def settle(self) -> list[T]:
+        """Another step than of these turns is done: take out those whose last token came before it."""
+        return self._take(self.step)
+
+    def _take(self, step: int) -> list[T]:
         finished = []
         heap = self._heap
-        while heap and (heap[0][2].left or heap[0][0] <= self.step):
+        while heap and (heap[0][2].left or heap[0][0] <= step):
             _, _, entry, owner = heappop(heap)
             if not entry.left:
                 self.leave(entry)

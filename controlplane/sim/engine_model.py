@@ -214,7 +214,7 @@ class EngineModel:
         if turn is None or turn.decoding is None:
             return 0 if turn is None else turn.produced_tokens
         steps = self._completed_steps(self._now_ns) if self._jump_steps else 0
-        return self._batch.produced_tokens(turn.decoding) + steps
+        return min(self._batch.produced_tokens(turn.decoding) + steps, turn.call.output_tokens)
 
     def pool_sample(self, now_ns: int) -> PoolSampled:
         """The allocator's state."""
@@ -358,6 +358,8 @@ class EngineModel:
         batch, cache, scheduler = self._batch, self.cache, self._scheduler
         steps = min(batch.steps_to_finish(), self._max_jump_steps)
         steps = min(steps, batch.steps_with(self._pool.available_blocks))
+        if scheduler.fresh:
+            return 1  # their first tokens are known when it is done
         if len(scheduler.waiting) and not scheduler.full:
             return 1  # a retraction has made room: prefill is tried again at the next boundary
         if (expiry_ns := cache.next_expiry_ns()) is not None:
@@ -372,23 +374,39 @@ class EngineModel:
             self._scheduler.take_growth(self._taken_steps, steps, started_ns)
         self._jump_steps = 0
         now_ns = -(-self._start_ps // _PS)
-        for turn in self._batch.advance(steps):
-            self._scheduler.leave_batch(turn, now_ns)
-            self._end(turn, now_ns)
+        self._settle(self._batch.advance(steps), now_ns)
 
     def _finish_prefill(self) -> None:
         plan, self._prefilling = self._prefilling, []
         now_ns = -(-self._start_ps // _PS)
+        late = self._profile.results_late
+        if late:
+            self._settle(self._batch.settle(), now_ns)
         for turn, tokens in plan:
             if not self._scheduler.prefilled(turn, tokens):
                 continue
-            if turn.first_token_ns < 0:
-                turn.first_token_ns = now_ns
-                self._events.append(turn_events.first_token(self._publisher, turn, now_ns))
+            if late:
+                self._scheduler.decode(turn)
+                continue
+            self._first_token(turn, now_ns)
             if turn.remaining_tokens == 0:
                 self._end(turn, now_ns)
             else:
                 self._scheduler.decode(turn)
+
+    def _settle(self, finished: Sequence[Progress], now_ns: int) -> None:
+        """What is known at the end of a step: late first tokens, and who has finished."""
+        fresh, self._scheduler.fresh = self._scheduler.fresh, []
+        for turn in fresh:
+            self._first_token(turn, now_ns)
+        for turn in finished:
+            self._scheduler.leave_batch(turn, now_ns)
+            self._end(turn, now_ns)
+
+    def _first_token(self, turn: Progress, now_ns: int) -> None:
+        if turn.first_token_ns < 0 and turn.call.turn_id in self._scheduler.turns:
+            turn.first_token_ns = now_ns
+            self._events.append(turn_events.first_token(self._publisher, turn, now_ns))
 
     def _finish_aborts(self) -> None:
         aborting, self._aborting = self._aborting, []

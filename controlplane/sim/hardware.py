@@ -27,6 +27,7 @@ class Profile:
     max_context_tokens: int
     kv_bytes_per_token: int = 0  # 0: not known
     attention_anew_fs: int = 0  # of each pair of tokens, where every chunk attends through the whole sequence again
+    results_late: bool = False  # of a step: known when the next one is done, as with an overlap scheduler on a CPU
     turn_overhead_ns: int = 0  # of each turn, before the scheduler has it: HTTP server, chat template, tokenizer
 
     def cumulative_ns(self, tokens: int) -> int:

@@ -40,7 +40,8 @@ class FittedProfile(msgspec.Struct, tag_field="kind", tag="fitted", forbid_unkno
     """Coefficients fitted to a running engine's times: what ``penstock calibrate`` writes.
 
     ``attention_ps`` is a pair of tokens' share; ``attends_anew``: each chunk attends through the whole sequence;
-    ``turn_overhead_us``: what a turn takes before the scheduler has it.
+    ``turn_overhead_us``: what a turn takes before the scheduler has it; ``results_late``: what a step did is known
+    when the next one is done.
     """
 
     name: str
@@ -56,6 +57,7 @@ class FittedProfile(msgspec.Struct, tag_field="kind", tag="fitted", forbid_unkno
     max_context_tokens: _Count
     kv_bytes_per_token: _CountOrZero = 0  # 0: not known
     turn_overhead_us: _NotNegative = 0
+    results_late: bool = False
     prefill_s: dict[str, _Positive] = {}  # "cached+new" -> seconds: what the fit was made of
     decode_s: dict[str, _Positive] = {}  # "batch x context" -> seconds a step
 
@@ -154,6 +156,7 @@ def _fitted(data: FittedProfile) -> Profile:
         kv_bytes_per_token=data.kv_bytes_per_token,
         attention_anew_fs=round(data.attention_ps * 1e3) if data.attends_anew else 0,
         turn_overhead_ns=round(data.turn_overhead_us * 1e3),
+        results_late=data.results_late,
     )
 
 

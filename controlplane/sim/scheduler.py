@@ -36,8 +36,10 @@ class Scheduler:
         self.running: dict[str, Progress] = {}
         self.partial: Progress | None = None
         self.full = False  # nothing more can be scheduled until a turn ends or memory is given up
+        self.fresh: list[Progress] = []  # prefilled with the last step, where its results are known late
         self.retractions = 0
         self.recomputed_tokens = 0
+        self._results_late = profile.results_late
         self._cache = pool.cache
         self._engine = engine
         self._block_tokens = engine.block_tokens
@@ -314,6 +316,8 @@ class Scheduler:
         """A prefilled call joins the decode batch."""
         turn.decoding = self.batch.join(turn.kv_tokens, turn.produced_tokens, turn.call.output_tokens, turn)
         self.running[turn.call.turn_id] = turn
+        if self._results_late:
+            self.fresh.append(turn)
 
     def ensure_next_step(self, now_ns: int) -> None:
         """Reclaim pins, then retract calls, newest first, until the next decode step has its blocks."""
@@ -341,6 +345,9 @@ class Scheduler:
         self._served.add(turn.call.program_id, turn.kv_tokens - entry.kv_tokens, now_ns)
         turn.produced_tokens = self.batch.produced_tokens(entry)
         turn.own_blocks = self.blocks(turn.kv_tokens) - turn.shared_blocks
+        in_vain = max(0, turn.produced_tokens - turn.call.output_tokens)
+        turn.produced_tokens -= in_vain
+        turn.kv_tokens -= in_vain
         turn.decoding = None
         del self.running[turn.call.turn_id]
 
@@ -356,6 +363,9 @@ class Scheduler:
             self._let_go(turn, keep_tokens=0, now_ns=now_ns)
         else:
             self.leave_batch(turn, now_ns)
+            if self._results_late:  # those of its last step are lost
+                turn.produced_tokens -= 1
+                self.fresh = [other for other in self.fresh if other is not turn]
             self._let_go(turn, keep_tokens=turn.call.prompt_tokens, now_ns=now_ns)
         turn.service_ns += now_ns - turn.started_ns
         turn.started_ns = -1

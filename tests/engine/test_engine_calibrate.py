@@ -9,7 +9,7 @@ from engine_versions import on_every_version
 from typer.testing import CliRunner
 
 from controlplane.calibrate.measure import Plan, measure
-from controlplane.calibrate.profile import to_profile
+from controlplane.calibrate.profile import fit, to_profile
 from controlplane.cli import app
 from controlplane.core.errors import EngineUnavailable
 
@@ -28,11 +28,12 @@ def test_the_engine_says_what_it_is_and_how_long_it_takes(stock_engine: EngineSe
     told: list[str] = []
     measured = measure(stock_engine.url, SMALL, told.append)
     assert measured.engine.pool_tokens == POOL_TOKENS
-    assert len(told) == 5 + 4 + 2
+    assert len(told) == 1 + 5 + 4 + 2
     assert (len(measured.prefill), len(measured.decode), len(measured.chats)) == (5, 4, 2)
     assert all(one.seconds > 0 for one in (*measured.prefill, *measured.decode, *measured.chats))
     assert 20 <= measured.chats[0].tokens < measured.chats[1].tokens
-    profile, _, _ = to_profile(measured, "tiny")
+    assert measured.engine.results_late, "its steps block, and it overlaps them"
+    profile = to_profile(measured, fit(measured), "tiny")
     assert profile.kv_pool_tokens == POOL_TOKENS
     assert profile.source.startswith(f"SGLang {measured.engine.version}")
 

@@ -1,6 +1,7 @@
 """Coefficients are found again from times that they made, whichever way the engine attends."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -19,7 +20,7 @@ from controlplane.calibrate.fit import (
     turn_overhead,
 )
 from controlplane.calibrate.measure import Engine, Measured, Plan
-from controlplane.calibrate.profile import to_profile
+from controlplane.calibrate.profile import fit, to_profile
 from controlplane.core.errors import ConfigError
 from controlplane.sim.profile import load_profile
 
@@ -76,9 +77,22 @@ def test_no_coefficient_is_below_zero_whatever_was_measured(seconds: list[float]
 def test_what_a_chat_takes_beside_its_prefill_is_the_turn_s_overhead() -> None:
     cost = made(True)
     took = [Chat(tokens=n, seconds=cost.of(0, n, CHUNK) + beside) for n, beside in ((90, 0.04), (400, 0.05))]
-    assert turn_overhead(took, cost, CHUNK) == pytest.approx(0.045)
-    assert turn_overhead([Chat(tokens=400, seconds=1e-3)], cost, CHUNK) == 0, "noise makes no time less than none"
-    assert turn_overhead([], cost, CHUNK) == 0
+
+    def prefill_s(cached: int, new: int) -> float:
+        return cost.of(cached, new, CHUNK)
+
+    assert turn_overhead(took, prefill_s) == pytest.approx(0.045)
+    assert turn_overhead([Chat(tokens=400, seconds=1e-3)], prefill_s) == 0, "noise makes no time less than none"
+    assert turn_overhead([], prefill_s) == 0
+
+
+def test_a_late_result_is_a_decode_step_that_the_prefill_did_not_take() -> None:
+    prompt, late = measured(True), measured(True, late=True)
+    assert fit(late).prefill.of(0, 1000, CHUNK) == pytest.approx(fit(prompt).prefill.of(0, 1000, CHUNK), rel=1e-3)
+    assert fit(late).first_token_s(0, 1000) == pytest.approx(late.prefill[2].seconds, rel=1e-3)
+    assert to_profile(late, fit(late), "late").turn_overhead_us == pytest.approx(30_000, rel=1e-2)
+    assert to_profile(late, fit(late), "late").results_late
+    assert not to_profile(prompt, fit(prompt), "prompt").results_late
 
 
 def test_too_little_is_refused() -> None:
@@ -105,16 +119,24 @@ def test_a_small_engine_is_measured_with_smaller_sizes() -> None:
     assert plan.chats == (100,)
 
 
-def measured(anew: bool) -> Measured:
-    engine = Engine(version="1", model="m", chunk_tokens=CHUNK, pool_tokens=16_000, context_tokens=9000)
+def measured(anew: bool, *, late: bool = False) -> Measured:
+    """Of an engine whose costs are known; ``late``: a request for one token takes a decode step, too."""
+    engine = Engine(
+        version="1", model="m", chunk_tokens=CHUNK, pool_tokens=16_000, context_tokens=9000, results_late=late
+    )
     decode = DecodeCost(base=0.005, sequence=1e-3, context=1e-7, worst_error_ratio=0.0)
-    chat = Chat(tokens=500, seconds=made(anew).of(0, 500, CHUNK) + 0.03)
-    return Measured(engine=engine, prefill=prefills(made(anew)), decode=decodes(decode), chats=[chat])
+    took = [
+        replace(one, seconds=one.seconds + late * decode.of(1, one.cached + one.new))
+        for one in prefills(made(anew))
+    ]
+    chat = Chat(tokens=500, seconds=made(anew).of(0, 500, CHUNK) + late * decode.of(1, 500) + 0.03)
+    return Measured(engine=engine, prefill=took, decode=decodes(decode), chats=[chat])
 
 
 @pytest.mark.parametrize("anew", [False, True])
 def test_the_profile_takes_the_time_that_was_measured(anew: bool, tmp_path: Path) -> None:
-    written, _, _ = to_profile(measured(anew), "mine", kv_bytes_per_token=6144)
+    found = measured(anew)
+    written = to_profile(found, fit(found), "mine", kv_bytes_per_token=6144)
     path = tmp_path / "mine.json"
     path.write_bytes(msgspec.json.encode(written))
     profile = load_profile(path)
@@ -142,7 +164,7 @@ def test_the_profile_takes_the_time_that_was_measured(anew: bool, tmp_path: Path
 def test_a_fitted_profile_that_makes_no_sense_is_refused(
     field: str, value: object, told: str, tmp_path: Path
 ) -> None:
-    data = json.loads(msgspec.json.encode(to_profile(measured(True), "mine")[0]))
+    data = json.loads(msgspec.json.encode(to_profile(measured(True), fit(measured(True)), "mine")))
     path = tmp_path / "bad.json"
     path.write_text(json.dumps(data | {field: value}))
     with pytest.raises(ConfigError, match=told):
@@ -157,7 +179,7 @@ def test_a_fitted_profile_that_makes_no_sense_is_refused(
     ],
 )
 def test_steps_that_take_no_time_are_refused(zeros: tuple[str, ...], told: str, tmp_path: Path) -> None:
-    data = json.loads(msgspec.json.encode(to_profile(measured(False), "mine")[0]))
+    data = json.loads(msgspec.json.encode(to_profile(measured(False), fit(measured(False)), "mine")))
     path = tmp_path / "bad.json"
     path.write_text(json.dumps(data | dict.fromkeys(zeros, 0)))
     with pytest.raises(ConfigError, match=told):

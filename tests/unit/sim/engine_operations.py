@@ -1,7 +1,7 @@
 """Random scripts of engine operations, and a driver that checks the block count after each step."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
@@ -13,6 +13,7 @@ from controlplane.sim.lower_tiers import TierSpec
 from controlplane.sim.profile import load_profile
 
 PROFILE = load_profile("h200-llama31-8b")
+PROFILES = [PROFILE, replace(PROFILE, results_late=True)]
 TOY = Profile(
     name="toy",
     source="made up",

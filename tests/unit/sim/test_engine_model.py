@@ -1,5 +1,6 @@
 """What the engine model does with calls: times, batches, the prefix cache, pins, retraction."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -149,6 +150,42 @@ def test_the_least_recently_used_context_is_evicted() -> None:
     assert ended(finish(model))["b2"].cached_tokens == 160
     model.submit(call("a2", 161, program="a", reusable_tokens=160), 3 * 10**6)
     assert ended(finish(model))["a2"].cached_tokens < 160
+
+
+def late_engine() -> EngineModel:
+    return EngineModel(replace(TOY, results_late=True), pool_blocks=1000)
+
+
+def test_late_results_cost_a_turn_one_step_more() -> None:
+    model = late_engine()
+    model.submit(call("a", 100, 5, program="a"), 0)
+    events = finish(model)
+    assert first(events)["a"].at_ns == 111 * US  # prefilled after 110
+    assert ended(events)["a"].at_ns == 115 * US  # its last token was computed after 114
+    assert ended(events)["a"].output_tokens == 5
+    model.submit(call("a2", 200, program="a", reusable_tokens=105), 200 * US)
+    assert ended(finish(model))["a2"].cached_tokens == 96  # 104 tokens have KV, the last one has none
+
+
+def test_of_two_turns_each_learns_when_the_other_s_step_is_done() -> None:
+    model = late_engine()
+    model.submit(call("a", 100, 5), 0)
+    model.advance(111_500)
+    model.submit(call("b", 50, 1), 111_500)  # prefilled from 112 to 172
+    events = finish(model)
+    assert first(events)["b"].at_ns == ended(events)["b"].at_ns == 173 * US
+    assert ended(events)["a"].at_ns == 175 * US
+
+
+def test_a_prefill_step_tells_who_finished_before_it() -> None:
+    model = late_engine()
+    model.submit(call("a", 100, 5), 0)
+    model.advance(113_500)
+    model.submit(call("b", 50, 2), 113_500)  # prefilled from 114, when a has its last token, to 174
+    events = finish(model)
+    assert ended(events)["a"].at_ns == 174 * US
+    assert first(events)["b"].at_ns == 175 * US
+    assert ended(events)["b"].at_ns == 176 * US
 
 
 def test_a_pin_keeps_a_context_until_it_expires() -> None:

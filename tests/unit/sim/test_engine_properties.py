@@ -2,37 +2,44 @@
 
 from typing import Any
 
-from engine_operations import OPERATIONS, PROFILE, TOY, Driven, Operation
+from engine_operations import OPERATIONS, PROFILE, PROFILES, TOY, Driven, Operation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.core.events import FirstToken, TurnEnded, TurnSubmitted
 from controlplane.core.policies import Fit
 from controlplane.sim.engine_model import EngineModel
+from controlplane.sim.hardware import Profile
 
 POOLS = st.sampled_from([40, 150, 300, 700])
 
 
 def driven(script: list[Operation], pool_blocks: int, **options: Any) -> Driven:
-    engine = EngineModel(PROFILE, pool_blocks=pool_blocks, chunk_tokens=512, max_running=6, **options)
+    profile = options.pop("profile", PROFILE)
+    engine = EngineModel(profile, pool_blocks=pool_blocks, chunk_tokens=512, max_running=6, **options)
     return Driven(engine).run(script)
 
 
 @settings(deadline=None, max_examples=120)
-@given(script=OPERATIONS, pool_blocks=POOLS)
-def test_decode_jumps_equal_single_steps(script: list[Operation], pool_blocks: int) -> None:
-    jumping = driven(script, pool_blocks)
-    stepping = driven(script, pool_blocks, max_jump_steps=1)
+@given(script=OPERATIONS, pool_blocks=POOLS, profile=st.sampled_from(PROFILES))
+def test_decode_jumps_equal_single_steps(script: list[Operation], pool_blocks: int, profile: Profile) -> None:
+    jumping = driven(script, pool_blocks, profile=profile)
+    stepping = driven(script, pool_blocks, profile=profile, max_jump_steps=1)
     assert jumping.events == stepping.events
     assert jumping.samples == stepping.samples
 
 
 @settings(deadline=None, max_examples=120)
-@given(script=OPERATIONS, pool_blocks=POOLS, block_tokens=st.sampled_from([1, 16, 64]))
+@given(
+    script=OPERATIONS,
+    pool_blocks=POOLS,
+    block_tokens=st.sampled_from([1, 16, 64]),
+    profile=st.sampled_from(PROFILES),
+)
 def test_every_accepted_call_ends_once_and_in_order(
-    script: list[Operation], pool_blocks: int, block_tokens: int
+    script: list[Operation], pool_blocks: int, block_tokens: int, profile: Profile
 ) -> None:
-    run = driven(script, pool_blocks * 16 // block_tokens, block_tokens=block_tokens)
+    run = driven(script, pool_blocks * 16 // block_tokens, block_tokens=block_tokens, profile=profile)
     seen: dict[str, list[type]] = {}
     for event in run.events:
         assert isinstance(event, TurnSubmitted | FirstToken | TurnEnded)

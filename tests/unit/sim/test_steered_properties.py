@@ -4,7 +4,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from engine_operations import PROFILE, STEERED, Driven, Operation
+from engine_operations import PROFILE, PROFILES, STEERED, Driven, Operation
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +17,7 @@ from controlplane.core.priority import PRIORITY
 from controlplane.core.priority.fcfs import Fcfs
 from controlplane.core.priority.mlfq import Mlfq
 from controlplane.sim.engine_model import EngineModel
+from controlplane.sim.hardware import Profile
 
 POOLS = st.sampled_from([40, 150, 300, 700])
 # Short times, so that within a script quotas are used up, windows end and calls rise.
@@ -47,7 +48,7 @@ STUCK_IN_PART = [
 def driven(script: list[Operation], pool_blocks: int, policies: EnginePolicies, **more: Any) -> Driven:
     choices = more.pop("choices", ())
     engine = EngineModel(
-        PROFILE,
+        more.pop("profile", PROFILE),
         pool_blocks=pool_blocks,
         chunk_tokens=512,
         max_running=6,
@@ -59,11 +60,13 @@ def driven(script: list[Operation], pool_blocks: int, policies: EnginePolicies, 
 
 
 @settings(max_examples=200)
-@given(script=STEERED, pool_blocks=POOLS, policies=st.sampled_from(CHOICES))
+@given(
+    script=STEERED, pool_blocks=POOLS, policies=st.sampled_from(CHOICES), profile=st.sampled_from(PROFILES)
+)
 def test_blocks_are_conserved_and_every_call_ends_once(
-    script: list[Operation], pool_blocks: int, policies: EnginePolicies
+    script: list[Operation], pool_blocks: int, policies: EnginePolicies, profile: Profile
 ) -> None:
-    run = driven(script, pool_blocks, policies, choices=CHOICES)
+    run = driven(script, pool_blocks, policies, choices=CHOICES, profile=profile)
     ended = [event.turn_id for event in run.events if isinstance(event, TurnEnded)]
     assert sorted(ended) == sorted(run.accepted)
     for event in run.events:
@@ -75,15 +78,15 @@ def test_blocks_are_conserved_and_every_call_ends_once(
 @pytest.mark.parametrize("priority", PRIORITIES, ids=repr)
 @pytest.mark.parametrize("memory", [Lru(), Opportunistic(aligned=False)], ids=repr)
 @settings(max_examples=100)
-@given(script=STEERED, pool_blocks=POOLS)
-@example(script=STUCK_IN_PART, pool_blocks=150)
+@given(script=STEERED, pool_blocks=POOLS, profile=st.sampled_from(PROFILES))
+@example(script=STUCK_IN_PART, pool_blocks=150, profile=PROFILE)
 def test_decode_jumps_equal_single_steps(
-    priority: Any, memory: Any, script: list[Operation], pool_blocks: int
+    priority: Any, memory: Any, script: list[Operation], pool_blocks: int, profile: Profile
 ) -> None:
     policies = EnginePolicies(priority=priority, memory=memory)
     choices = [STOCK, policies]
-    jumping = driven(script, pool_blocks, policies, choices=choices)
-    stepping = driven(script, pool_blocks, policies, choices=choices, max_jump_steps=1)
+    jumping = driven(script, pool_blocks, policies, choices=choices, profile=profile)
+    stepping = driven(script, pool_blocks, policies, choices=choices, profile=profile, max_jump_steps=1)
     assert jumping.events == stepping.events
     assert jumping.samples == stepping.samples
 
