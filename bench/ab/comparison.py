@@ -73,7 +73,8 @@ class Comparison:
 
     def mean(self, system: str, figure: str) -> float:
         """A figure's mean over the seeds."""
-        return float(statistics.mean(getattr(row.figures, figure) for row in self.rows[system]))
+        found = (getattr(row if hasattr(row, figure) else row.figures, figure) for row in self.rows[system])
+        return float(statistics.mean(found))
 
     def _lowest(self, figure: str) -> str | None:
         return min(self.references, key=lambda name: self.mean(name, figure), default=None)
@@ -130,5 +131,8 @@ def _ordered(names: set[str]) -> list[str]:
     return sorted(names, key=key)
 
 
-FIGURES = tuple(name for name in Figures.__struct_fields__ if name.endswith(("_s", "_rate", "_min")))
+FIGURES = (
+    *(name for name in Figures.__struct_fields__ if name.endswith(("_s", "_rate", "_min"))),
+    "later_ttft_p99_s",
+)
 """The figures that are averaged over seeds."""

@@ -4,6 +4,7 @@ import fcntl
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 TUNE = "tune"
 RUN = "run"
@@ -63,6 +64,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     began: str
     wall_s: float
     cpu: str = ""  # its model, and how fast it was; empty: not noted
+
+    @property
+    def later_ttft_p99_s(self) -> float:
+        """Over all turns but each program's first, which is the one that an admission policy holds."""
+        later = [ttft for turns in self.ttft_s for ttft in turns[1:]]
+        return float(np.percentile(later, 99)) if later else 0.0
 
 
 def read(path: Path) -> list[Row]:
