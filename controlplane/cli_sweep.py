@@ -9,7 +9,7 @@ Baseline = Annotated[str, typer.Option(help="The preset that ratios are taken to
 
 EXAMPLE = """\
 # Every preset at every arrival with every seed, for each workload on each hardware.
-presets = ["fcfs", "continuum", "thunderagent", "mars"]    # default: all
+presets = ["fcfs", "continuum", "thunderagent", "mars"]    # default: all; [] with variants only
 arrivals = ["poisson:0.1", "poisson:0.2"]
 seeds = [1, 2, 3]
 
@@ -26,6 +26,11 @@ profile = "h200-llama31-8b"    # or h100, b200, rtx3090, or a file
 # tiers = ["dram:2000000:50"] (KV memory below the device: name, tokens, GB/s),
 # pool_tokens, chunk_tokens, rate_factor (on every open rate), name,
 # replicas, routing ("session", "round_robin", "least_loaded", "single"), link_gb_per_s
+
+# Beside the presets: a daemon's configuration, under a name of its own.
+[variants."mars, waste 0.1"]
+preset = "mars"
+admission.waste = 0.1
 """
 
 
@@ -51,7 +56,7 @@ def sweep(
     example: Annotated[bool, typer.Option("--example", help="Print a file to begin with.")] = False,
     dry: Annotated[bool, typer.Option("--dry-run", help="Say what there is to do, and do nothing.")] = False,
 ) -> None:
-    """Simulate a grid: presets x arrivals x seeds, for each workload on each hardware.
+    """Simulate a grid: presets and variants x arrivals x seeds, for each workload on each hardware.
 
     Runs on all cores and writes each result as it comes. What is in the results already is not run again: a sweep
     that was interrupted goes on with the same command. At the end it prints tables with 95% intervals over seeds;

@@ -34,7 +34,8 @@ def run_sweep(options: SweepOptions) -> int:
     Raises ``ConfigError`` and ``UnknownPolicy`` before any work.
     """
     spec = load_sweep(options.spec)
-    preset(options.baseline)
+    if options.baseline not in spec.names:
+        preset(options.baseline)
     out = options.out or options.spec.with_suffix(".csv")
     if out.suffix == parquet.SUFFIX:
         parquet.require_parquet()

@@ -55,11 +55,13 @@ def run_cell(spec: SweepSpec, cell: Cell) -> Figures:
     ideal times, which all runs of this process share. Raises ``ControlPlaneError``.
     """
     workload, hardware = of_title(spec.workload, cell.workload), of_title(spec.hardware, cell.hardware)
+    config = spec.config(cell.preset)
     chosen = SimSpec(
         trace=_trace(workload),
         arrival=parse_arrival(cell.arrival),
         engine=_engine(hardware),
-        preset=preset(cell.preset),
+        preset=config.policies,
+        rules=config.control,
         seed=cell.seed,
         scale=workload.scale,
         programs=workload.programs,

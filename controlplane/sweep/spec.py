@@ -11,7 +11,11 @@
     [[hardware]]
     profile = "h200-llama31-8b"
 
-The grid is every preset at every arrival with every seed, for each workload on each hardware.
+    [variants."mars, waste 0.1"]          # a daemon's configuration, run beside the presets
+    preset = "mars"
+    admission.waste = 0.1
+
+The grid is every preset and variant at every arrival with every seed, for each workload on each hardware.
 """
 
 import functools
@@ -22,8 +26,8 @@ from typing import Any
 
 import msgspec
 
-from controlplane.config import parse, show
-from controlplane.core.errors import ConfigError, require
+from controlplane.config import Config, parse, show
+from controlplane.core.errors import ConfigError, UnknownPolicy, require
 from controlplane.core.presets import PRESETS, preset
 from controlplane.runs import REPLAY, load_tools
 from controlplane.sim.contention import parse_contention
@@ -88,8 +92,18 @@ class SweepSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     workload: tuple[WorkloadSpec, ...]
     hardware: tuple[HardwareSpec, ...] = (HardwareSpec(),)
     presets: tuple[str, ...] = tuple(PRESETS)
+    variants: dict[str, dict[str, Any]] = {}
     arrivals: tuple[str, ...] = ("poisson:0.05",)
     seeds: tuple[int, ...] = (1, 2, 3)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Presets, then variants: column ``preset`` of the results."""
+        return (*self.presets, *self.variants)
+
+    def config(self, name: str) -> Config:
+        """The configuration of one of ``names``. Raises ``ConfigError`` and ``UnknownPolicy``."""
+        return parse(self.variants.get(name, {"preset": name}))
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,9 +138,11 @@ def load_sweep(path: Path) -> SweepSpec:
 
 def _check(spec: SweepSpec) -> None:
     """What types cannot say: unknown presets, profiles and arrivals are told before hours of work."""
-    for kind in ("workload", "hardware", "presets", "arrivals", "seeds"):
+    for kind in ("workload", "hardware", "arrivals", "seeds"):
         if not getattr(spec, kind):
             raise ConfigError(f"{kind}: expected at least one", field=kind)
+    if not spec.names:
+        raise ConfigError("presets: expected at least one, or a variant", field="presets")
     for kind, titles in (
         ("workload", [w.title for w in spec.workload]),
         ("hardware", [h.title for h in spec.hardware]),
@@ -136,14 +152,21 @@ def _check(spec: SweepSpec) -> None:
             raise ConfigError(f"{kind}: {', '.join(twice)}: twice; give each a name of its own", field=kind)
     for name in spec.presets:
         preset(name)
+    for name in spec.variants:
+        if name in PRESETS:
+            raise ConfigError(f"variants.{name}: is a preset; choose another name", field="variants")
+        try:
+            spec.config(name)
+        except (ConfigError, UnknownPolicy) as error:
+            raise ConfigError(f"variants.{name}: {error}", field="variants") from error
     for hardware in spec.hardware:
         load_profile(hardware.profile)
         for tier in hardware.tiers:
             parse_tier(tier)
         require("replicas", hardware.replicas, low=1, high=1024)
         require("link_gb_per_s", hardware.link_gb_per_s, low=0, high=1e6)
-        for name in spec.presets:
-            placement_named(hardware.routing, preset(name))
+        for name in spec.names:
+            placement_named(hardware.routing, spec.config(name).policies)
         require("rate_factor", hardware.rate_factor, low=0, high=1e6, ends="(]")
     for workload in spec.workload:
         load_tools(workload.tools)
@@ -155,18 +178,19 @@ def _check(spec: SweepSpec) -> None:
 def cells(spec: SweepSpec) -> Iterator[Cell]:
     """The grid, seed by seed, so that what is there when it stops is balanced. Raises ``ConfigError``."""
     drawn = {workload.title: digest(repr(load_tools(workload.tools))) for workload in spec.workload}
+    shown = {name: show(spec.config(name)) for name in spec.names}
     for seed in spec.seeds:
         for workload in spec.workload:
             for hardware in spec.hardware:
                 for arrival in workload.arrivals or spec.arrivals:
-                    for name in spec.presets:
+                    for name in spec.names:
                         yield Cell(
                             workload=workload.title,
                             hardware=hardware.title,
                             preset=name,
                             arrival=str(scaled(parse_arrival(arrival), hardware.rate_factor)),
                             seed=seed,
-                            digest=_digest(workload, hardware, name, drawn[workload.title]),
+                            digest=_digest(workload, hardware, shown[name], drawn[workload.title]),
                         )
 
 
@@ -181,7 +205,7 @@ def of_title(specs: Sequence[Any], title: str) -> Any:
 
 
 @functools.cache
-def _digest(workload: WorkloadSpec, hardware: HardwareSpec, name: str, drawn: str) -> str:
+def _digest(workload: WorkloadSpec, hardware: HardwareSpec, shown: str, drawn: str) -> str:
     engine = f"{msgspec.structs.replace(hardware, rate_factor=1.0)!r} {load_profile(hardware.profile)!r}"
     tools = drawn if workload.tools != REPLAY else ""  # in the file: under its name there may be another by now
-    return f"{digest(f'{workload!r} {engine}{tools}')}-{digest(show(parse({'preset': name})))}"
+    return f"{digest(f'{workload!r} {engine}{tools}')}-{digest(shown)}"

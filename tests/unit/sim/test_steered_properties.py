@@ -60,9 +60,7 @@ def driven(script: list[Operation], pool_blocks: int, policies: EnginePolicies, 
 
 
 @settings(max_examples=200)
-@given(
-    script=STEERED, pool_blocks=POOLS, policies=st.sampled_from(CHOICES), profile=st.sampled_from(PROFILES)
-)
+@given(script=STEERED, pool_blocks=POOLS, policies=st.sampled_from(CHOICES), profile=st.sampled_from(PROFILES))
 def test_blocks_are_conserved_and_every_call_ends_once(
     script: list[Operation], pool_blocks: int, policies: EnginePolicies, profile: Profile
 ) -> None:

@@ -55,7 +55,7 @@ def read(folder: Path, text: str) -> SweepSpec:
 
 def test_the_example_is_a_sweep(tmp_path: Path) -> None:
     spec = read(tmp_path, EXAMPLE)
-    assert len(list(cells(spec))) == 4 * 2 * 3
+    assert len(list(cells(spec))) == (4 + 1) * 2 * 3
 
 
 def test_a_workload_is_enough(tmp_path: Path) -> None:
@@ -74,6 +74,9 @@ def test_a_workload_is_enough(tmp_path: Path) -> None:
         ('presets = ["marz"]\n[[workload]]\ntrace = "x"', "no preset 'marz'"),
         ('presets = []\n[[workload]]\ntrace = "x"', "presets: expected at least one"),
         ('presets = ["mars", "mars"]\n[[workload]]\ntrace = "x"', "mars: twice"),
+        (SMALL + '[variants.mars]\npreset = "fcfs"', "variants.mars: is a preset"),
+        (SMALL + '[variants.x]\npreset = "marz"', "variants.x: .*no preset 'marz'"),
+        (SMALL + "[variants.x]\nadmission.waste = 2.0", "variants.x: .*waste"),
         ('arrivals = ["poisson:-1"]\n[[workload]]\ntrace = "x"', "poisson"),
         ('seeds = ["one"]\n[[workload]]\ntrace = "x"', r"\$.seeds\[0\]"),
         ('[[workload]]\ntrace = "x"\n[[workload]]\ntrace = "x"', "x: twice; give each a name"),
@@ -106,6 +109,18 @@ def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 def test_the_grid_goes_seed_by_seed(tmp_path: Path) -> None:
     found = [(cell.seed, cell.preset) for cell in cells(read(tmp_path, SMALL))]
     assert found == [(1, "fcfs"), (1, "mars"), (2, "fcfs"), (2, "mars")]
+
+
+def test_variants_run_beside_the_presets(tmp_path: Path) -> None:
+    one = '[variants."one at a time"]\npreset = "fcfs"\nadmission.policy = "fixed"\nadmission.window = 1\n'
+    spec = read(tmp_path, SMALL.replace("[1, 2]", "[1]").replace("poisson:0.5", "poisson:50") + one)
+    found = {cell.preset: cell for cell in cells(spec)}
+    assert list(found) == ["fcfs", "mars", "one at a time"]
+    assert len({cell.digest for cell in found.values()}) == 3
+    holds = {name: run_cell(spec, cell)["longest_hold_s"] for name, cell in found.items()}
+    assert holds["fcfs"] < 0.1 < 10 < holds["one at a time"]
+    only = read(tmp_path, SMALL.replace('["fcfs", "mars"]', "[]") + one)
+    assert {cell.preset for cell in cells(only)} == {"one at a time"}
 
 
 def test_rates_are_scaled_for_other_hardware_and_a_workload_may_have_its_own(tmp_path: Path) -> None:
