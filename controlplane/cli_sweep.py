@@ -28,9 +28,9 @@ profile = "h200-llama31-8b"    # or h100, b200, rtx3090, or a file
 # replicas, routing ("session", "round_robin", "least_loaded", "single"), link_gb_per_s
 
 # Beside the presets: a daemon's configuration, under a name of its own.
-[variants."mars, waste 0.1"]
+[variants."mars, waste 0"]
 preset = "mars"
-admission.waste = 0.1
+admission.waste = 0.0
 """
 
 

@@ -34,7 +34,7 @@ class DecodeBatch(Generic[T]):
     def __init__(self, profile: Profile, block_tokens: int) -> None:
         self._profile = profile
         self._block_tokens = block_tokens
-        self._late_steps = int(profile.results_late)
+        self.late_steps = int(profile.results_late)
         self._growing = [0] * block_tokens  # turns that need a block at steps of each residue
         self._heap: list[tuple[int, int, Decoding, T]] = []
         self._serial = 0
@@ -67,20 +67,20 @@ class DecodeBatch(Generic[T]):
         return entry.kv_tokens + self.step - entry.joined_step
 
     def produced_tokens(self, entry: Decoding) -> int:
-        """Tokens that the turn has produced by now."""
-        return entry.produced_tokens + self.step - entry.joined_step
+        """Tokens that the turn has produced by now; a step in vain gives none."""
+        return entry.produced_tokens + min(self.step, entry.finish_step) - entry.joined_step
 
     @property
     def remaining_tokens(self) -> int:
         """Output still to come, over all turns, for all that is known."""
-        return self._finish_sum - self.size * (self.step - self._late_steps)
+        return self._finish_sum - self.size * (self.step - self.late_steps)
 
     def steps_to_finish(self) -> int:
         """Steps until the next turn is known to have finished. The batch is not empty."""
         heap = self._heap
         while heap[0][2].left:
             heappop(heap)
-        return heap[0][0] + self._late_steps - self.step
+        return heap[0][0] + self.late_steps - self.step
 
     def advance(self, steps: int) -> list[T]:
         """Complete ``steps`` steps and take out the turns that are known then to have finished.
@@ -89,7 +89,7 @@ class DecodeBatch(Generic[T]):
         """
         self.step += steps
         self.context_tokens += steps * self.size
-        return self._take(self.step - self._late_steps)
+        return self._take(self.step - self.late_steps)
 
     def settle(self) -> list[T]:
         """Another step than of these turns is done: take out those whose last token came before it."""

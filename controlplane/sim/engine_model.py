@@ -398,13 +398,14 @@ class EngineModel:
         """What is known at the end of a step: late first tokens, and who has finished."""
         fresh, self._scheduler.fresh = self._scheduler.fresh, []
         for turn in fresh:
-            self._first_token(turn, now_ns)
+            if turn.decoding is not None:  # else it was retracted or aborted
+                self._first_token(turn, now_ns)
         for turn in finished:
             self._scheduler.leave_batch(turn, now_ns)
             self._end(turn, now_ns)
 
     def _first_token(self, turn: Progress, now_ns: int) -> None:
-        if turn.first_token_ns < 0 and turn.call.turn_id in self._scheduler.turns:
+        if turn.first_token_ns < 0:
             turn.first_token_ns = now_ns
             self._events.append(turn_events.first_token(self._publisher, turn, now_ns))
 

@@ -39,7 +39,6 @@ class Scheduler:
         self.fresh: list[Progress] = []  # prefilled with the last step, where its results are known late
         self.retractions = 0
         self.recomputed_tokens = 0
-        self._results_late = profile.results_late
         self._cache = pool.cache
         self._engine = engine
         self._block_tokens = engine.block_tokens
@@ -316,7 +315,7 @@ class Scheduler:
         """A prefilled call joins the decode batch."""
         turn.decoding = self.batch.join(turn.kv_tokens, turn.produced_tokens, turn.call.output_tokens, turn)
         self.running[turn.call.turn_id] = turn
-        if self._results_late:
+        if self.batch.late_steps:
             self.fresh.append(turn)
 
     def ensure_next_step(self, now_ns: int) -> None:
@@ -341,13 +340,10 @@ class Scheduler:
             raise LocalEventError(f"call {turn.call.turn_id} is not decoding")
         if not entry.left:
             self.batch.leave(entry)
-        turn.kv_tokens = self.batch.kv_tokens(entry)
-        self._served.add(turn.call.program_id, turn.kv_tokens - entry.kv_tokens, now_ns)
+        turn.own_blocks = self.blocks(self.batch.kv_tokens(entry)) - turn.shared_blocks
         turn.produced_tokens = self.batch.produced_tokens(entry)
-        turn.own_blocks = self.blocks(turn.kv_tokens) - turn.shared_blocks
-        in_vain = max(0, turn.produced_tokens - turn.call.output_tokens)
-        turn.produced_tokens -= in_vain
-        turn.kv_tokens -= in_vain
+        turn.kv_tokens = entry.kv_tokens + turn.produced_tokens - entry.produced_tokens
+        self._served.add(turn.call.program_id, turn.kv_tokens - entry.kv_tokens, now_ns)
         turn.decoding = None
         del self.running[turn.call.turn_id]
 
@@ -363,9 +359,8 @@ class Scheduler:
             self._let_go(turn, keep_tokens=0, now_ns=now_ns)
         else:
             self.leave_batch(turn, now_ns)
-            if self._results_late:  # those of its last step are lost
+            if self.batch.late_steps:  # what its last step did is lost
                 turn.produced_tokens -= 1
-                self.fresh = [other for other in self.fresh if other is not turn]
             self._let_go(turn, keep_tokens=turn.call.prompt_tokens, now_ns=now_ns)
         turn.service_ns += now_ns - turn.started_ns
         turn.started_ns = -1

@@ -11,9 +11,9 @@
     [[hardware]]
     profile = "h200-llama31-8b"
 
-    [variants."mars, waste 0.1"]          # a daemon's configuration, run beside the presets
+    [variants."mars, waste 0"]          # a daemon's configuration, run beside the presets
     preset = "mars"
-    admission.waste = 0.1
+    admission.waste = 0.0
 
 The grid is every preset and variant at every arrival with every seed, for each workload on each hardware.
 """
