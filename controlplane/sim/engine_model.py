@@ -17,7 +17,7 @@ from controlplane.core.events import Event, PoolSampled
 from controlplane.core.memory.lru import Lru
 from controlplane.core.policies import PIN_BUDGET_RATIO, EngineShape, MemoryPolicy, PriorityPolicy
 from controlplane.core.priority.fcfs import Fcfs
-from controlplane.sim import reload, turn_events
+from controlplane.sim import turn_events
 from controlplane.sim.call import Call, ContextTooLong, Progress
 from controlplane.sim.hardware import Profile
 from controlplane.sim.kv_pool import KvPool
@@ -25,6 +25,7 @@ from controlplane.sim.lower_tiers import TierSpec, build_tiers
 from controlplane.sim.publisher import Publisher
 from controlplane.sim.scheduler import Scheduler
 from controlplane.sim.space_time import SpaceTime, held_now
+from controlplane.sim.steps import decode_steps, prefill_ps
 
 __all__ = ["Call", "ContextTooLong", "EngineModel"]
 
@@ -66,6 +67,7 @@ class EngineModel:
         require("pin_budget_ratio", pin_budget_ratio, low=0, high=1)
         self.block_tokens = block_tokens
         self.max_context_tokens = min(pool_blocks * block_tokens, max_context_tokens or profile.max_context_tokens)
+        self.turn_overhead_ns = profile.turn_overhead_ns  # of a turn that is on its way here: the caller's to wait
         self._profile = profile
         self._max_jump_steps = max_jump_steps
         self._pin_budget_blocks = int(pin_budget_ratio * pool_blocks)
@@ -95,11 +97,6 @@ class EngineModel:
         self._taken_steps = 0  # of the jump, whose blocks are taken
         self._aborting: list[Progress] = []
         self.space_time = SpaceTime()
-
-    @property
-    def turn_overhead_ns(self) -> int:
-        """What a turn takes between its client and this engine's queue. The caller lets it pass."""
-        return self._profile.turn_overhead_ns
 
     # -- commands ---------------------------------------------------------------------------------------------
 
@@ -342,57 +339,33 @@ class EngineModel:
         if plan:
             self._prefilling = plan
             self._jump_steps = 0
-            compute_ns = load_ps = 0
-            for turn, tokens in plan:
-                compute_ns += self._profile.prefill_ns(turn.kv_tokens, tokens)
-                load_ps += reload.transfer_ps(turn, self._pool)
-            # Loads run layer by layer beside the computation, as HiCache's do.
-            self._end_ps = self._start_ps + self._profile.step_overhead_ns * _PS + max(compute_ns * _PS, load_ps)
+            self._end_ps = self._start_ps + prefill_ps(self._profile, plan, self._pool)
         else:
-            self._jump_steps = self._plan_jump()
+            self._jump_steps = decode_steps(self._scheduler, self._pool, self._start_ps, self._max_jump_steps)
             self._taken_steps = 0
             self._end_ps = self._start_ps + self._batch.duration_ps(self._jump_steps)
-
-    def _plan_jump(self) -> int:
-        """How many decode steps can be computed at once: nothing but tokens may change meanwhile."""
-        batch, cache, scheduler = self._batch, self.cache, self._scheduler
-        steps = min(batch.steps_to_finish(), self._max_jump_steps)
-        steps = min(steps, batch.steps_with(self._pool.available_blocks))
-        if scheduler.fresh:
-            return 1  # their first tokens are known when it is done
-        if len(scheduler.waiting) and not scheduler.full:
-            return 1  # a retraction has made room: prefill is tried again at the next boundary
-        if (expiry_ns := cache.next_expiry_ns()) is not None:
-            waits = len(scheduler.waiting) or scheduler.partial is not None
-            if waits or batch.growth_blocks(0, steps) > cache.free_blocks:
-                steps = min(steps, 1 + batch.steps_within(expiry_ns * _PS - self._start_ps - 1))
-        return steps
 
     def _finish_jump(self, started_ns: int) -> None:
         steps = self._jump_steps
         if steps > self._taken_steps:
             self._scheduler.take_growth(self._taken_steps, steps, started_ns)
         self._jump_steps = 0
-        now_ns = -(-self._start_ps // _PS)
-        self._settle(self._batch.advance(steps), now_ns)
+        self._settle(self._batch.advance(steps), -(-self._start_ps // _PS))
 
     def _finish_prefill(self) -> None:
         plan, self._prefilling = self._prefilling, []
         now_ns = -(-self._start_ps // _PS)
         late = self._profile.results_late
-        if late:
-            self._settle(self._batch.settle(), now_ns)
+        self._settle(self._batch.settle(), now_ns)
         for turn, tokens in plan:
             if not self._scheduler.prefilled(turn, tokens):
                 continue
-            if late:
+            if not late:
+                self._first_token(turn, now_ns)
+            if late or turn.remaining_tokens:
                 self._scheduler.decode(turn)
-                continue
-            self._first_token(turn, now_ns)
-            if turn.remaining_tokens == 0:
-                self._end(turn, now_ns)
             else:
-                self._scheduler.decode(turn)
+                self._end(turn, now_ns)
 
     def _settle(self, finished: Sequence[Progress], now_ns: int) -> None:
         """What is known at the end of a step: late first tokens, and who has finished."""

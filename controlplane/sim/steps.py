@@ -1,0 +1,37 @@
+"""How long the next step takes, and how many decode steps can be computed at once."""
+
+from collections.abc import Sequence
+
+from controlplane.sim import reload
+from controlplane.sim.call import Progress
+from controlplane.sim.hardware import Profile
+from controlplane.sim.kv_pool import KvPool
+from controlplane.sim.scheduler import Scheduler
+
+_PS = 1000  # picoseconds a nanosecond
+
+
+def prefill_ps(profile: Profile, plan: Sequence[tuple[Progress, int]], pool: KvPool) -> int:
+    """Of a prefill step: each call and how many tokens of it."""
+    compute_ns = load_ps = 0
+    for turn, tokens in plan:
+        compute_ns += profile.prefill_ns(turn.kv_tokens, tokens)
+        load_ps += reload.transfer_ps(turn, pool)
+    # Loads run layer by layer beside the computation, as HiCache's do.
+    return profile.step_overhead_ns * _PS + max(compute_ns * _PS, load_ps)
+
+
+def decode_steps(scheduler: Scheduler, pool: KvPool, start_ps: int, most_steps: int) -> int:
+    """Decode steps from ``start_ps`` on during which nothing but tokens changes; at most ``most_steps``."""
+    batch, cache = scheduler.batch, pool.cache
+    steps = min(batch.steps_to_finish(), most_steps)
+    steps = min(steps, batch.steps_with(pool.available_blocks))
+    if scheduler.fresh:
+        return 1  # their first tokens are known when it is done
+    if len(scheduler.waiting) and not scheduler.full:
+        return 1  # a retraction has made room: prefill is tried again at the next boundary
+    if (expiry_ns := cache.next_expiry_ns()) is not None:
+        waits = len(scheduler.waiting) or scheduler.partial is not None
+        if waits or batch.growth_blocks(0, steps) > cache.free_blocks:
+            steps = min(steps, 1 + batch.steps_within(expiry_ns * _PS - start_ps - 1))
+    return steps
