@@ -1,6 +1,6 @@
 """One model call as the engine model sees it, and its progress."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from controlplane.core.errors import ControlPlaneError
 from controlplane.sim.decode_batch import Decoding
@@ -61,6 +61,7 @@ class Progress:
     shared_blocks: int = 0  # held by the tree
     own_blocks: int = 0
     kv_tokens: int = 0  # prefilled
+    pieces: list[int] = field(default_factory=list)  # how many were, after each of its chunks
     first_token_ns: int = -1
     decoding: Decoding | None = None
     squeezed: bool = False  # begun with a part, though there was no room for the whole
@@ -72,6 +73,10 @@ class Progress:
     def goal_tokens(self) -> int:
         """Tokens to prefill: the prompt, and after a retraction the output so far."""
         return self.call.prompt_tokens + self.produced_tokens
+
+    def piece_ends(self, block_tokens: int) -> list[int]:
+        """Where the pieces of its own context end, in blocks behind the shared prefix."""
+        return [tokens // block_tokens - self.prefix_blocks for tokens in self.pieces]
 
     @property
     def recomputed_ratio(self) -> float:

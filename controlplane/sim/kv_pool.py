@@ -106,7 +106,7 @@ class KvPool:
         self.take_growth(taken, now_ns)
         if node.parent is not None:
             node.parent.blocks += min(taken, prefix_blocks)
-        node.blocks += max(0, taken - prefix_blocks)
+        cache.extend(node, max(0, taken - prefix_blocks))
         cache.release(node, now_ns)
         return taken
 

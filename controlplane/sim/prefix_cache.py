@@ -2,14 +2,16 @@
 
 Every block is free, in a node of the tree, or in a running turn's own part. A node that nothing uses is idle:
 evictable, or pinned until a time. As in a radix tree a shared prefix is used for as long as a context that
-begins with it is resident, so leaves go first.
+begins with it is resident, so leaves go first. A context is a chain of pieces, as it was inserted: a chunk of a
+prompt, its rest, a reply. Eviction frees whole pieces, the last one first, though less may be needed.
 
 Where this is simpler than SGLang's radix tree: a program has one cached context, its last; a reply that parts
 from it (a compacted history) frees the part that no longer matches instead of leaving it to age.
 """
 
-from collections.abc import Callable, Container, Iterator, Mapping
-from dataclasses import dataclass
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from controlplane.core.policies import Pinned, ResidentView
@@ -34,6 +36,7 @@ class Node:
     parent: "Node | None" = None
     base_blocks: int = 0  # the blocks before its own, which the parent holds
     blocks: int = 0
+    ends: list[int] = field(default_factory=list)  # of its pieces but the last, ascending
     refs: int = 0  # running turns and resident children
     last_used_ns: int = 0
     pinned_until_ns: int = 0  # 0: not pinned
@@ -126,6 +129,15 @@ class PrefixCache:
         else:
             self._forget(node, now_ns)
 
+    @staticmethod
+    def extend(node: Node, blocks: int, ends: Iterable[int] = ()) -> None:
+        """Add ``blocks``, which are in use, to a node: pieces that end at ``ends``, and what is behind them."""
+        total_blocks = node.blocks + blocks
+        for end in (node.blocks, *ends):
+            if (node.ends[-1] if node.ends else 0) < end < total_blocks:
+                node.ends.append(end)
+        node.blocks = total_blocks
+
     def _use(self, node: Node) -> None:
         if node.refs == 0 and self._idle.pop(node.key, None) is not None:
             if node.pinned_until_ns:
@@ -138,6 +150,7 @@ class PrefixCache:
     def _drop_tail(self, node: Node, blocks: int) -> None:
         """Free the last blocks of an idle node."""
         node.blocks -= blocks
+        del node.ends[bisect_left(node.ends, node.blocks) :]
         self.free_blocks += blocks
         if node.pinned_until_ns:
             self.pinned_blocks -= blocks
@@ -161,19 +174,20 @@ class PrefixCache:
                 yield _Idle(node, node.key in parked, labels.get(node.key, ""), level)
 
     def evict(self, key: str, blocks: int) -> int:
-        """Free up to ``blocks`` from the tail of an idle node, pinned or not. Returns how many.
+        """Free ``blocks`` or all from the tail of an idle node, pinned or not, by whole pieces. Returns how many.
 
         A copy goes to the tiers below, if there are any.
         """
         node = self._idle.get(key)
-        if node is None:
+        if node is None or blocks <= 0:
             return 0
         if self.below is not None and not key.startswith(_PREFIX_KEY):
             self.below.keep(key, node.blocks)
-        return self._evict(node, blocks)
+        kept = bisect_right(node.ends, node.blocks - blocks)
+        return self._free(node, node.blocks - (node.ends[kept - 1] if kept else 0))
 
-    def _evict(self, node: Node, blocks: int) -> int:
-        blocks = min(blocks, node.blocks)
+    def _free(self, node: Node, blocks: int) -> int:
+        """From the tail of an idle node."""
         self._drop_tail(node, blocks)
         if node.blocks == 0:
             del self._idle[node.key]
@@ -190,7 +204,7 @@ class PrefixCache:
         own_blocks = max(0, keep_blocks - (node.base_blocks if node is not None else 0))
         if self.below is not None:
             self.below.cut(program_id, own_blocks)
-        return 0 if node is None else self._evict(node, max(0, node.blocks - own_blocks))
+        return 0 if node is None else self._free(node, max(0, node.blocks - own_blocks))
 
     def evict_oldest(self, blocks: int) -> int:
         """Free ``blocks`` from the least recently used nodes. Returns how many were there to free."""

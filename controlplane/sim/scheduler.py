@@ -290,6 +290,7 @@ class Scheduler:
     def prefilled(self, turn: Progress, tokens: int) -> bool:
         """A chunk of a call is done. Returns whether its prompt is complete: then it has one more token."""
         turn.kv_tokens += tokens
+        turn.pieces.append(turn.kv_tokens)
         self._served.add(turn.call.program_id, tokens, self._now_ns)
         if turn.kv_tokens < turn.goal_tokens:
             return False
@@ -359,8 +360,7 @@ class Scheduler:
             self._let_go(turn, keep_tokens=0, now_ns=now_ns)
         else:
             self.leave_batch(turn, now_ns)
-            if self.batch.late_steps:  # what its last step did is lost
-                turn.produced_tokens -= 1
+            turn.produced_tokens -= self.batch.late_steps  # what its last step did is lost
             self._let_go(turn, keep_tokens=turn.call.prompt_tokens, now_ns=now_ns)
         turn.service_ns += now_ns - turn.started_ns
         turn.started_ns = -1
@@ -392,7 +392,7 @@ class Scheduler:
         if node is not None:
             added = keep_tokens // self._block_tokens - turn.shared_blocks
             if added > 0 and not turn.prefix_missing_blocks and node.blocks == turn.context_blocks:
-                node.blocks += added
+                self._cache.extend(node, added, turn.piece_ends(self._block_tokens))
                 own_blocks -= added
             self._cache.release(node, now_ns)
         self.pool.give(own_blocks)

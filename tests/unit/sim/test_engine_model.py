@@ -188,6 +188,24 @@ def test_a_prefill_step_tells_who_finished_before_it() -> None:
     assert ended(events)["b"].at_ns == 176 * US
 
 
+def test_eviction_frees_whole_pieces_the_last_ones_first() -> None:
+    """As a radix tree's leaves: the chunk of a prompt, its rest, the reply, then what later turns added."""
+    model = engine(pool_blocks=30, chunk_tokens=96)
+    model.submit(call("a1", 160, 33, program="a"), 0)
+    finish(model)
+    model.submit(call("a2", 224, 1, program="a", reusable_tokens=192), 10**6)
+    finish(model)
+    node = model.cache.find("a")
+    assert node is not None
+    assert (node.ends, node.blocks) == ([6, 10, 12], 14)
+    assert model.cache.evict("a", 1) == 2
+    assert model.cache.evict("a", 3) == 6
+    assert (node.ends, node.blocks) == ([], 6)
+    assert model.cache.evict("a", 1) == 6
+    assert model.cache.free_blocks == 30
+    assert model.cache.evict("a", 1) == 0
+
+
 def test_a_pin_keeps_a_context_until_it_expires() -> None:
     model = engine(pool_blocks=30)
     model.submit(call("a1", 160, program="a"), 0)

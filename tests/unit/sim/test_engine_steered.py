@@ -235,10 +235,13 @@ def test_what_began_in_part_is_aborted_like_any_other() -> None:
 
 
 def with_contexts(model: EngineModel, *sizes: tuple[str, int]) -> None:
-    """Contexts of so many blocks, the first one least recently used."""
+    """Contexts of so many blocks, each a piece of its own; the first context is the least recently used."""
     for index, (program, blocks) in enumerate(sizes):
         model.submit(call(program + " 1", blocks * 16, program=program), index)
         finish(model)
+        node = model.cache.find(program)
+        assert node is not None
+        node.ends = list(range(1, blocks))
 
 
 def cached_blocks(model: EngineModel) -> dict[str, int]:

@@ -118,9 +118,15 @@ def run(model: EngineModel, name: str, prompt: int, reusable: int = 0, program: 
     return events[-2:]
 
 
+def in_two_pieces(model: EngineModel) -> None:
+    """The context of program ``a``: 4 blocks of its first turn, 6 of its second."""
+    run(model, "a0", 64, program="a")
+    run(model, "a1", 160, reusable=64, program="a")
+
+
 def test_an_evicted_context_is_loaded_back_instead_of_computed() -> None:
     model = engine(20)
-    run(model, "a", 160)
+    in_two_pieces(model)
     run(model, "b", 256)
     assert model.cache.find("a").blocks == 4  # type: ignore[union-attr]
     token, end = run(model, "a2", 176, reusable=160, program="a")
@@ -133,7 +139,7 @@ def test_an_evicted_context_is_loaded_back_instead_of_computed() -> None:
 def test_a_load_longer_than_the_computation_is_what_the_step_takes() -> None:
     slow = dataclasses.replace(DRAM, gb_per_s=0.1)
     model = engine(20, (slow,))
-    run(model, "a", 160)
+    in_two_pieces(model)
     run(model, "b", 256)
     token, _ = run(model, "a2", 176, reusable=160, program="a")
     assert token.prefill_ns == 10_000 + 6 * 16 * 1000 * 10
@@ -141,7 +147,7 @@ def test_a_load_longer_than_the_computation_is_what_the_step_takes() -> None:
 
 def test_without_a_tier_it_is_computed_again() -> None:
     model = engine(20, ())
-    run(model, "a", 160)
+    in_two_pieces(model)
     run(model, "b", 256)
     assert run(model, "a2", 176, reusable=160, program="a")[1].cached_tokens == 64
 
