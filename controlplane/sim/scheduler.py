@@ -11,6 +11,7 @@ from controlplane.sim.decode_batch import DecodeBatch
 from controlplane.sim.hardware import Profile
 from controlplane.sim.kv_pool import KvPool
 from controlplane.sim.prefix_cache import never
+from controlplane.sim.prefix_match import match, reusable_blocks
 from controlplane.sim.remembered import remember
 from controlplane.sim.reserve import OutputReserve
 from controlplane.sim.waiting import WaitingQueue
@@ -36,6 +37,7 @@ class Scheduler:
         self.running: dict[str, Progress] = {}
         self.partial: Progress | None = None
         self.full = False  # nothing more can be scheduled until a turn ends or memory is given up
+        self._shrunk = False  # a turn has ended since the last decode step began
         self.fresh: list[Progress] = []  # prefilled with the last step, where its results are known late
         self.retractions = 0
         self.recomputed_tokens = 0
@@ -194,27 +196,9 @@ class Scheduler:
         for turn_id in started:
             self.waiting.remove(turn_id)
 
-    def _match(self, turn: Progress) -> tuple[int, int]:
-        """Blocks of the shared prefix and of the program's own context that the cache holds for a call."""
-        if turn.alone:
-            return 0, 0
-        call, base = turn.call, turn.prefix_blocks
-        prefix = self._cache.find_prefix(call.prefix_group) if base else None
-        prefix_blocks = min(prefix.blocks, base) if prefix is not None else 0
-        node = self._cache.find(call.program_id)
-        if node is None or node.base_blocks != base or node.parent is not prefix:
-            return prefix_blocks, 0
-        return prefix_blocks, min(node.blocks, self._reusable_blocks(turn))
-
-    def _reusable_blocks(self, turn: Progress) -> int:
-        """The beginning of the program's own context that the call shares with the last one."""
-        # After a retraction the cached context is this call's own prompt.
-        reusable = turn.call.prompt_tokens if turn.retracted else turn.call.reusable_tokens
-        return max(0, min(reusable, turn.goal_tokens - 1) // self._block_tokens - turn.prefix_blocks)
-
     def _missing_blocks(self, turn: Progress, reserved_tokens: int) -> int:
         """What conservative admission lacks: for the rest of the call and a share of all output to come."""
-        prefix_blocks, context_blocks = self._match(turn)
+        prefix_blocks, context_blocks = match(turn, self._cache, self._block_tokens)
         needed = self.blocks(turn.goal_tokens + self._reserve.of_candidate(turn))
         needed -= prefix_blocks + context_blocks
         available = self.pool.available_blocks
@@ -236,7 +220,7 @@ class Scheduler:
         return blocks * self._block_tokens if blocks >= self._engine.floor_blocks else 0
 
     def _start(self, turn: Progress, now_ns: int) -> None:
-        prefix_blocks, context_blocks = self._match(turn)
+        prefix_blocks, context_blocks = match(turn, self._cache, self._block_tokens)
         base = 0 if turn.alone else turn.prefix_blocks
         call = turn.call
         turn.node = None
@@ -252,7 +236,7 @@ class Scheduler:
         turn.own_blocks = turn.loaded_blocks = turn.load_ps = 0
         turn.kv_tokens = turn.shared_blocks * self._block_tokens
         if self._cache.below is not None and not turn.prefix_missing_blocks:
-            reload.take_room(turn, self.pool, self._reusable_blocks(turn), self._block_tokens, now_ns)
+            reload.take_room(turn, self.pool, reusable_blocks(turn, self._block_tokens), self._block_tokens, now_ns)
         turn.started_ns = now_ns
         if turn.scheduled_ns < 0:
             turn.scheduled_ns = now_ns
@@ -320,7 +304,12 @@ class Scheduler:
             self.fresh.append(turn)
 
     def ensure_next_step(self, now_ns: int) -> None:
-        """Reclaim pins, then retract calls, newest first, until the next decode step has its blocks."""
+        """Reclaim pins, then retract calls, newest first, until the next decode step has its blocks.
+
+        SGLang notes that the batch has shrunk when it prepares a decode step: room is looked for only after it.
+        """
+        if self._shrunk:
+            self.full = self._shrunk = False
         while self.running and ((short := self.batch.growth_blocks(0, 1) - self.pool.available_blocks) > 0):
             while self.pool.unpin(short, stuck=True) and short > 0:
                 short = self.batch.growth_blocks(0, 1) - self.pool.available_blocks
@@ -381,7 +370,7 @@ class Scheduler:
             freed_blocks = turn.shared_blocks + turn.own_blocks
             turn.service_ns += now_ns - turn.started_ns
             self._let_go(turn, keep_tokens=turn.kv_tokens, now_ns=now_ns)
-            self.full = False
+            self._shrunk = True
         if not self.running:
             self._reserve.reset()
         return freed_blocks

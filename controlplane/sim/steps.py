@@ -26,12 +26,12 @@ def decode_steps(scheduler: Scheduler, pool: KvPool, start_ps: int, most_steps: 
     batch, cache = scheduler.batch, pool.cache
     steps = min(batch.steps_to_finish(), most_steps)
     steps = min(steps, batch.steps_with(pool.available_blocks))
+    waits = len(scheduler.waiting) or scheduler.partial is not None
     if scheduler.fresh:
         return 1  # their first tokens are known when it is done
-    if len(scheduler.waiting) and not scheduler.full:
-        return 1  # a retraction has made room: prefill is tried again at the next boundary
-    if (expiry_ns := cache.next_expiry_ns()) is not None:
-        waits = len(scheduler.waiting) or scheduler.partial is not None
-        if waits or batch.growth_blocks(0, steps) > cache.free_blocks:
-            steps = min(steps, 1 + batch.steps_within(expiry_ns * _PS - start_ps - 1))
+    if waits and not scheduler.full:
+        return 1  # an end or a retraction has made room: prefill is tried again at the next boundary
+    expiry_ns = cache.next_expiry_ns()
+    if expiry_ns is not None and (waits or batch.growth_blocks(0, steps) > cache.free_blocks):
+        steps = min(steps, 1 + batch.steps_within(expiry_ns * _PS - start_ps - 1))
     return steps
