@@ -74,7 +74,9 @@ def parse_arguments() -> argparse.Namespace:
         "--systems", default="", help="only these, comma-separated; seeds count that all of them have"
     )
     shown.add_argument("--json", action="store_true", help="print one JSON object")
-    costs = commands.add_parser("calibrate", help="what prefill and decode cost on this machine (five minutes)")
+    costs = commands.add_parser(
+        "calibrate", help="what prefill and decode cost on this machine (some eight minutes)"
+    )
     costs.add_argument("--environment", type=Path)
     costs.add_argument("--threads", type=int, default=calibrate.SHAPE.threads, help="of the engine's scheduler")
     costs.add_argument("--cpu", type=int, help="on this CPU alone")

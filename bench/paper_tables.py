@@ -88,8 +88,8 @@ def _rewritten(trace: Trace, keep_ratio: float, seed: int) -> Trace:
 
 
 def _run(trace: Trace, profile: str, preset: Preset, rate: float, seed: int, **more: Any) -> SimSpec:
-    tiers = more.pop("tiers", ())
-    engine = EngineSpec(profile=load_profile(profile), tiers=tiers, block_tokens=BLOCK_TOKENS)
+    shape = {name: more.pop(name) for name in ("tiers", "replicas") if name in more}
+    engine = EngineSpec(profile=load_profile(profile), block_tokens=BLOCK_TOKENS, **shape)
     return SimSpec(trace=trace, arrival=Poisson(rate), engine=engine, preset=preset, seed=seed, **more)
 
 
@@ -119,15 +119,7 @@ def _tiers(series: str, rate: float, seed: int, programs: int) -> SimSpec:
 
 
 def _routing(series: str, rate: float, seed: int, programs: int) -> SimSpec:
-    engine = EngineSpec(profile=load_profile("h100"), replicas=2, block_tokens=BLOCK_TOKENS)
-    return SimSpec(
-        trace=_workload(seed, programs),
-        arrival=Poisson(rate),
-        engine=engine,
-        preset=PRESETS["fcfs"],
-        seed=seed,
-        routing=series,
-    )
+    return _run(_workload(seed, programs), "h100", PRESETS["fcfs"], rate, seed, replicas=2, routing=series)
 
 
 def _reuse(series: str, eta: float, seed: int, programs: int) -> SimSpec:

@@ -15,7 +15,7 @@ SHAPE = EngineShape(pool_tokens=40_000)
 
 
 def calibrate(folder: Path, environment: Path, threads: int) -> bytes:
-    """Start an engine, measure, and end it: a profile file. About five minutes."""
+    """Start an engine, measure, and end it: a profile file. Some eight minutes."""
     shape = replace(SHAPE, threads=threads)
     server = start_engine(folder, environment, shape)
     try:

@@ -19,7 +19,7 @@ from controlplane.core.policies import PIN_BUDGET_RATIO, EngineShape, MemoryPoli
 from controlplane.core.priority.fcfs import Fcfs
 from controlplane.sim import turn_events
 from controlplane.sim.call import Call, ContextTooLong, Progress
-from controlplane.sim.hardware import Profile
+from controlplane.sim.hardware import PS, Profile
 from controlplane.sim.kv_pool import KvPool
 from controlplane.sim.lower_tiers import TierSpec, build_tiers
 from controlplane.sim.publisher import Publisher
@@ -28,8 +28,6 @@ from controlplane.sim.space_time import SpaceTime, held_now
 from controlplane.sim.steps import decode_steps, prefill_ps
 
 __all__ = ["Call", "ContextTooLong", "EngineModel"]
-
-_PS = 1000  # picoseconds a nanosecond
 
 
 class EngineModel:
@@ -239,13 +237,13 @@ class EngineModel:
     def next_wake_ns(self) -> int | None:
         """When to call ``advance`` next; None: not before the next ``submit``."""
         if self._busy:
-            return -(-self._end_ps // _PS)
-        return -(-self._start_ps // _PS) if self._scheduler.has_work() else None
+            return -(-self._end_ps // PS)
+        return -(-self._start_ps // PS) if self._scheduler.has_work() else None
 
     def advance(self, now_ns: int) -> list[Event]:
         """Run up to and including ``now_ns``. Returns the events since the last call, in order of time."""
         self._now_ns = now_ns = max(now_ns, self._now_ns)
-        self._run(now_ns * _PS, start_at_now=True)
+        self._run(now_ns * PS, start_at_now=True)
         self._advanced_ns = now_ns
         events, self._events = self._events, []
         return events
@@ -264,7 +262,7 @@ class EngineModel:
                 self._hold(self._end_ps)
                 self._start_ps, start_ps = self._end_ps, self._start_ps
                 if self._jump_steps:
-                    self._finish_jump(start_ps // _PS)
+                    self._finish_jump(start_ps // PS)
                 else:
                     self._finish_prefill()
                 if self._aborting:
@@ -282,12 +280,12 @@ class EngineModel:
         Blocks are taken when a step begins, so a jump takes those of the steps that have begun.
         """
         self._now_ns = now_ns = self._now_ns if now_ns is None else max(now_ns, self._now_ns)
-        self._run(now_ns * _PS, start_at_now=False)
-        self._hold(now_ns * _PS)
+        self._run(now_ns * PS, start_at_now=False)
+        self._hold(now_ns * PS)
         if self._busy and self._jump_steps:
             begun = self._begun_steps(now_ns)
             if begun > self._taken_steps:
-                self._scheduler.take_growth(self._taken_steps, begun, self._start_ps // _PS)
+                self._scheduler.take_growth(self._taken_steps, begun, self._start_ps // PS)
                 self._taken_steps = begun
         return now_ns
 
@@ -302,7 +300,7 @@ class EngineModel:
     def _changed(self, now_ns: int) -> None:
         """Something changed at ``now_ns``: decide again at the next boundary of a step."""
         if not self._busy:
-            self._start_ps = max(self._start_ps, now_ns * _PS)
+            self._start_ps = max(self._start_ps, now_ns * PS)
         elif self._jump_steps:
             self._jump_steps = self._begun_steps(now_ns)
             self._end_ps = self._start_ps + self._batch.duration_ps(self._jump_steps)
@@ -313,12 +311,12 @@ class EngineModel:
 
     def _completed_steps(self, now_ns: int) -> int:
         """Steps of the jump in progress that are complete."""
-        return min(self._batch.steps_within(now_ns * _PS - self._start_ps), self._jump_steps)
+        return min(self._batch.steps_within(now_ns * PS - self._start_ps), self._jump_steps)
 
     def _begun_steps(self, now_ns: int) -> int:
         """Steps of the jump in progress that have begun; one may begin at ``now_ns`` only if advanced to it."""
         completed = self._completed_steps(now_ns)
-        begins_now = self._start_ps + self._batch.duration_ps(completed) == now_ns * _PS
+        begins_now = self._start_ps + self._batch.duration_ps(completed) == now_ns * PS
         if completed and begins_now and self._advanced_ns < now_ns:
             return completed
         return min(completed + 1, self._jump_steps)
@@ -326,7 +324,7 @@ class EngineModel:
     # -- steps ------------------------------------------------------------------------------------------------
 
     def _start_step(self) -> None:
-        now_ns = self._start_ps // _PS
+        now_ns = self._start_ps // PS
         self._hold(self._start_ps)
         if self._scheduler.expire_pins(now_ns):
             self._scheduler.full = False
@@ -350,11 +348,11 @@ class EngineModel:
         if steps > self._taken_steps:
             self._scheduler.take_growth(self._taken_steps, steps, started_ns)
         self._jump_steps = 0
-        self._settle(self._batch.advance(steps), -(-self._start_ps // _PS))
+        self._settle(self._batch.advance(steps), -(-self._start_ps // PS))
 
     def _finish_prefill(self) -> None:
         plan, self._prefilling = self._prefilling, []
-        now_ns = -(-self._start_ps // _PS)
+        now_ns = -(-self._start_ps // PS)
         late = self._profile.results_late
         self._settle(self._batch.settle(), now_ns)
         for turn, tokens in plan:
@@ -384,7 +382,7 @@ class EngineModel:
 
     def _finish_aborts(self) -> None:
         aborting, self._aborting = self._aborting, []
-        now_ns = -(-self._start_ps // _PS)
+        now_ns = -(-self._start_ps // PS)
         for turn in aborting:
             if turn.call.turn_id not in self._scheduler.turns:
                 continue

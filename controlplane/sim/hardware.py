@@ -8,6 +8,7 @@ that attend through the whole sequence with every chunk the square of its length
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 
+PS = 1000  # picoseconds a nanosecond
 _FS_PER_NS = 1_000_000
 
 

@@ -12,9 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from controlplane.core.errors import ConfigError, require
-from controlplane.sim.hardware import Profile
-
-_PS_PER_NS = 1000  # and a GB a second is a byte a ns
+from controlplane.sim.hardware import PS, Profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,12 +116,9 @@ def build_tiers(
             f"profile {profile.name}: expected kv_bytes_per_token, which a transfer's time is worked out from",
             field="kv_bytes_per_token",
         )
-    block_bytes = profile.kv_bytes_per_token * block_tokens
+    block_bytes = profile.kv_bytes_per_token * block_tokens  # a GB a second is a byte a ns
     return LowerTiers(
-        [
-            Tier(max(1, spec.tokens // block_tokens), round(block_bytes / spec.gb_per_s * _PS_PER_NS), rank)
-            for spec in specs
-        ]
+        [Tier(max(1, spec.tokens // block_tokens), round(block_bytes / spec.gb_per_s * PS), rank) for spec in specs]
     )
 
 

@@ -9,7 +9,7 @@ from controlplane.core.controller import Controller, ControlRules
 from controlplane.core.errors import ConfigError, require
 from controlplane.core.placement import PLACEMENT
 from controlplane.core.placement.session import Session as SessionAware
-from controlplane.core.policies import PIN_BUDGET_RATIO, PlacementPolicy
+from controlplane.core.policies import PlacementPolicy
 from controlplane.core.presets import PRESETS, Preset, policy_name
 from controlplane.sim.contention import Contention
 from controlplane.sim.engine_model import EngineModel
@@ -38,7 +38,6 @@ class EngineSpec:
     """The engine to simulate, and how many of it; 0 stands for the profile's own size.
 
     ``link_gb_per_s``: at which one engine sends another KV, in 10^9 bytes a second; 0: none is sent.
-    ``pin_budget_ratio``: the share of the pool that pins may take together.
     """
 
     profile: Profile
@@ -50,7 +49,6 @@ class EngineSpec:
     tiers: tuple[TierSpec, ...] = ()  # KV memory below the device, the fastest first
     replicas: int = 1
     link_gb_per_s: float = LINK_GB_PER_S
-    pin_budget_ratio: float = PIN_BUDGET_RATIO
 
     def __post_init__(self) -> None:
         require("replicas", self.replicas, low=1, high=1024)
@@ -77,7 +75,6 @@ class EngineSpec:
             priority=preset.priority,
             publisher=publisher,
             tiers=self.tiers,
-            pin_budget_ratio=self.pin_budget_ratio,
         )
 
 

@@ -4,11 +4,9 @@ from collections.abc import Sequence
 
 from controlplane.sim import reload
 from controlplane.sim.call import Progress
-from controlplane.sim.hardware import Profile
+from controlplane.sim.hardware import PS, Profile
 from controlplane.sim.kv_pool import KvPool
 from controlplane.sim.scheduler import Scheduler
-
-_PS = 1000  # picoseconds a nanosecond
 
 
 def prefill_ps(profile: Profile, plan: Sequence[tuple[Progress, int]], pool: KvPool) -> int:
@@ -18,7 +16,7 @@ def prefill_ps(profile: Profile, plan: Sequence[tuple[Progress, int]], pool: KvP
         compute_ns += profile.prefill_ns(turn.kv_tokens, tokens)
         load_ps += reload.transfer_ps(turn, pool)
     # Loads run layer by layer beside the computation, as HiCache's do.
-    return profile.step_overhead_ns * _PS + max(compute_ns * _PS, load_ps)
+    return profile.step_overhead_ns * PS + max(compute_ns * PS, load_ps)
 
 
 def decode_steps(scheduler: Scheduler, pool: KvPool, start_ps: int, most_steps: int) -> int:
@@ -33,5 +31,5 @@ def decode_steps(scheduler: Scheduler, pool: KvPool, start_ps: int, most_steps: 
         return 1  # an end or a retraction has made room: prefill is tried again at the next boundary
     expiry_ns = cache.next_expiry_ns()
     if expiry_ns is not None and (waits or batch.growth_blocks(0, steps) > cache.free_blocks):
-        steps = min(steps, 1 + batch.steps_within(expiry_ns * _PS - start_ps - 1))
+        steps = min(steps, 1 + batch.steps_within(expiry_ns * PS - start_ps - 1))
     return steps

@@ -44,7 +44,7 @@ def run_sweep(options: SweepOptions) -> int:
     there = results.done(results.read(path), wanted, code() if options.redo else "")
     missing = [cell for cell in wanted if cell not in there]
     told = Console(stderr=True)
-    for note in check_workloads(spec):
+    for note in check_workloads(spec) if missing else ():
         told.print(note, highlight=False, soft_wrap=True)
     told.print(f"{len(wanted)} runs, {len(there)} of them in {path}", highlight=False)
     if options.dry:
