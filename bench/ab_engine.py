@@ -15,10 +15,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, whichever one is installed
 
-from ab import RESULTS, calibrate, prediction, report, results, series, steps, tuning
+from ab import RESULTS, beside, calibrate, plan, prediction, report, results, series, steps, tuning
 from ab.engine import find_environment, versions
 from ab.machine import cpus, pin
 from ab.one_run import prepare
+from ab.plan import Job
 from ab.scenario import SMOKE, Scenario
 from ab.systems import System, parse_system, static
 
@@ -57,16 +58,22 @@ def parse_arguments() -> argparse.Namespace:
     running.add_argument(
         "--redo-changed", default="", metavar="SYSTEMS", help="those of older code or defaults anew"
     )
+    running.add_argument("--redo-slow", action="store_true", help="those of a machine that others slowed down anew")
     running.add_argument("--smoke", action="store_true", help="seconds long, a tiny model: to see that it works")
 
     run = commands.add_parser("run", parents=[running], help="run the systems side by side")
     run.add_argument("--rates", type=floats, default=RATES, help="programs a second, comma-separated")
     run.add_argument("--seeds", type=integers, default=SEEDS, help="of programs and arrivals")
     run.add_argument("--systems", default="stock,static,mars", help="comma-separated")
+    run.add_argument("--at-once", action="store_true", help="a run on each CPU at a time, side by side")
     tune = commands.add_parser("tune", parents=[running], help="find the best static window on other seeds")
     tune.add_argument("--rates", type=floats, default=TUNING_RATES)
     tune.add_argument("--seeds", type=integers, default=TUNING_SEEDS)
     tune.add_argument("--windows", type=integers, default=WINDOWS)
+    tune.add_argument(
+        "--profile", type=Path, help="in the simulator (a minute, kept nowhere): what `calibrate` wrote here"
+    )
+    tune.add_argument("--systems", default="", help="with --profile: others beside the windows, comma-separated")
     shown = commands.add_parser("report", parents=[common], help="print the table")
     shown.add_argument("--saturated-from", type=float, default=0.15, help="the rate from which ratios are judged")
     shown.add_argument("--scenario", help="digest of a load and engine; default: that of the last run")
@@ -94,7 +101,11 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def scenario_of(options: argparse.Namespace, environment: Path) -> Scenario:
-    chosen = replace(SMOKE if options.smoke else Scenario(), cpus=cpus(), sglang=versions(environment)["sglang"])
+    at_once = getattr(options, "at_once", False)
+    if at_once:  # each with one CPU
+        options.threads = options.threads or 1
+    usable = 1 if at_once else cpus()
+    chosen = replace(SMOKE if options.smoke else Scenario(), cpus=usable, sglang=versions(environment)["sglang"])
     if options.programs:
         chosen = replace(chosen, programs=options.programs)
     if options.threads:
@@ -119,6 +130,16 @@ def systems_at(options: argparse.Namespace, scenario: Scenario) -> dict[float, l
     return found
 
 
+def tune(options: argparse.Namespace) -> int:
+    if options.profile is None:
+        return run(options)
+    scenario = scenario_of(options, options.environment or find_environment())
+    systems = [*map(static, options.windows), *map(parse_system, filter(None, options.systems.split(",")))]
+    profile, rates, seeds = load_profile(options.profile), options.rates, options.seeds
+    tuning.show(tuning.simulated_means(scenario, profile, rates=rates, seeds=seeds, systems=systems), seeds)
+    return 0
+
+
 def run(options: argparse.Namespace) -> int:
     for name in ("results", "environment", "keep"):
         if getattr(options, name) is not None:
@@ -128,6 +149,8 @@ def run(options: argparse.Namespace) -> int:
         pin(options.cpu)
     scenario = scenario_of(options, environment)
     systems = systems_at(options, scenario)
+    if getattr(options, "at_once", False):
+        return run_at_once(options, scenario, systems)
     prepare()
     return series.run(
         results.TUNE if options.command == "tune" else results.RUN,
@@ -138,8 +161,49 @@ def run(options: argparse.Namespace) -> int:
         environment=environment,
         path=options.results,
         keep=options.keep,
-        redo=frozenset(filter(None, options.redo_changed.split(","))),
+        redo=redone(options),
+        redo_slow=options.redo_slow,
     )
+
+
+def redone(options: argparse.Namespace) -> frozenset[str]:
+    """The systems of which runs of older code do not count."""
+    return frozenset(filter(None, options.redo_changed.split(",")))
+
+
+def run_at_once(options: argparse.Namespace, scenario: Scenario, systems: dict[float, list[System]]) -> int:
+    """One process a CPU, each with one run: they share nothing but the file of results."""
+    jobs = plan.jobs(
+        results.RUN, scenario.digest, rates=options.rates, seeds=options.seeds, systems=systems, turning=False
+    )
+    rows = [row for row in results.read(options.results) if row.cell.scenario == scenario.digest]
+    left = series.pending(jobs, rows, redone(options), redo_slow=options.redo_slow)
+    given = {name.partition("=")[0]: name for name in filter(None, options.systems.split(","))}
+
+    def command(job: Job, cpu: int) -> list[str]:
+        system = given.get(job.system.name, job.system.name)
+        own = [
+            "--cpu",
+            str(cpu),
+            "--rates",
+            f"{job.cell.rate:g}",
+            "--seeds",
+            str(job.cell.seed),
+            "--systems",
+            system,
+        ]
+        return [sys.executable, __file__, "run", *own, *_passed_on(options)]
+
+    print(f"{len(jobs)} runs, {len(jobs) - len(left)} of them are there; {cpus()} at a time", flush=True)
+    return beside.run(left, cpus(), command)
+
+
+def _passed_on(options: argparse.Namespace) -> list[str]:
+    """The options of a run that are the same for all."""
+    named = ("results", "environment", "programs", "threads", "trace", "keep")
+    told = [part for name in named if getattr(options, name) for part in (f"--{name}", str(getattr(options, name)))]
+    told += ["--redo-changed", options.redo_changed] if options.redo_changed else []
+    return told + ["--redo-slow"] * options.redo_slow + ["--smoke"] * options.smoke
 
 
 def show(options: argparse.Namespace) -> int:
@@ -188,7 +252,7 @@ def predict(options: argparse.Namespace) -> int:
 
 def main() -> int:
     options = parse_arguments()
-    command = {"run": run, "tune": run, "calibrate": costs, "predict": predict}.get(options.command, show)
+    command = {"run": run, "tune": tune, "calibrate": costs, "predict": predict}.get(options.command, show)
     try:
         return command(options)
     except ConfigError as error:

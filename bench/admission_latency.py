@@ -36,6 +36,7 @@ from nats.aio.client import Client
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
 from controlplane.wire.codec import decode_commands, encode_events
+from controlplane.wire.delivery import delivered
 from controlplane.wire.endpoint import read_endpoint
 from controlplane.wire.subjects import command_subject, event_subject, status_subject
 
@@ -75,7 +76,7 @@ def respond(url: str, size: int, ready: Any) -> None:
             await client.publish(message.reply, answer)
 
         await client.subscribe(SUBJECT, cb=reply)
-        await client.flush()
+        await delivered(client)
         ready.set()
         await asyncio.Event().wait()
 
@@ -134,7 +135,7 @@ class Asker:
         await self.publish(
             "gate", [ev.ProgramEnded(program_id=f"program-{n}") for n in range(since + 1, self.asked + 1)]
         )
-        await self.client.flush()
+        await delivered(self.client)
         await asyncio.sleep(0.05)
 
     async def fill(self, programs: int) -> None:

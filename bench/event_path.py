@@ -31,6 +31,7 @@ import nats
 from controlplane.core import events as core
 from controlplane.core.events import Event
 from controlplane.wire.codec import decode_events, encode_events
+from controlplane.wire.delivery import delivered
 
 NODE = "bench"
 BATCH = 256
@@ -94,8 +95,8 @@ def publish(url: str, subject: str, messages: Sequence[bytes], repeat: int, read
             for n, message in enumerate(messages):
                 await client.publish(subject, message)
                 if n % 1000 == 999:
-                    await client.flush()
-        await client.flush()
+                    await delivered(client)
+        await delivered(client)
         await client.close()
 
     run_with_uvloop(work())
@@ -130,7 +131,7 @@ async def receive(
         await client.jetstream().subscribe(subject, cb=received, ordered_consumer=True, pending_bytes_limit=1 << 30)
     else:
         await client.subscribe(subject, cb=received, pending_msgs_limit=10_000_000, pending_bytes_limit=1 << 30)
-    await client.flush()
+    await delivered(client)
     go.set()
     await asyncio.wait_for(done.wait(), 120)
     took_s = time.perf_counter() - began_s

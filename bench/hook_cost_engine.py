@@ -44,7 +44,7 @@ from hook_parts.ratios import Estimate, of_pairs, of_steps
 from hook_parts.work import BATCH, OUTPUT_TOKENS, Compared, Engine, Segment
 from support.daemon_process import DaemonProcess
 
-from engine_hooks.sglang.guard import Guard
+from engine_hooks.guard import Guard
 
 NODE = "hook-cost"
 SWITCH = ROOT / "bench" / "hook_parts" / "switch"

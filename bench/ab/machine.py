@@ -5,6 +5,7 @@
 
 import contextlib
 import os
+import statistics
 import time
 from pathlib import Path
 
@@ -12,7 +13,9 @@ import numpy as np
 import psutil
 
 QUIET_RATIO = 0.1  # of the CPUs, taken by others: a run may begin
+SLOW_RATIO = 1.25  # of the usual time of a piece of arithmetic: from there on the machine counts as slow
 _LOOK_S = 3.0
+ARITHMETIC_S = 1.0
 _MOST_WAIT_S = 900.0
 
 
@@ -39,15 +42,21 @@ def model_name() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "CPU")
 
 
-def cpu() -> str:
-    """The CPU's model, and the milliseconds of a fixed piece of arithmetic on it: the least of five tries."""
-    numbers = np.random.default_rng(1).random((600, 600), dtype=np.float32)
-    tries = []
-    for _ in range(5):
+def arithmetic_ms(look_s: float = ARITHMETIC_S) -> float:
+    """Milliseconds of a fixed piece of arithmetic, the median of as many tries as fit into a second.
+
+    Whoever shares the physical machine is seen in nothing else: it takes no time of these CPUs, it makes them slow.
+    A Fourier transform, since that runs in one thread: a product of matrices has one a CPU, also where this process
+    was left fewer, and then says nothing of the machine.
+    """
+    numbers = np.random.default_rng(1).random(1 << 17)
+    tries: list[float] = []
+    deadline_s = time.perf_counter() + look_s
+    while not tries or time.perf_counter() < deadline_s:
         began_s = time.perf_counter()
-        (numbers @ numbers).sum()
+        np.fft.rfft(numbers)
         tries.append(time.perf_counter() - began_s)
-    return f"{model_name()}, {1000 * min(tries):.1f} ms"
+    return round(1000 * statistics.median(tries), 2)
 
 
 class OthersWatch:
@@ -64,15 +73,20 @@ class OthersWatch:
         return min(1.0, max(0.0, others_s / took_s))
 
 
-def wait_for_quiet() -> None:
-    """Return once others leave the CPUs alone, or after a quarter of an hour; says so when it has to wait."""
+def wait_for_quiet(usual_ms: float = 0.0) -> None:
+    """Return once others leave the CPUs alone, or after a quarter of an hour; says so when it has to wait.
+
+    ``usual_ms``: what ``arithmetic_ms`` takes here when nobody slows the machine down; 0: not known.
+    """
     deadline_s = time.monotonic() + _MOST_WAIT_S
     while time.monotonic() < deadline_s:
         watch = OthersWatch()
         time.sleep(_LOOK_S)
-        if (others := watch.ratio()) <= QUIET_RATIO:
+        others, took_ms = watch.ratio(), arithmetic_ms()
+        if others <= QUIET_RATIO and (not usual_ms or took_ms <= SLOW_RATIO * usual_ms):
             return
-        print(f"  waiting: other work takes {others:.0%} of the CPUs", flush=True)
+        taken = f"other work takes {others:.0%} of the CPUs, arithmetic {took_ms:.1f} ms"
+        print(f"  waiting: {taken}{f', usually {usual_ms:.1f}' if usual_ms else ''}", flush=True)
         time.sleep(5 * _LOOK_S)
     print("  it does not become quiet: going on", flush=True)
 

@@ -17,7 +17,7 @@ from typing import Any
 from support.daemon_process import DaemonProcess
 
 from ab import ROOT, engine, results, systems
-from ab.machine import OthersWatch, cpu, cpus, wait_for_quiet
+from ab.machine import ARITHMETIC_S, OthersWatch, arithmetic_ms, cpus, model_name, wait_for_quiet
 from ab.plan import Job
 from ab.scenario import Scenario
 from controlplane.config import ENVIRONMENT
@@ -35,6 +35,7 @@ NODE = "ab"
 _READY_S = 30.0
 _RECORD = "events.jsonl.gz"
 _SHOWN_EVERY_S = 30.0
+_SMOKE_LOOK_S = 0.05
 # Longer than any run: what is compared is when a program gets in, not a client's patience.
 _HOLD_S = 36_000
 
@@ -58,12 +59,18 @@ class Lines(Display):
         """Nothing to put away."""
 
 
-def play(job: Job, scenario: Scenario, environment: Path, keep: Path | None) -> results.Row | None:
-    """Do it; None if it was interrupted. ``keep``: a folder for its logs and all that was measured."""
+def play(
+    job: Job, scenario: Scenario, environment: Path, keep: Path | None, usual_ms: float = 0.0
+) -> results.Row | None:
+    """Do it; None if it was interrupted. ``keep``: a folder for its logs and all that was measured.
+
+    ``usual_ms``: as ``wait_for_quiet`` takes it.
+    """
     load_before = os.getloadavg()[0]
     if not scenario.is_smoke:
-        wait_for_quiet()
-    speed = cpu()
+        wait_for_quiet(usual_ms)
+    look_s = _SMOKE_LOOK_S if scenario.is_smoke else ARITHMETIC_S
+    before_ms = arithmetic_ms(look_s)
     began, began_s = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
     others = OthersWatch()
     with tempfile.TemporaryDirectory(prefix="penstock-ab-") as scratch:
@@ -93,7 +100,8 @@ def play(job: Job, scenario: Scenario, environment: Path, keep: Path | None) -> 
         revision=revision(),
         versions=engine.versions(environment),
         cpus=cpus(),
-        cpu=speed,
+        cpu=model_name(),
+        transform_ms=(before_ms, arithmetic_ms(look_s)),
         load_before=round(load_before, 2),
         others_ratio=round(others_ratio, 3),
         began=began,

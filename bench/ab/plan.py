@@ -18,15 +18,21 @@ class Job:
 
 
 def jobs(
-    purpose: str, scenario: str, *, rates: Sequence[float], seeds: Sequence[int], systems: dict[float, list[System]]
+    purpose: str,
+    scenario: str,
+    *,
+    rates: Sequence[float],
+    seeds: Sequence[int],
+    systems: dict[float, list[System]],
+    turning: bool = True,
 ) -> list[Job]:
-    """All runs: seed by seed, rate by rate, and there every system, each time beginning with another one."""
+    """All runs: seed by seed, rate by rate, and there every system, ``turning``: another one first each time."""
     planned = []
     turn = 0
     for seed in seeds:
         for rate in rates:
             here = systems[rate]
-            first = turn % len(here)
+            first = turn % len(here) if turning else 0
             turn += 1
             for system in here[first:] + here[:first]:
                 cell = Cell(purpose=purpose, scenario=scenario, rate=rate, seed=seed, system=system.name)

@@ -66,10 +66,12 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
 
 def predict(rows: Sequence[Row], scenario: Scenario, profile: Profile, draws: int = DRAWS) -> list[Prediction]:
     """Simulate each run of the scenario ``draws`` times."""
-    engines = [_engine(scenario, profile.slowed(ratio)) for ratio in slowings(draws)]
+    engines = [engine_of(scenario, profile.slowed(ratio)) for ratio in slowings(draws)]
     found = []
     for row in rows:
-        summaries = [simulate(_spec(row, scenario, engine)).summary for engine in engines]
+        cell = row.cell
+        specs = [spec_of(scenario, engine, rate=cell.rate, seed=cell.seed, toml=row.toml) for engine in engines]
+        summaries = [simulate(spec).summary for spec in specs]
         values, deviations = {}, {}
         for figure in FIGURES:
             drawn = [figure.predicted(summary) for summary in summaries]
@@ -86,7 +88,8 @@ def slowings(draws: int) -> list[float]:
     return [1 - _VARIED + 2 * _VARIED * number / (draws - 1) for number in range(draws)]
 
 
-def _engine(scenario: Scenario, profile: Profile) -> EngineSpec:
+def engine_of(scenario: Scenario, profile: Profile) -> EngineSpec:
+    """The scenario's engine on hardware with that profile."""
     shape = scenario.engine
     return EngineSpec(
         profile=profile,
@@ -97,17 +100,18 @@ def _engine(scenario: Scenario, profile: Profile) -> EngineSpec:
     )
 
 
-def _spec(row: Row, scenario: Scenario, engine: EngineSpec) -> SimSpec:
-    config = parse(tomllib.loads(row.toml)) if row.toml else None
+def spec_of(scenario: Scenario, engine: EngineSpec, *, rate: float, seed: int, toml: str) -> SimSpec:
+    """One run of the A/B, simulated; ``toml`` as a system has it."""
+    config = parse(tomllib.loads(toml)) if toml else None
     return SimSpec(
-        trace=scenario.workload(row.cell.seed),
-        arrival=Poisson(row.cell.rate),
+        trace=scenario.workload(seed),
+        arrival=Poisson(rate),
         engine=engine,
         preset=config.policies if config else preset("fcfs"),
         rules=config.control if config else ControlRules(),
-        seed=row.cell.seed,
+        seed=seed,
         shared_prefix_tokens=scenario.shared_prefix_tokens,
-        cpus=float(row.cpus),
+        cpus=float(scenario.cpus),
     )
 
 

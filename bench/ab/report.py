@@ -8,7 +8,7 @@ from typing import Any
 from ab import bootstrap
 from ab.comparison import BEST_RATIO, FIGURES, Comparison
 from ab.machine import QUIET_RATIO
-from ab.results import RUN, Row
+from ab.results import RUN, Row, of_a_slow_machine, of_another_time
 from ab.systems import STOCK
 from ab.tuning import mean_jcts
 from controlplane.workload.interval import Interval
@@ -73,9 +73,15 @@ def _machine(rows: Sequence[Row]) -> str:
     text = f"{last.load}\n{last.cpus} CPUs, of which other work took at most {others:.0%}; {versions}\n"
     text += f"revisions: {revisions}"
     disturbed = sum(row.others_ratio > QUIET_RATIO for row in rows)
-    models = sorted({row.cpu.rpartition(",")[0] for row in rows})
+    models = sorted({row.cpu_model for row in rows})
     if len(models) > 1:
         text += f"\nCAREFUL: runs on several machines: {'; '.join(name or 'not noted' for name in models)}"
+    if slow := sorted(of_a_slow_machine(rows), key=lambda cell: (cell.rate, cell.seed, cell.system)):
+        named = ", ".join(f"{cell.system} at {cell.rate:g}/s, seed {cell.seed}" for cell in slow)
+        text += f"\nCAREFUL: the machine was slower than for the others (--redo-slow): {named}"
+    if apart := sorted(of_another_time(rows), key=lambda cell: (cell.rate, cell.seed, cell.system)):
+        named = ", ".join(f"{cell.system} at {cell.rate:g}/s, seed {cell.seed}" for cell in apart)
+        text += f"\nCAREFUL: not at the same time as the others, which ran side by side: {named}"
     text += f"\nCAREFUL: other work took more than {QUIET_RATIO:.0%} during {disturbed} runs" if disturbed else ""
     return text + (f"\nCAREFUL: runs of several versions of the code: {', '.join(mixed)}" if mixed else "")
 

@@ -1,10 +1,15 @@
 """One finished run a line, in a file that is committed as the evidence."""
 
 import fcntl
+import re
+from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
 import numpy as np
+
+from ab.machine import SLOW_RATIO, model_name
 
 TUNE = "tune"
 RUN = "run"
@@ -63,7 +68,18 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     others_ratio: float  # of the CPUs, taken by other work during the run
     began: str
     wall_s: float
-    cpu: str = ""  # its model, and how fast it was; empty: not noted
+    cpu: str = ""  # its model; empty: not noted
+    transform_ms: tuple[float, float] = (0.0, 0.0)  # ``machine.arithmetic_ms`` before and after; 0: not noted
+
+    @property
+    def cpu_model(self) -> str:
+        """Older rows have the time of another piece of arithmetic behind it."""
+        return re.sub(r", [0-9.]+ ms$", "", self.cpu)
+
+    @property
+    def slowest_ms(self) -> float:
+        """How long the arithmetic took at worst; 0: not noted."""
+        return max(self.transform_ms)
 
     @property
     def later_ttft_p99_s(self) -> float:
@@ -99,3 +115,37 @@ def append(path: Path, row: Row) -> None:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.truncate(path.read_bytes().rfind(b"\n") + 1)
         file.write(msgspec.json.encode(row) + b"\n")
+
+
+def usual_ms(rows: Sequence[Row]) -> float:
+    """What the arithmetic takes on this machine when nobody slows it down: the least that was seen; 0: none was."""
+    return min((row.slowest_ms for row in rows if row.slowest_ms and row.cpu.startswith(model_name())), default=0.0)
+
+
+def of_a_slow_machine(rows: Sequence[Row]) -> set[Cell]:
+    """Those whose machine was slower than in the fastest run of the same rate and seed, before or after them."""
+    found = set()
+    for row in rows:
+        same = [one for one in rows if (one.cell.rate, one.cell.seed) == (row.cell.rate, row.cell.seed)]
+        least = min((one.slowest_ms for one in same if one.slowest_ms), default=0.0)
+        if row.slowest_ms > SLOW_RATIO * least:
+            found.add(row.cell)
+    return found
+
+
+def of_another_time(rows: Sequence[Row]) -> set[Cell]:
+    """Where some of a rate and seed ran side by side, those that did not: the machine may have been slower."""
+    found = set()
+    for row in rows:
+        same = [one for one in rows if (one.cell.rate, one.cell.seed) == (row.cell.rate, row.cell.seed)]
+        together = {one.cell for one in same for other in same if one is not other and _overlap(one, other)}
+        if together and row.cell not in together:
+            found.add(row.cell)
+    return found
+
+
+def _overlap(one: Row, other: Row) -> bool:
+    """Whether more than half of the shorter run lay within the other."""
+    began_s, other_s = (datetime.fromisoformat(row.began).timestamp() for row in (one, other))
+    common_s = min(began_s + one.wall_s, other_s + other.wall_s) - max(began_s, other_s)
+    return common_s > min(one.wall_s, other.wall_s) / 2

@@ -1,7 +1,7 @@
 """Run what is not there yet, one after another, and keep each result as soon as it is finished."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ab import plan, results
@@ -23,22 +23,24 @@ def run(
     path: Path,
     keep: Path | None,
     redo: frozenset[str],
+    redo_slow: bool = False,
 ) -> int:
     """The exit status: 0 when all are there, 130 after Ctrl-C.
 
-    ``redo``: systems whose results count only if their defaults and code were today's.
+    ``redo``: systems whose results count only if their defaults and code were today's. ``redo_slow``: those of a
+    machine that somebody else slowed down are done again.
     """
     jobs = plan.jobs(purpose, scenario.digest, rates=rates, seeds=seeds, systems=systems)
     rows = [row for row in results.read(path) if row.cell.scenario == scenario.digest]
     _keep_seeds_apart(purpose, seeds, rows)
-    left = _left(jobs, {row.cell: row for row in rows}, redo)
+    left = pending(jobs, rows, redo, redo_slow=redo_slow)
     _say(f"scenario {scenario.digest}: {len(jobs)} runs, {len(jobs) - len(left)} of them are there")
     while left:
         number = len(jobs) - len(left) + 1
         eta_s = plan.remaining_s(left, scenario.programs, rows)
         _say(f"{number}/{len(jobs)} {_shown(left[0])}; all done in {eta_s / 3600:.1f} h, {_at(eta_s)}")
         try:
-            row = play(left[0], scenario, environment, keep)
+            row = play(left[0], scenario, environment, keep, results.usual_ms(rows))
         except KeyboardInterrupt:
             row = None
         if row is None:
@@ -51,12 +53,15 @@ def run(
     return 0
 
 
-def _left(
-    jobs: Sequence[plan.Job], rows: Mapping[results.Cell, results.Row], redo: frozenset[str]
+def pending(
+    jobs: Sequence[plan.Job], rows: Sequence[results.Row], redo: frozenset[str], *, redo_slow: bool = False
 ) -> list[plan.Job]:
+    """Those that are still to be run: see ``run``."""
+    slow = results.of_a_slow_machine(rows) if redo_slow else set()
+    done = {row.cell: row for row in rows if row.cell not in slow}
     left = []
     for job in jobs:
-        row = plan.finished(job, rows)
+        row = plan.finished(job, done)
         if row is None or (job.system.name in redo and plan.changed(job, row)):
             left.append(job)
         elif plan.changed(job, row):

@@ -1,10 +1,24 @@
-"""The best static window: the one with the lowest mean JCT on seeds that are used for nothing else."""
+"""The best static window: the one with the lowest mean JCT on seeds that are used for nothing else.
+
+On the engine a window takes minutes a seed and rate; the simulator tells in seconds which ones are worth it.
+"""
 
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from itertools import product
 
+from rich.console import Console
+from rich.table import Table
+
+from ab.prediction import engine_of, spec_of
 from ab.results import TUNE, Row
+from ab.scenario import Scenario
+from ab.systems import System
+from controlplane.sim.profile import Profile
+from controlplane.sim.simulate import simulate
 
 _PREFIX = "static-"
 
@@ -35,3 +49,39 @@ def best_window(means: dict[float, dict[int, float]], rate: float) -> int | None
         return None
     nearest = min(means, key=lambda tuned: (abs(tuned - rate), tuned))
     return min(means[nearest], key=lambda window: (means[nearest][window], window))
+
+
+def simulated_means(
+    scenario: Scenario,
+    profile: Profile,
+    *,
+    rates: Sequence[float],
+    seeds: Sequence[int],
+    systems: Sequence[System],
+) -> dict[float, dict[str, float]]:
+    """Simulated mean JCTs in seconds, by rate and system, over the seeds; on all CPUs."""
+    cells = list(product(rates, systems, seeds))
+    with ProcessPoolExecutor(scenario.cpus) as workers:
+        jcts = list(workers.map(partial(_simulated_jct_s, scenario, profile), cells))
+    found: dict[float, dict[str, list[float]]] = {rate: defaultdict(list) for rate in rates}
+    for (rate, system, _), jct_s in zip(cells, jcts, strict=True):
+        found[rate][system.name].append(jct_s)
+    return {rate: {name: statistics.mean(each) for name, each in found[rate].items()} for rate in rates}
+
+
+def _simulated_jct_s(scenario: Scenario, profile: Profile, cell: tuple[float, System, int]) -> float:
+    rate, system, seed = cell
+    spec = spec_of(scenario, engine_of(scenario, profile), rate=rate, seed=seed, toml=system.toml)
+    return simulate(spec).summary.jct_mean_s
+
+
+def show(means: Mapping[float, Mapping[str, float]], seeds: Iterable[int]) -> None:
+    """A line for each rate; the best is marked."""
+    names = list(next(iter(means.values())))
+    table = Table("programs/s", *names)
+    for rate, by_name in sorted(means.items()):
+        best = min(by_name, key=lambda name: by_name[name])
+        table.add_row(f"{rate:g}", *(f"{by_name[name]:.1f}{' *' if name == best else ''}" for name in names))
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(f"simulated mean JCT in seconds, over seeds {', '.join(map(str, seeds))}; * the best")

@@ -28,7 +28,7 @@ class Switch:
         self._began_ns = (0, 0)
 
     def install(self) -> None:
-        from engine_hooks.sglang.guard import Guard
+        from engine_hooks.guard import Guard
 
         run = Guard.run
 

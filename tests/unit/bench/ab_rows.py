@@ -55,6 +55,8 @@ def row(
         "code": "",
         "revision": "abc",
         "versions": {"sglang": "0"},
+        "began": "2000-01-01T00:00:00+00:00",
+        "wall_s": 120.0,
     } | more
     return Row(
         cell=cell(system, rate=rate, seed=seed, purpose=purpose, scenario=scenario),
@@ -66,7 +68,5 @@ def row(
         errors=[],
         cpus=2,
         load_before=0.1,
-        began="2000-01-01T00:00:00+00:00",
-        wall_s=120.0,
         **fields,
     )

@@ -1,6 +1,8 @@
 """What the A/B runs, in which order, and what it does not run again."""
 
 import argparse
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,10 @@ from ab.systems import System, code_digest, effective_digest, parse_system, stat
 from ab_rows import SCENARIO, row
 
 from controlplane.core.errors import ConfigError
+from controlplane.sim.profile import load_profile
 from controlplane.workload.arrivals import arrival_times_ns
 
+PROFILE = Path(__file__).parents[3] / "bench" / "results" / "validation-profile.json"
 SYSTEMS = [parse_system(name) for name in ("stock", "static-8", "mars")]
 
 
@@ -121,6 +125,19 @@ def test_the_best_window_is_the_tuned_one_of_the_nearest_rate() -> None:
 def test_windows_are_compared_on_the_seeds_that_all_of_them_have() -> None:
     rows = [tuning_row(4, 30, 0.15), tuning_row(8, 20, 0.15), tuning_row(8, 900, 0.15, seed=102)]
     assert tuning.mean_jcts(rows, SCENARIO) == {0.15: {4: 30, 8: 20}}
+
+
+def test_the_simulator_tunes_windows_over_the_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+    scenario = replace(SMOKE, cpus=1)
+    tuned = partial(
+        tuning.simulated_means, scenario, load_profile(PROFILE), rates=(1.0,), systems=[static(1), static(4)]
+    )
+    means, first, second = tuned(seeds=(101, 102)), tuned(seeds=(101,)), tuned(seeds=(102,))
+    one, four = (means[1.0][name] for name in ("static-1", "static-4"))
+    assert one == pytest.approx((first[1.0]["static-1"] + second[1.0]["static-1"]) / 2)
+    assert one > four, "one program at a time waits for the others' tools"
+    tuning.show(means, (101, 102))
+    assert f"{four:.1f} *" in capsys.readouterr().out
 
 
 def test_no_window_is_tuned_on_the_seeds_that_it_is_compared_on(tmp_path: Path) -> None:

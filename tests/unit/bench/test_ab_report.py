@@ -168,9 +168,9 @@ def test_the_report_says_what_speaks_against_its_figures() -> None:
 
 
 def test_runs_on_several_machines_are_named() -> None:
-    rows = [row("stock", seed=1, cpu="Intel, 1.0 ms"), row("mars", seed=1, cpu="AMD, 3.1 ms")]
+    rows = [row("stock", seed=1, cpu="Intel"), row("mars", seed=1, cpu="AMD, 3.1 ms")]
     assert "CAREFUL: runs on several machines: AMD; Intel" in report.show(rows, SCENARIO, 0.15)
-    assert "several" not in report.show([row(cpu="AMD, 3.1 ms"), row("mars", cpu="AMD, 3.2 ms")], SCENARIO, 0.15)
+    assert "several" not in report.show([row(cpu="AMD"), row("mars", cpu="AMD, 3.2 ms")], SCENARIO, 0.15)
 
 
 def test_a_report_of_too_little_says_so() -> None:

@@ -34,3 +34,28 @@ def test_a_file_of_something_else_is_told_with_its_line(tmp_path: Path) -> None:
     path.write_bytes(b"{}\n" + path.read_bytes())
     with pytest.raises(SystemExit, match=r"results\.jsonl:1: not a result"):
         results.read(path)
+
+
+def test_a_run_whose_machine_was_slower_than_for_the_others_is_told() -> None:
+    """Of the same rate and seed: those are compared with each other."""
+    usual, slow = row("stock", transform_ms=(2.2, 2.0)), row("mars", transform_ms=(2.3, 4.6))
+    alone = row("mars", rate=0.2, transform_ms=(4.6, 4.7))
+    unknown = row("continuum")
+    assert results.of_a_slow_machine([usual, slow, alone, unknown]) == {slow.cell}
+
+
+def test_what_is_usual_is_the_fastest_that_this_model_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "model_name", lambda: "EPYC")
+    rows = [row("stock", cpu="EPYC", transform_ms=(2.2, 2.1)), row("mars", cpu="EPYC", transform_ms=(2.0, 2.4))]
+    assert results.usual_ms([*rows, row("static-4", cpu="Xeon", transform_ms=(1.0, 1.0)), row("static-6")]) == 2.2
+    assert results.usual_ms([]) == 0.0
+
+
+def test_a_run_that_was_not_side_by_side_with_the_others_is_told() -> None:
+    """Where all ran one by one nobody is: their order is what is balanced."""
+    times = {"mars": "2026-01-01T10:00:00+00:00", "static-5": "2026-01-01T10:00:02+00:00"}
+    later = "2026-01-01T12:00:00+00:00"
+    beside = [row(name, began=began, wall_s=900.0) for name, began in times.items()]
+    apart = row("stock", began=later, wall_s=1200.0)
+    one_by_one = [row("stock", rate=0.2, began=times["mars"], wall_s=900.0), row("mars", rate=0.2, began=later)]
+    assert results.of_another_time([*beside, apart, *one_by_one]) == {apart.cell}

@@ -20,7 +20,9 @@ class PlayDouble:
         self._stop_at = stop_at
         self._while_playing = while_playing
 
-    def __call__(self, job: Job, scenario: Scenario, environment: Path, keep: Path | None) -> results.Row | None:
+    def __call__(
+        self, job: Job, scenario: Scenario, environment: Path, keep: Path | None, usual_ms: float = 0.0
+    ) -> results.Row | None:
         if len(self.played) == self._stop_at:
             if self._while_playing:
                 return None
