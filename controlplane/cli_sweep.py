@@ -85,6 +85,9 @@ def sweep_report(
         Path | None, typer.Option("--out", "-o", help="The HTML file to write. Default: RESULTS with .html.")
     ] = None,
     baseline: Baseline = "fcfs",
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print tables as Markdown instead, for a page kept with the results.")
+    ] = False,
 ) -> None:
     """Draw a sweep: which preset wins where and by how much, in words, plots and tables, as one HTML file.
 
@@ -93,8 +96,15 @@ def sweep_report(
     """
     import sys
 
-    from controlplane.sweep.page import write_page
     from controlplane.sweep.results import read_all
+
+    if markdown:
+        from controlplane.sweep.grid import Grid
+        from controlplane.sweep.markdown import markdown as tables
+
+        typer.echo(tables(Grid(read_all(results))), nl=False)
+        return
+    from controlplane.sweep.page import write_page
 
     path = out or results.with_suffix(".html")
     write_page(read_all(results), path, baseline=baseline, command=sys.argv)
