@@ -1,7 +1,7 @@
-"""Hooks that cannot hurt: an exception inside a hook would end SGLang's scheduler process.
+"""Hooks that cannot hurt: an exception inside a hook would end SGLang's scheduler process, or an agent's run.
 
-Each hook is made of a part before and a part after the engine's own call. What either raises is counted and logged
-once; after too many failures the hook does nothing any more and the engine runs as if it were not there.
+Each hook is made of a part before and a part after the host's own call. What either raises is counted and logged
+once; after too many failures the hook does nothing any more and the host runs as if it were not there.
 """
 
 import functools
@@ -46,7 +46,7 @@ class Guard:
         except Exception:
             count = self.failures[name] = self.failures.get(name, 0) + 1
             if count == 1:
-                log.exception("penstock: the hook %s failed; the engine goes on without it", name)
+                log.exception("penstock: the hook %s failed; all else goes on without it", name)
             elif count == _MOST_FAILURES:
                 log.error("penstock: the hook %s failed %d times and is given up", name, count)
             return None
@@ -60,7 +60,7 @@ class Guard:
     ) -> Callable[..., Any]:
         """An AROUND hook: ``before(*args)`` and ``after(result, kept, *args)``, where ``kept`` is what before gave.
 
-        Whatever they do, the engine's function runs exactly once and its result is returned unchanged.
+        Whatever they do, the host's function runs exactly once and its result is returned unchanged.
         """
 
         @functools.wraps(after or before or Guard.around)

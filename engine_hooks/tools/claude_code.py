@@ -1,0 +1,80 @@
+"""Claude Code: a command for its hooks, which reports what it is told on the standard input.
+
+    {"hooks": {"PreToolUse": [{"hooks": [
+        {"type": "command", "command": "python -m engine_hooks.tools.claude_code"}]}]}}
+
+and the same for ``PostToolUse``, ``PostToolUseFailure``, ``SessionStart``, ``Stop`` and ``SessionEnd``.
+
+Each hook is a process of its own, so a tool's duration is told by a file that its start leaves behind. The exit
+status is 0 and nothing is printed whatever happens: anything else would be shown to the model.
+"""
+
+import contextlib
+import hashlib
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from controlplane.emit.tool_reporter import ToolReporter
+from engine_hooks.tools.shared import is_on, reporter
+
+_MOST_WAIT_S = 1.0
+_FORGET_AFTER_S = 24 * 3600.0
+
+
+def report(event: dict[str, Any], to: ToolReporter, folder: Path) -> None:
+    """Say what one hook's input means. ``folder``: where starts are kept."""
+    program, kind = str(event.get("session_id") or ""), event.get("hook_event_name")
+    tool, call = str(event.get("tool_name") or ""), str(event.get("tool_use_id") or "")
+    if kind == "SessionStart":
+        to.program_started(program)
+    elif kind == "PreToolUse":
+        to.wait_for_slot(program, call, tool)
+        _note(folder, program, call)
+        to.tool_started(program, call, tool)
+    elif kind in ("PostToolUse", "PostToolUseFailure"):
+        to.tool_taken_up(program, call, tool, began_ns=_noted_ns(folder, program, call))
+        to.tool_ended(program, call, ok=kind == "PostToolUse")
+    elif kind in ("Stop", "SessionEnd"):
+        to.program_ended(program, str(event.get("reason") or kind))
+
+
+def _path(folder: Path, program: str, call: str) -> Path:
+    return folder / hashlib.sha256(f"{program}\0{call}".encode()).hexdigest()[:32]
+
+
+def _note(folder: Path, program: str, call: str) -> None:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _path(folder, program, call).write_text(str(time.monotonic_ns()))
+    for old in folder.iterdir():  # of sessions that were killed
+        if time.time() - old.stat().st_mtime > _FORGET_AFTER_S:
+            old.unlink(missing_ok=True)
+
+
+def _noted_ns(folder: Path, program: str, call: str) -> int:
+    """When it began, on this machine's monotonic clock; 0: not known."""
+    path = _path(folder, program, call)
+    try:
+        began_ns = int(path.read_text())
+    except (OSError, ValueError):
+        return 0
+    path.unlink(missing_ok=True)
+    return began_ns if began_ns <= time.monotonic_ns() else 0  # the machine was started anew
+
+
+def main() -> int:
+    """One hook."""
+    with contextlib.suppress(Exception):
+        event = json.load(sys.stdin)
+        if is_on() and isinstance(event, dict):
+            to = reporter()
+            report(event, to, Path(tempfile.gettempdir()) / "penstock-claude-code")
+            to.close(_MOST_WAIT_S)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""mini-swe-agent (2.4): importing this module reports every run and every command of this process.
+
+    import engine_hooks.tools.mini_swe_agent
+
+mini-swe-agent names no session to its model. Each run gets an identity here, which goes with its requests where the
+model is a ``LitellmModel`` (header ``x-penstock-program-id``).
+"""
+
+import contextvars
+import uuid
+from typing import Any
+
+from controlplane.emit.tool_reporter import ToolReporter
+from engine_hooks.tools.patching import Adapter, Hook, Seam, argument
+from engine_hooks.tools.shared import PROGRAM_HEADER
+
+TOOL = "bash"
+_ENVIRONMENTS = (
+    ("local", "LocalEnvironment"),
+    ("docker", "DockerEnvironment"),
+    ("singularity", "SingularityEnvironment"),
+)
+
+_program: contextvars.ContextVar[str] = contextvars.ContextVar("penstock_program", default="")
+
+
+class Reports:
+    """What is done at each seam. Names of arguments are mini-swe-agent's."""
+
+    def __init__(self, to: ToolReporter) -> None:
+        self._to = to
+
+    def hooks(self) -> list[Hook]:
+        """All seams with what is done there. Raises ``ImportError`` without mini-swe-agent."""
+        from minisweagent.agents.default import DefaultAgent
+        from minisweagent.models.litellm_model import LitellmModel
+
+        run = Hook(Seam(DefaultAgent, "run", ("task",)), self.run_begins, self.run_ends)
+        batch = Hook(Seam(DefaultAgent, "execute_actions", ("message",)), self.batch_begins, self.batch_ends)
+        asks = Hook(Seam(LitellmModel, "_query", ("messages", "kwargs")), self.name_the_request)
+        tools = [
+            Hook(Seam(kind, "execute", ("action",)), self.tool_begins, self.tool_ends) for kind in environments()
+        ]
+        return [run, batch, asks, *tools]
+
+    def run_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        program = f"mini-swe-agent-{uuid.uuid4().hex}"
+        self._to.program_started(program, parent_id=_program.get())
+        return _program.set(program), program
+
+    def run_ends(self, kept: Any, args: tuple[Any, ...], result: Any, error: BaseException | None) -> None:
+        if kept is None:
+            return
+        token, program = kept
+        _program.reset(token)
+        status = type(error).__name__ if error else (result or {}).get("exit_status", "")
+        self._to.program_ended(program, str(status))
+
+    def name_the_request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if program := _program.get():
+            configured = args[0].config.model_kwargs.get("extra_headers") or {}
+            kwargs["extra_headers"] = {**configured, **(kwargs.get("extra_headers") or {}), PROGRAM_HEADER: program}
+
+    def batch_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+        message = argument(args, kwargs, 1, "message")
+        program, calls = _program.get(), []
+        for action in message.get("extra", {}).get("actions", []):
+            calls.append(call_of(action))
+            self._to.tool_enqueued(program, calls[-1], TOOL)
+        return calls
+
+    def batch_ends(self, kept: Any, args: tuple[Any, ...], result: Any, error: BaseException | None) -> None:
+        """What a submission or an error before it kept from running is over as well."""
+        for call in kept or ():
+            self._to.tool_ended(_program.get(), call, ok=False)
+
+    def tool_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        call = call_of(argument(args, kwargs, 1, "action"))
+        self._to.wait_for_slot(_program.get(), call, TOOL)
+        self._to.tool_started(_program.get(), call, TOOL)
+        return call
+
+    def tool_ends(self, kept: Any, args: tuple[Any, ...], result: Any, error: BaseException | None) -> None:
+        """A submission is told by an exception, and is no failure."""
+        submitted = type(error).__name__ == "Submitted"
+        failed = (error is not None and not submitted) or bool((result or {}).get("exception_info"))
+        self._to.tool_ended(_program.get(), kept or "", ok=not failed)
+
+
+def environments() -> list[type]:
+    """Where commands run, of those that can be imported here."""
+    import importlib
+
+    found = []
+    for module, name in _ENVIRONMENTS:
+        try:
+            found.append(getattr(importlib.import_module(f"minisweagent.environments.{module}"), name))
+        except (ImportError, AttributeError):
+            continue
+    return found
+
+
+def call_of(action: dict[str, Any]) -> str:
+    """``gen_ai.tool.call.id``; where the model calls no tools but writes a block, the action's own identity."""
+    return str(action.get("tool_call_id") or f"action-{id(action):x}")
+
+
+_adapter = Adapter("mini-swe-agent", lambda to: Reports(to).hooks())
+install, uninstall = _adapter.install, _adapter.uninstall
+
+install()

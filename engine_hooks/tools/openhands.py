@@ -1,0 +1,153 @@
+"""OpenHands: importing this module reports every run and every tool of this process.
+
+    import engine_hooks.tools.openhands                                            # a program of your own
+    python -m openhands.agent_server --import-modules engine_hooks.tools.openhands     # the agent server
+
+Nothing of the agent is edited. Where the SDK's private functions are no longer those of 1.58 a warning says so, and
+the agent runs as if this module were not there.
+
+A conversation is a program, named as the SDK names it to the engine (header ``x-litellm-session-id``). One that a
+tool of another starts is its child. A run that finishes, fails or is stuck ends the program, whose slot and KV may
+go; the next message to it begins it anew. A paused run, or one that waits for a person's consent, has not ended.
+Requests for a title, which have nothing of the conversation in their prompt, are programs of their own.
+"""
+
+import contextvars
+from typing import Any
+
+from controlplane.emit.tool_reporter import ToolReporter
+from engine_hooks.tools.patching import Adapter, Hook, Seam, argument
+from engine_hooks.tools.shared import PARENT_HEADER, PROGRAM_HEADER
+
+_ENDED = ("finished", "error", "stuck")
+_TITLE = "title"
+
+_running_tool_of: contextvars.ContextVar[str] = contextvars.ContextVar("penstock_running_tool_of", default="")
+"""The program whose tool this thread runs: what it starts is a child of that."""
+_aside: contextvars.ContextVar[str] = contextvars.ContextVar("penstock_aside", default="")
+"""What a request is for that is no turn of the conversation."""
+
+
+class Reports:
+    """What is done at each seam. Names of arguments are the SDK's."""
+
+    def __init__(self, to: ToolReporter) -> None:
+        self._to = to
+        self._parents: dict[str, str] = {}  # by child, until its run begins
+
+    def hooks(self) -> list[Hook]:
+        """All seams with what is done there. Raises ``ImportError`` without the SDK."""
+        from openhands.sdk.agent.agent import Agent
+        from openhands.sdk.conversation import title_utils
+        from openhands.sdk.conversation.impl.local_conversation import LocalConversation
+        from openhands.sdk.llm.llm import LLM
+
+        batch = ("conversation", "action_events")
+        return [
+            Hook(Seam(LocalConversation, "__init__", ("agent",)), after=self.made),
+            Hook(Seam(LocalConversation, "run"), self.run_begins, self.run_ends),
+            Hook(Seam(LocalConversation, "arun"), self.run_begins, self.run_ends),
+            Hook(Seam(Agent, "_execute_actions", batch), self.batch_begins, self.batch_ends),
+            Hook(Seam(Agent, "_aexecute_actions", batch), self.batch_begins, self.batch_ends),
+            Hook(
+                Seam(Agent, "_execute_action_event", ("conversation", "action_event")),
+                self.tool_begins,
+                self.tool_ends,
+            ),
+            Hook(Seam(title_utils, "generate_title_with_llm", ("llm",)), self.title_begins, self.title_ends),
+            Hook(Seam(LLM, "_transport_call", ("messages", "kwargs")), self.name_the_aside),
+            Hook(Seam(LLM, "_atransport_call", ("messages", "kwargs")), self.name_the_aside),
+        ]
+
+    # Runs
+
+    def made(self, kept: Any, args: tuple[Any, ...], result: Any, error: BaseException | None) -> None:
+        """A conversation that a tool makes is a child, whichever thread runs it later."""
+        parent = _running_tool_of.get()
+        if parent and error is None:
+            self._parents[program_of(args[0])] = parent
+
+    def run_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        program = program_of(args[0])
+        parent = self._parents.pop(program, "") or _running_tool_of.get()
+        self._to.program_started(program, parent_id=parent if parent != program else "")
+        return program
+
+    def run_ends(self, kept: Any, args: tuple[Any, ...], result: Any, error: BaseException | None) -> None:
+        status = getattr(args[0].state.execution_status, "value", "")
+        if isinstance(error, Exception):
+            status = "error"
+        if kept and status in _ENDED:
+            self._to.program_ended(kept, status)
+
+    # Tools
+
+    def batch_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, str]]:
+        program, calls = program_of(argument(args, kwargs, 1, "conversation")), []
+        for event in argument(args, kwargs, 2, "action_events"):
+            calls.append((program, call_of(event)))
+            self._to.tool_enqueued(*calls[-1], event.tool_name)
+        return calls
+
+    def batch_ends(self, kept: Any, args: tuple[Any, ...], result: Any, error: BaseException | None) -> None:
+        """Calls that a hook or a cancellation kept from running are over as well."""
+        for program, call in kept or ():
+            self._to.tool_ended(program, call, ok=False)
+
+    def tool_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        event = argument(args, kwargs, 2, "action_event")
+        program, call = program_of(argument(args, kwargs, 1, "conversation")), call_of(event)
+        self._to.wait_for_slot(program, call, event.tool_name)
+        token = _running_tool_of.set(program)
+        self._to.tool_started(program, call, event.tool_name)
+        return token, program, call
+
+    def tool_ends(self, kept: Any, args: tuple[Any, ...], result: Any, error: BaseException | None) -> None:
+        if kept is None:
+            return
+        token, program, call = kept
+        _running_tool_of.reset(token)
+        self._to.tool_ended(program, call, ok=error is None and not _says_error(result))
+
+    # Requests that are no turns
+
+    def title_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return _aside.set(_TITLE)
+
+    def title_ends(self, kept: Any, args: tuple[Any, ...], result: Any, error: BaseException | None) -> None:
+        if kept is not None:
+            _aside.reset(kept)
+
+    def name_the_aside(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Under its own name, and not held: it is a child of the conversation, which waits for nothing else."""
+        aside = _aside.get()
+        if not aside:
+            return
+        headers = dict(kwargs.get("extra_headers") or {})
+        if session := headers.get("x-litellm-session-id", ""):
+            headers[PROGRAM_HEADER] = f"{session}/{aside}"
+            headers[PARENT_HEADER] = session
+            kwargs["extra_headers"] = headers
+
+
+def program_of(conversation: Any) -> str:
+    """The name under which the conversation's requests reach the engine."""
+    return str(conversation.get_llm_call_context().session_id or conversation.id)
+
+
+def call_of(event: Any) -> str:
+    """``gen_ai.tool.call.id``; the action's own id where the model gave none."""
+    return str(event.tool_call_id or event.id)
+
+
+def _says_error(events: Any) -> bool:
+    return any(
+        type(event).__name__ == "AgentErrorEvent" or getattr(getattr(event, "observation", None), "is_error", False)
+        for event in events or ()
+    )
+
+
+_adapter = Adapter("the OpenHands SDK", lambda to: Reports(to).hooks())
+install, uninstall = _adapter.install, _adapter.uninstall
+
+install()

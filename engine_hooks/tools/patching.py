@@ -1,0 +1,141 @@
+"""Wrap the functions of a framework, if they are still those that were looked at.
+
+A wrapper's own parts run under the guard; the framework's function is called exactly once, with what it was given,
+and what it returns or raises is passed on.
+"""
+
+import functools
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.emit.tool_reporter import ToolReporter
+from engine_hooks.tools.shared import guard, is_on, reporter
+
+log = logging.getLogger("penstock")
+
+_MARK = "__penstock__"
+
+Before = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+"""Called with the arguments, whose keyword part it may change; what it returns is kept for ``After``."""
+After = Callable[[Any, tuple[Any, ...], Any, BaseException | None], None]
+"""Called with what was kept, the arguments, the result (None after an exception) and the exception."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seam:
+    """A function that is wrapped: where it is, and the parameters that must be among its own."""
+
+    owner: Any
+    name: str
+    parameters: Sequence[str] = ()
+
+    @property
+    def label(self) -> str:
+        return f"{getattr(self.owner, '__name__', self.owner)}.{self.name}"
+
+    @property
+    def problem(self) -> str:
+        """Why it cannot be wrapped; empty if it can."""
+        function = getattr(self.owner, self.name, None)
+        if not callable(function):
+            return f"no {self.label}"
+        try:
+            known = inspect.signature(function).parameters
+        except (TypeError, ValueError):
+            return f"{self.label} has no signature"
+        lost = [name for name in self.parameters if name not in known]
+        return f"{self.label} takes no {', '.join(lost)}" if lost else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """What is done around one seam."""
+
+    seam: Seam
+    before: Before | None = None
+    after: After | None = None
+
+
+class Adapter:
+    """What an import of an adapter's module installs. ``hooks`` raises ``ImportError`` without the framework."""
+
+    def __init__(self, framework: str, hooks: Callable[[ToolReporter], Sequence[Hook]]) -> None:
+        self._framework = framework
+        self._hooks = hooks
+        self._installed: Sequence[Hook] = ()
+
+    def install(self, to: ToolReporter | None = None) -> bool:
+        """Report from now on; whether it does. ``to``: another reporter than this process's."""
+        if not is_on():
+            return False
+        try:
+            hooks = self._hooks(to or reporter())
+        except ImportError as error:
+            log.warning("penstock: no %s, nothing is reported: %s", self._framework, error)
+            return False
+        if problems := [problem for hook in hooks if (problem := hook.seam.problem)]:
+            text = "penstock: %s is not what it was, nothing is reported: %s"
+            log.warning(text, self._framework, "; ".join(problems))
+            return False
+        self.uninstall()
+        for hook in hooks:
+            setattr(hook.seam.owner, hook.seam.name, _wrapped(hook))
+        self._installed = hooks
+        return True
+
+    def uninstall(self) -> None:
+        """Put the framework back as it was."""
+        for hook in self._installed:
+            original = getattr(getattr(hook.seam.owner, hook.seam.name, None), _MARK, None)
+            if original is not None:
+                setattr(hook.seam.owner, hook.seam.name, original)
+        self._installed = ()
+
+
+def argument(args: Sequence[Any], kwargs: Mapping[str, Any], position: int, name: str) -> Any:
+    """The argument, however it was passed."""
+    return args[position] if position < len(args) else kwargs[name]
+
+
+def _wrapped(hook: Hook) -> Callable[..., Any]:
+    function, name = getattr(hook.seam.owner, hook.seam.name), hook.seam.label
+
+    def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return guard.run(f"{name} before", hook.before, args, kwargs) if hook.before is not None else None
+
+    def end(kept: Any, args: tuple[Any, ...], result: Any, error: BaseException | None) -> None:
+        if hook.after is not None:
+            guard.run(f"{name} after", hook.after, kept, args, result, error)
+
+    async def awaited(kept: Any, args: tuple[Any, ...], waiting: Awaitable[Any]) -> Any:
+        try:
+            result = await waiting
+        except BaseException as error:
+            end(kept, args, None, error)
+            raise
+        end(kept, args, result, None)
+        return result
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        kept = begin(args, kwargs)
+        try:
+            result = function(*args, **kwargs)
+        except BaseException as error:
+            end(kept, args, None, error)
+            raise
+        if inspect.iscoroutine(result):  # a decorator may hide that the function is asynchronous
+            return awaited(kept, args, result)
+        end(kept, args, result, None)
+        return result
+
+    @functools.wraps(function)
+    async def call_async(*args: Any, **kwargs: Any) -> Any:
+        return await awaited(begin(args, kwargs), args, function(*args, **kwargs))
+
+    chosen = call_async if inspect.iscoroutinefunction(function) else call
+    setattr(chosen, _MARK, function)
+    return chosen

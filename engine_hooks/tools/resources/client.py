@@ -1,0 +1,199 @@
+"""What the programs of this process hold on the tool host: told to a keeper, which takes it back.
+
+    from engine_hooks.tools.resources.client import resources
+
+    folder = resources().make_workspace("run-1")
+    shell = resources().start_process("run-1", ["bash"], cwd=folder, stdin=subprocess.PIPE)
+
+All of it goes when the program ends (``program_ended`` of this process's reporter), after ``ttl_s``, or when this
+process is gone, however it went. Nothing here blocks on what is taken back.
+"""
+
+import functools
+import json
+import logging
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from controlplane.core.types import seconds
+from controlplane.wire.endpoint import default_state_dir
+from engine_hooks.tools.resources.providers import COOKIE_VARIABLE, process_handle, workspace_handle
+from engine_hooks.tools.shared import reporter
+
+log = logging.getLogger("penstock")
+
+AUDIT_NAME = "resources.jsonl"
+_ROOT = Path(__file__).resolve().parents[3]  # where this package was found, by whatever way
+
+
+class Resources:
+    """The resources of one process's programs. Any thread may call; the keeper starts with the first resource.
+
+    :param audit: the file to which the keeper appends each outcome; None: none is written.
+    """
+
+    def __init__(self, audit: Path | None = None) -> None:
+        self._audit = audit
+        self._held: dict[tuple[str, str], dict[str, Any]] = {}  # what a new keeper would have to know
+        self._keeper: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+        _made.add(self)
+
+    # Registering
+
+    def make_workspace(self, program_id: str, *, within: Path | None = None, ttl_s: float = 0.0) -> Path:
+        """A new folder of the program's own. ``ttl_s``: how long it lives at most; 0: as long as the program."""
+        path = Path(tempfile.mkdtemp(prefix="penstock-", dir=within))
+        self.add_workspace(program_id, path, ttl_s=ttl_s)
+        return path
+
+    def add_workspace(self, program_id: str, path: Path, *, ttl_s: float = 0.0) -> str:
+        """A folder that is there: it will be deleted. Its handle. Raises ``ProviderError`` for one that may not."""
+        return self._add(program_id, "workspace", workspace_handle(path), ttl_s)
+
+    def start_process(
+        self, program_id: str, command: Sequence[str], *, ttl_s: float = 0.0, **options: Any
+    ) -> "subprocess.Popen[Any]":
+        """As ``subprocess.Popen``, in a session of its own; what it starts goes with it, wherever that hides."""
+        cookie = uuid.uuid4().hex
+        environment = {**(options.pop("env", None) or os.environ), COOKIE_VARIABLE: cookie}
+        process = subprocess.Popen(command, env=environment, start_new_session=True, **options)
+        self._add(program_id, "process", process_handle(process.pid, cookie), ttl_s)
+        return process
+
+    def add_process(self, program_id: str, pid: int, *, ttl_s: float = 0.0) -> str:
+        """A process that runs, with its children and its session, if it leads one. Its handle."""
+        return self._add(program_id, "process", process_handle(pid), ttl_s)
+
+    def add_container(self, program_id: str, container_id: str, *, ttl_s: float = 0.0) -> str:
+        """A container of Docker's: it will be removed with its volumes. Its handle."""
+        return self._add(program_id, "container", container_id, ttl_s)
+
+    def release(self, kind: str, handle: str) -> None:
+        """You have disposed of it yourself, or it shall stay."""
+        with self._lock:
+            if self._held.pop((kind, handle), None) is not None:
+                self._tell({"do": "release", "kind": kind, "handle": handle})
+
+    def end(self, program_id: str, reason: str = "") -> None:
+        """The program is over: what it holds goes."""
+        with self._lock:
+            mine = [key for key, told in self._held.items() if told["program"] == program_id]
+            for key in mine:
+                del self._held[key]
+            if mine:
+                self._tell({"do": "end", "program": program_id, "reason": reason})
+
+    def close(self, timeout_s: float = 0.0) -> None:
+        """Everything goes; for tests and orderly ends: the end of this process does the same."""
+        with self._lock:
+            keeper, self._keeper = self._keeper, None
+            self._held.clear()
+        if keeper is not None:
+            _hang_up(keeper)
+            if timeout_s:
+                keeper.wait(timeout_s)
+
+    # The keeper
+
+    def _add(self, program_id: str, kind: str, handle: str, ttl_s: float) -> str:
+        expires_ns = time.monotonic_ns() + seconds(ttl_s) if ttl_s > 0 else 0
+        told = {"do": "register", "program": program_id, "kind": kind, "handle": handle, "expires_ns": expires_ns}
+        with self._lock:
+            self._held[kind, handle] = told
+            self._tell(told)
+        return handle
+
+    def _tell(self, told: dict[str, Any]) -> None:
+        """One line. A keeper that is gone, or does not read, is replaced and told everything."""
+        lines, problem = [told], OSError()
+        for _ in range(2):
+            try:
+                if self._keeper is None or self._keeper.poll() is not None:
+                    self._drop_keeper()
+                    self._keeper = self._start()
+                    lines = [*(known for known in self._held.values() if known is not told), told]
+                for line in lines:
+                    _write(self._keeper, json.dumps(line).encode() + b"\n")
+            except OSError as error:
+                problem = error
+                self._drop_keeper()
+            else:
+                return
+        log.warning("penstock: no keeper: %s; what programs hold stays when this process dies", problem)
+
+    def _drop_keeper(self) -> None:
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            _hang_up(keeper)
+            keeper.kill()
+            keeper.wait()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        command = [sys.executable, "-P", "-m", "engine_hooks.tools.resources.keeper", "--parent", str(os.getpid())]
+        if self._audit is not None:
+            command += ["--audit", str(self._audit)]
+        path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH", ""))))
+        keeper = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            bufsize=0,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+        assert keeper.stdin is not None
+        os.set_blocking(keeper.stdin.fileno(), False)
+        return keeper
+
+    def _forked(self) -> None:
+        """In the child: what the parent's programs hold is the parent's."""
+        keeper, self._keeper = self._keeper, None
+        self._held = {}
+        self._lock = threading.Lock()
+        if keeper is not None:
+            _hang_up(keeper)  # else the keeper would not see the parent go
+            _parents_keepers.append(keeper)
+
+
+def _hang_up(keeper: "subprocess.Popen[bytes]") -> None:
+    if keeper.stdin is not None:
+        keeper.stdin.close()
+
+
+def _write(keeper: "subprocess.Popen[bytes]", line: bytes) -> None:
+    """Whole or not at all, and without waiting: a pipe takes a line of this length at once. Raises ``OSError``."""
+    assert keeper.stdin is not None
+    if len(line) > select.PIPE_BUF:
+        raise OSError(f"a handle of {len(line)} bytes")
+    os.write(keeper.stdin.fileno(), line)
+
+
+_made: "weakref.WeakSet[Resources]" = weakref.WeakSet()
+_parents_keepers: list[object] = []  # kept, since letting a Popen go asks about a child that is not ours
+
+
+@functools.cache
+def resources() -> Resources:
+    """Those of this process; outcomes go to ``resources.jsonl`` in the state directory."""
+    made = Resources(default_state_dir() / AUDIT_NAME)
+    reporter().on_ended.append(made.end)
+    return made
+
+
+def _after_fork_in_child() -> None:
+    for each in list(_made):
+        each._forked()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

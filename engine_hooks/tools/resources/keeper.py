@@ -1,0 +1,195 @@
+"""The keeper: a process beside the agent's, which takes back what its programs hold when they end or it dies.
+
+It is the agent's own child, in a session of its own, with the agent's rights and no others, so that it can do what
+the agent could and outlives a ``kill -9`` of it. It hears over its standard input, a JSON object a line:
+
+    {"do": "register", "program": "run-1", "kind": "process", "handle": "...", "expires_ns": 0}
+    {"do": "release", "kind": "process", "handle": "..."}
+    {"do": "end", "program": "run-1", "reason": "finished"}
+
+When the input closes, or its parent has gone, everything is taken back, and then the keeper ends. Each outcome is a
+line of the audit file.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import selectors
+import signal
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from controlplane.core.types import NANOSECONDS_PER_SECOND
+from engine_hooks.tools.resources.providers import Provider, ProviderError, providers
+from engine_hooks.tools.resources.registry import Registry, Resource
+
+_LOOK_S = 1.0  # whether the parent is still there, where the kernel does not tell
+_BUSY_LOOK_S = 0.02
+_AT_ONCE = 4
+_MOST_END_S = 120.0  # after the parent has gone
+_CHUNK_BYTES = 1 << 16
+
+
+class Audit:
+    """One line an outcome, appended whole: keepers of one node may share the file. None: nowhere."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._file: int | None = None
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def note(self, outcome: str, resource: Resource, *, size_bytes: int = 0, error: str = "") -> None:
+        """``outcome``: registered, released, reclaimed, failed (it is tried again) or lost (it is not)."""
+        if self._file is None:
+            return
+        line = {
+            "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "outcome": outcome,
+            "program": resource.program_id,
+            "kind": resource.kind,
+            "handle": resource.handle,
+            "reason": resource.reason,
+            "attempts": resource.attempts,
+            "bytes": size_bytes,
+            "error": error,
+        }
+        os.write(self._file, json.dumps(line).encode() + b"\n")
+
+
+class Keeper:
+    """What is done with the lines; ``look`` is to be called again and again."""
+
+    def __init__(
+        self, kinds: dict[str, Provider], audit: Audit, now_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        self.registry = Registry()
+        self._kinds = kinds
+        self._audit = audit
+        self._now_ns = now_ns
+        self._workers = ThreadPoolExecutor(_AT_ONCE)
+        self._busy: dict[Future[int], Resource] = {}
+
+    def hear(self, line: bytes) -> None:
+        """One line of the agent. One that makes no sense is told on the standard error and left out."""
+        try:
+            told = json.loads(line)
+            self._obey(told["do"], told)
+        except (ValueError, KeyError, TypeError) as error:
+            _complain(f"not understood: {line[:200]!r} ({error!r})")
+
+    def _obey(self, what: str, told: dict[str, Any]) -> None:
+        registry, now_ns = self.registry, self._now_ns()
+        if what == "register":
+            kind, handle, program = told["kind"], told["handle"], told["program"]
+            if kind not in self._kinds:
+                raise ValueError(f"no kind {kind!r}; there are: {', '.join(self._kinds)}")
+            registry.register(kind, handle, program, int(told.get("expires_ns", 0)))
+            self._audit.note("registered", Resource(kind=kind, handle=handle, program_id=program))
+        elif what == "release":
+            released = registry.release(told["kind"], told["handle"])
+            if released is not None:
+                self._audit.note("released", released)
+        elif what == "end":
+            registry.end(told["program"], f"its program ended: {told.get('reason') or 'no reason told'}", now_ns)
+        else:
+            raise ValueError(f"no such thing to do: {what!r}")
+
+    def look(self) -> None:
+        """Settle what is done, and begin what is due."""
+        for future in [future for future in self._busy if future.done()]:
+            self._settle(self._busy.pop(future), future)
+        for resource in self.registry.take_due(self._now_ns()):
+            self._busy[self._workers.submit(self._reclaim, resource)] = resource
+
+    def wait_s(self) -> float:
+        """Until when ``look`` has nothing to do, if nothing is heard."""
+        if self._busy:
+            return _BUSY_LOOK_S
+        next_ns = self.registry.next_ns()
+        return (
+            _LOOK_S if next_ns is None else min(_LOOK_S, max(0, next_ns - self._now_ns()) / NANOSECONDS_PER_SECOND)
+        )
+
+    def end_all(self, reason: str) -> None:
+        """The agent is gone."""
+        self.registry.end_all(reason, self._now_ns())
+
+    def _reclaim(self, resource: Resource) -> int:
+        """In a worker. The bytes that it took."""
+        provider = self._kinds[resource.kind]
+        size_bytes = provider.size_bytes(resource.handle)
+        provider.reclaim(resource.handle)
+        return size_bytes
+
+    def _settle(self, resource: Resource, future: "Future[int]") -> None:
+        error = future.exception()
+        kept_on = self.registry.settle(resource, error is None, self._now_ns())
+        if error is None:
+            self._audit.note("reclaimed", resource, size_bytes=future.result())
+            return
+        told = str(error) if isinstance(error, ProviderError) else repr(error)
+        self._audit.note("failed" if kept_on else "lost", resource, error=told)
+        if not kept_on:
+            _complain(f"given up: {resource.kind} {resource.handle}: {told}")
+
+
+def _complain(text: str) -> None:
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"penstock keeper: {text}\n")
+
+
+class _Input:
+    """The agent's lines, and whether it is still there."""
+
+    def __init__(self, parent: int) -> None:
+        self._parent = parent
+        self._rest = b""
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(0, selectors.EVENT_READ)
+
+    def lines(self, wait_s: float) -> list[bytes] | None:
+        """What came within ``wait_s``; None: no more will come."""
+        heard = self._selector.select(wait_s)
+        if not heard:
+            return None if os.getppid() != self._parent else []
+        chunk = os.read(0, _CHUNK_BYTES)
+        if not chunk:
+            return None
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        return lines
+
+
+def run(keeper: Keeper, source: _Input) -> None:
+    """Until the agent has gone and everything is settled."""
+    stopped: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: stopped.append(number))
+    while not stopped and (lines := source.lines(keeper.wait_s())) is not None:
+        for line in lines:
+            keeper.hear(line)
+        keeper.look()
+    keeper.end_all("the keeper was told to stop" if stopped else "its agent's process is gone")
+    deadline_s = time.monotonic() + _MOST_END_S
+    while len(keeper.registry) and time.monotonic() < deadline_s:
+        keeper.look()
+        time.sleep(_BUSY_LOOK_S)
+
+
+def main() -> int:
+    """The command line; agents start it, nobody else."""
+    parser = argparse.ArgumentParser(description="Takes back what an agent's programs hold.")
+    parser.add_argument("--parent", type=int, required=True, help="the agent's process")
+    parser.add_argument("--audit", type=Path, help="append each outcome to this file")
+    options = parser.parse_args()
+    run(Keeper(providers(), Audit(options.audit)), _Input(options.parent))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

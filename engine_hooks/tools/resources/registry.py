@@ -1,0 +1,111 @@
+"""Which resources there are, whose they are, and which of them are to be taken back now.
+
+Without input or output, and time is an argument: the keeper around it reads the clock and does the work.
+
+**Paper**: ThunderAgent §4.4 (a program's end triggers the teardown of what it holds). Ours beyond it: a time to
+live, an owner that vanishes, retries, and an end to them.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from controlplane.core.types import seconds
+
+MOST_ATTEMPTS = 8
+_RETRY_FIRST_NS = seconds(0.5)
+_RETRY_LAST_NS = seconds(30)
+
+
+@dataclass(slots=True, kw_only=True)
+class Resource:
+    """One thing that a program holds. ``kind`` names the provider, ``handle`` is what that knows it by."""
+
+    kind: str
+    handle: str
+    program_id: str
+    expires_ns: int = 0  # 0: with its program
+    reason: str = ""  # why it is taken back; empty: it is not
+    attempts: int = 0
+    due_ns: int = 0  # of the next attempt
+    busy: bool = False  # an attempt is under way
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.kind, self.handle
+
+
+class Registry:
+    """The resources of one agent's process."""
+
+    def __init__(self) -> None:
+        self._resources: dict[tuple[str, str], Resource] = {}
+
+    def __len__(self) -> int:
+        return len(self._resources)
+
+    def held_by(self, program_id: str) -> list[Resource]:
+        """What the program holds, in the order in which it was registered."""
+        return [each for each in self._resources.values() if each.program_id == program_id]
+
+    def register(self, kind: str, handle: str, program_id: str, expires_ns: int = 0) -> None:
+        """It is the program's, until ``expires_ns`` at most (0: until that ends). Again: it is kept, by that one.
+
+        What is being taken back already is not kept any more.
+        """
+        known = self._resources.get((kind, handle))
+        if known is None:
+            self._resources[kind, handle] = Resource(
+                kind=kind, handle=handle, program_id=program_id, expires_ns=expires_ns
+            )
+        elif not known.reason:
+            known.program_id, known.expires_ns = program_id, expires_ns
+
+    def release(self, kind: str, handle: str) -> Resource | None:
+        """The agent has disposed of it. None: it is not known, or is being taken back."""
+        known = self._resources.get((kind, handle))
+        return self._resources.pop(known.key) if known is not None and not known.reason else None
+
+    def end(self, program_id: str, reason: str, now_ns: int) -> None:
+        """The program is over."""
+        self._take_back(self.held_by(program_id), reason, now_ns)
+
+    def end_all(self, reason: str, now_ns: int) -> None:
+        """Whoever registered them is gone."""
+        self._take_back(self._resources.values(), reason, now_ns)
+
+    def take_due(self, now_ns: int) -> list[Resource]:
+        """What to take back now: the first attempt, or another one. Each is busy until it is settled.
+
+        Of one program one at a time, the last registered first: a process before the folder that it works in.
+        """
+        expired = [each for each in self._resources.values() if 0 < each.expires_ns <= now_ns]
+        self._take_back(expired, "its time is over", now_ns)
+        everything = self._resources.values()
+        busy = {each.program_id for each in everything if each.busy}
+        due = {each.program_id: each for each in everything if each.reason and each.due_ns <= now_ns}
+        taken = [each for program_id, each in due.items() if program_id not in busy]
+        for each in taken:
+            each.busy = True
+            each.attempts += 1
+        return taken
+
+    def settle(self, resource: Resource, ok: bool, now_ns: int) -> bool:
+        """An attempt is over. False: it failed, and there will be no other one."""
+        resource.busy = False
+        if ok or resource.attempts >= MOST_ATTEMPTS:
+            self._resources.pop(resource.key, None)
+            return ok
+        resource.due_ns = now_ns + min(_RETRY_LAST_NS, _RETRY_FIRST_NS << (resource.attempts - 1))
+        return True
+
+    def next_ns(self) -> int | None:
+        """When ``take_due`` has something to do; None: nothing is to come."""
+        busy = {each.program_id for each in self._resources.values() if each.busy}
+        times = [each.due_ns for each in self._resources.values() if each.reason and each.program_id not in busy]
+        times += [each.expires_ns for each in self._resources.values() if each.expires_ns and not each.reason]
+        return min(times, default=None)
+
+    def _take_back(self, resources: Iterable[Resource], reason: str, now_ns: int) -> None:
+        for each in resources:
+            if not each.reason:
+                each.reason, each.due_ns = reason, now_ns

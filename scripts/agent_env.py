@@ -1,0 +1,95 @@
+"""Make the environments of the agent tests: OpenHands and other agent frameworks, beside this checkout of Penstock.
+
+Prints each environment's path; progress goes to the standard error. It takes some two minutes and a GB the first
+time; later calls find them complete, and make them anew only when their requirements changed. They lie below
+``$XDG_CACHE_HOME/penstock`` or ``~/.cache/penstock``, named after a digest of their requirements. OpenHands needs
+Python 3.12, which must be on this machine.
+"""
+
+import argparse
+import hashlib
+import shutil
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+from environments import Problem, base_python, cache, lock, read, run, say, step
+
+ROOT = Path(__file__).resolve().parents[1]
+SETS = {"openhands": "openhands.sdk, openhands.tools, minisweagent", "others": "agents, langgraph, mcp"}
+PYTHON_VERSION = (3, 12)
+NEEDED_BYTES = 2 << 30
+STAMP = "penstock-agent-env"  # the digest, once the environment is complete
+
+
+def requirements(name: str) -> Path:
+    """What is in the set of that name."""
+    return ROOT / "tests" / "agents" / f"requirements-{name}.txt"
+
+
+def digest(name: str) -> str:
+    """Of all that it is made from; Penstock's own code is each checkout's."""
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    return hashlib.sha256(requirements(name).read_bytes() + repr(needed).encode()).hexdigest()[:12]
+
+
+def path(name: str) -> Path:
+    """Where it is, or would be made."""
+    return cache() / f"agents-{name}-{digest(name)}"
+
+
+def is_complete(name: str) -> bool:
+    """Whether it was made from today's requirements."""
+    return read(path(name) / STAMP) == digest(name) and (path(name) / "bin" / "python").exists()
+
+
+def make(name: str) -> None:
+    """Make it, or find it. Raises ``Problem``."""
+    place = path(name)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with lock(place):
+        if is_complete(name):
+            return
+        free = shutil.disk_usage(place.parent).free
+        if free < NEEDED_BYTES:
+            raise Problem(
+                f"{place.parent} has {free >> 20} MiB free, and the environment needs {NEEDED_BYTES >> 20}"
+            )
+        began = time.monotonic()
+        say(f"agent frameworks ({name}): making {place}")
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        python = str(place / "bin" / "python")
+        run([base_python(PYTHON_VERSION, "OpenHands"), "-m", "venv", str(place)], place)
+        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
+        step("frameworks", lambda: run([*pip, "--requirement", str(requirements(name))], place))
+        step("Penstock", lambda: run([*pip, "--editable", str(ROOT)], place))
+        step("a first import", lambda: run([python, "-c", f"import {SETS[name]}"], place))
+        (place / STAMP).write_text(digest(name))
+        say(f"ready after {time.monotonic() - began:.0f} s")
+
+
+def main() -> int:
+    """Make the environments and print their paths."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sets", nargs="*", default=list(SETS), help=f"which: {', '.join(SETS)}; default: all")
+    parser.add_argument("--check", action="store_true", help="make nothing; exit with 1 if one is not up to date")
+    arguments = parser.parse_args()
+    if unknown := [name for name in arguments.sets if name not in SETS]:
+        parser.error(f"no such set: {', '.join(unknown)}; there are {', '.join(SETS)}")
+    for name in arguments.sets:
+        if arguments.check and not is_complete(name):
+            say(f"{path(name)} is not there or not up to date")
+            return 1
+        try:
+            make(name)
+        except (Problem, OSError) as problem:
+            say(f"agent-env: {problem}")
+            return 1
+        sys.stdout.write(f"{path(name)}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,26 @@
+"""A real MCP server over its standard input and output; it notes the clock in a file."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("looker")
+
+
+@server.tool()
+def look(seconds: float) -> str:
+    """Look around for so many seconds."""
+    began_ns = time.monotonic_ns()
+    time.sleep(seconds)
+    with Path(os.environ["CLOCK"]).open("a") as clock:
+        noted = {"tool": "look", "began_ns": began_ns, "ended_ns": time.monotonic_ns()}
+        clock.write(json.dumps(noted) + "\n")
+    if seconds > 0.25:
+        raise ValueError("too long")
+    return "nothing"
+
+
+server.run()

@@ -1,0 +1,241 @@
+"""A real OpenHands agent with real tools and a scripted model: what the bus hears beside what the clock says."""
+
+import statistics
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.agent_runs import NODE, TIMEOUT_S, Heard, answers, environment, free_port, run_agent, wait_for
+from support.daemon_process import DaemonProcess
+from support.scripted_model import Reply, ScriptedModel
+
+from controlplane.core.events import HostSampled, ProgramArrived, ProgramEnded, ToolEnded, ToolEnqueued, ToolStarted
+
+MOST_OFF_NS = 10_000_000
+MOST_DELAYED_NS = 200_000_000  # where the machine is busy with other tests
+FINISH: Reply = [("finish", {"message": "done"})]
+
+
+def bash(command: str) -> tuple[str, dict[str, Any]]:
+    return "terminal", {"command": command, "security_risk": "LOW", "summary": "runs it"}
+
+
+def create(path: Path) -> tuple[str, dict[str, Any]]:
+    arguments = {
+        "command": "create",
+        "path": str(path),
+        "file_text": "text\n",
+        "security_risk": "LOW",
+        "summary": "-",
+    }
+    return "file_editor", arguments
+
+
+def matches_the_clock(heard: Heard, told: dict[str, Any], program: str, tool: str) -> None:
+    """Each call of the tool began and ended when its executor did, within 10 ms."""
+    clock = [one for one in told["tools"] if one["tool"] == tool]
+    started, ended = heard.of(ToolStarted, tool=tool), heard.of(ToolEnded, tool=tool)
+    assert len(clock) == len(started) == len(ended) > 0
+    assert {event.program_id for event in (*started, *ended)} == {program}
+    is_near([event.at_ns for event in started], [one["began_ns"] for one in clock])
+    is_near([event.at_ns for event in ended], [one["ended_ns"] for one in clock])
+    is_near([event.duration_ns for event in ended], [one["ended_ns"] - one["began_ns"] for one in clock])
+
+
+def is_near(told_ns: list[int], real_ns: list[int]) -> None:
+    """Calls that run side by side may be told in another order."""
+    off_ns = [abs(told - real) for told, real in zip(sorted(told_ns), sorted(real_ns), strict=True)]
+    assert statistics.median(off_ns) < MOST_OFF_NS, off_ns
+    assert max(off_ns) < MOST_DELAYED_NS, off_ns
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> dict[str, Any]:
+    (tmp_path / "workspace").mkdir()
+    return {"workspace": str(tmp_path / "workspace"), "message": "please begin"}
+
+
+def test_runs_and_tools_are_told_as_they_happen(
+    agent_python: str, nats_server: Any, heard: Heard, told: dict[str, Any], tmp_path: Path
+) -> None:
+    plan = {"command": "plan", "task_list": [{"title": "it", "notes": "", "status": "todo"}]}
+    script: list[Reply] = [
+        [bash("sleep 0.3 && echo slept")],
+        [create(tmp_path / "workspace" / "new.txt")],
+        [("task_tracker", {**plan, "security_risk": "LOW", "summary": "-"})],
+        FINISH,
+    ]
+    with ScriptedModel({"please begin": script}) as model:
+        said = run_agent(agent_python, "openhands_run.py", told | {"url": model.url}, nats_server.url)
+    program = said["conversation"]
+    heard.until(lambda: bool(heard.of(ProgramEnded, program_id=program)), "end of the run")
+    assert said["status"] == "finished"
+    assert {request.program for request in model.requests} == {program}, "the engine knows it by the same name"
+    assert [event.tool for event in heard.of(ToolEnqueued)] == ["terminal", "file_editor", "task_tracker", "finish"]
+    assert all(event.ok for event in heard.of(ToolEnded))
+    matches_the_clock(heard, said, program, "terminal")
+    matches_the_clock(heard, said, program, "file_editor")
+    (arrived,), (ended,) = heard.of(ProgramArrived), heard.of(ProgramEnded)
+    is_near([arrived.at_ns, ended.at_ns], [said["began_ns"], said["ended_ns"]])
+    assert (ended.reason, said["failures"], said["dropped"]) == ("finished", {}, 0)
+
+
+def test_parallel_tools_and_one_that_waits_for_them(
+    agent_python: str, nats_server: Any, heard: Heard, told: dict[str, Any], tmp_path: Path
+) -> None:
+    """Two at a time: the third is enqueued with them, and starts when one of them has ended."""
+    script: list[Reply] = [[bash("sleep 0.4"), bash("sleep 0.6"), create(tmp_path / "workspace" / "a.txt")], FINISH]
+    with ScriptedModel({"please begin": script}) as model:
+        asked = told | {"url": model.url, "parallel": 2}
+        said = run_agent(agent_python, "openhands_run.py", asked, nats_server.url)
+    heard.until(lambda: bool(heard.of(ProgramEnded)), "end of the run")
+    matches_the_clock(heard, said, said["conversation"], "terminal")
+    matches_the_clock(heard, said, said["conversation"], "file_editor")
+    asked_for = heard.of(ToolEnqueued)[:3]
+    assert asked_for[2].at_ns - asked_for[0].at_ns < MOST_DELAYED_NS
+    first, second = heard.of(ToolStarted, tool="terminal")
+    assert abs(second.at_ns - first.at_ns) < 200_000_000, "side by side"
+    (waited,) = heard.of(ToolStarted, tool="file_editor")
+    assert waited.at_ns >= min(event.at_ns for event in heard.of(ToolEnded, tool="terminal"))
+
+
+def test_tools_wait_for_a_slot_of_the_host(
+    agent_python: str, nats_server: Any, heard: Heard, told: dict[str, Any], tmp_path: Path
+) -> None:
+    """The agent would run two at a time; the daemon has one slot."""
+    (tmp_path / "slots.toml").write_text("[host]\ncpus = 1\n[control.tool_slots]\nper_cpu = 1\nbusy = 0\n")
+    daemon = DaemonProcess(
+        tmp_path / "state", "--nats", nats_server.url, "--config", str(tmp_path / "slots.toml"), node=NODE
+    )
+    daemon.start()
+    try:
+        heard.until(lambda: bool(heard.of(HostSampled)), "daemon")
+        with ScriptedModel({"please begin": [[bash("sleep 0.3"), bash("sleep 0.4")], FINISH]}) as model:
+            asked = told | {"url": model.url, "parallel": 2}
+            said = run_agent(agent_python, "openhands_run.py", asked, nats_server.url, PENSTOCK_TOOL_SLOTS="on")
+        heard.until(lambda: bool(heard.of(ProgramEnded)), "end of the run")
+    finally:
+        daemon.clean_up()
+    assert said["status"] == "finished"
+    first, second = sorted((one for one in said["tools"]), key=lambda one: one["began_ns"])
+    assert second["began_ns"] >= first["ended_ns"], "one after the other"
+    assert second["began_ns"] - first["ended_ns"] < 1_000_000_000, "as soon as the slot was free"
+    matches_the_clock(heard, said, said["conversation"], "terminal")
+
+
+def test_a_sub_agent_is_a_child_of_the_run_whose_tool_it_is(
+    agent_python: str, nats_server: Any, heard: Heard, told: dict[str, Any]
+) -> None:
+    task = {"prompt": "help with it", "subagent_type": "helper", "description": "help"}
+    scripts: dict[str, list[Reply]] = {
+        "please begin": [[("task", {**task, "security_risk": "LOW", "summary": "-"})], FINISH],
+        "help with it": [[bash("sleep 0.2")], FINISH],
+    }
+    with ScriptedModel(scripts) as model:
+        said = run_agent(agent_python, "openhands_run.py", told | {"url": model.url}, nats_server.url)
+    parent = said["conversation"]
+    heard.until(lambda: bool(heard.of(ProgramEnded, program_id=parent)), "end of the run")
+    arrived = {event.program_id: event for event in heard.of(ProgramArrived)}
+    (child,) = set(arrived) - {parent}
+    assert (arrived[parent].parent_id, arrived[child].parent_id) == ("", parent)
+    assert {request.program for request in model.requests} == {parent, child}
+    (began,), (ended,) = heard.of(ToolStarted, tool="task"), heard.of(ToolEnded, tool="task")
+    (child_ended,) = heard.of(ProgramEnded, program_id=child)
+    assert began.at_ns < arrived[child].at_ns < child_ended.at_ns < ended.at_ns
+    matches_the_clock(heard, said, child, "terminal")
+
+
+def test_a_request_for_a_title_is_no_turn_of_the_conversation(
+    agent_python: str, nats_server: Any, heard: Heard, told: dict[str, Any]
+) -> None:
+    scripts: dict[str, list[Reply]] = {"Generate a title": ["A title"], "please begin": [FINISH]}
+    with ScriptedModel(scripts) as model:
+        asked = told | {"url": model.url, "title": True}
+        said = run_agent(agent_python, "openhands_run.py", asked, nats_server.url)
+    program = said["conversation"]
+    assert said["title"] == "A title"
+    assert [request.program for request in model.requests] == [program, f"{program}/title"]
+    assert model.requests[-1].headers["x-penstock-parent-id"] == program
+
+
+def test_an_attempt_that_fails_is_made_again_under_the_same_name(
+    agent_python: str, nats_server: Any, heard: Heard, told: dict[str, Any]
+) -> None:
+    with ScriptedModel({"please begin": [FINISH]}, failures=[500]) as model:
+        said = run_agent(agent_python, "openhands_run.py", told | {"url": model.url}, nats_server.url)
+    assert (said["status"], len(model.requests)) == ("finished", 2)
+    assert {request.program for request in model.requests} == {said["conversation"]}
+
+
+TWICE: list[Reply] = [[bash("echo one")], [bash("echo two")], FINISH]
+
+
+@pytest.fixture(scope="module")
+def events_without_adapter(agent_python: str, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What the agent does where there is no Penstock."""
+    asked = {"workspace": str(tmp_path_factory.mktemp("bare")), "message": "please begin", "adapter": False}
+    with ScriptedModel({"please begin": TWICE}) as model:
+        said = run_agent(agent_python, "openhands_run.py", asked | {"url": model.url}, "")
+    events: list[str] = said["events"]
+    return events
+
+
+@pytest.mark.parametrize("trouble", ["bus down", "every report fails", "SDK moved"])
+def test_an_agent_runs_on_whatever_becomes_of_its_reports(
+    agent_python: str, nats_server: Any, told: dict[str, Any], trouble: str, events_without_adapter: list[str]
+) -> None:
+    asked = {"broken": trouble == "every report fails", "moved": trouble == "SDK moved"}
+    url = "nats://127.0.0.1:9" if trouble == "bus down" else nats_server.url
+    with ScriptedModel({"please begin": TWICE}) as model:
+        said = run_agent(agent_python, "openhands_run.py", told | {"url": model.url} | asked, url)
+    assert said["events"] == events_without_adapter
+    assert bool(said["failures"]) is (trouble == "every report fails"), "each was caught and counted"
+    if trouble == "SDK moved":
+        assert "_execute_action_event" in said["stderr"]
+        assert "nothing is reported" in said["stderr"]
+
+
+@pytest.fixture
+def agent_server(agent_python: str, nats_server: Any, tmp_path: Path) -> Iterator[str]:
+    """The agent server as its users start it, with the adapter among the modules that it imports."""
+    port = free_port()
+    command = [agent_python, "-m", "openhands.agent_server", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--import-modules", "engine_hooks.tools.openhands"]
+    home = {"HOME": str(tmp_path), "OH_CONVERSATIONS_PATH": str(tmp_path / "conversations")}
+    log = tmp_path / "agent-server.log"
+    with log.open("wb") as file:
+        server = subprocess.Popen(
+            command, env=environment(nats_server.url) | home, stdout=file, stderr=file, cwd=tmp_path
+        )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        wait_for(lambda: answers(f"{url}/health"), f"agent server; its log: {log}")
+        yield url
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{log.read_text()[-4000:]}") from None
+    finally:
+        server.terminate()
+        server.wait(TIMEOUT_S)
+
+
+def test_an_agent_server_reports_its_conversations(
+    agent_python: str, nats_server: Any, heard: Heard, told: dict[str, Any], agent_server: str
+) -> None:
+    scripts: dict[str, list[Reply]] = {
+        "Generate a title": ["A title"],
+        "please begin": [[bash("sleep 0.3 && echo slept")], FINISH],
+    }
+    with ScriptedModel(scripts) as model:
+        asked = told | {"url": model.url, "server": agent_server}
+        said = run_agent(agent_python, "openhands_remote_run.py", asked, nats_server.url)
+    program = said["conversation"]
+    assert said["status"] == "finished"
+    heard.until(lambda: bool(heard.of(ProgramEnded, program_id=program)), "end of the run")
+    (started,), (ended,) = heard.of(ToolStarted, tool="terminal"), heard.of(ToolEnded, tool="terminal")
+    assert started.program_id == ended.program_id == program
+    assert ended.duration_ns > 0.3e9
+    turns = [request for request in model.requests if request.program == program]
+    assert len(turns) == 2, "the request for a title is no turn of the conversation"
+    assert turns[0].at_ns < started.at_ns < ended.at_ns < turns[1].at_ns
