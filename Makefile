@@ -4,9 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Versions of SGLang for the engine tests: all of them on the first, the most important ones on each.
 ENGINES ?= 0.5.21 0.5.17
+OTHERS := $(filter-out $(firstword $(ENGINES)),$(ENGINES))
+SPACE := $(subst ,, )
+OTHERS_OR := $(subst $(SPACE), or ,$(OTHERS))
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help install demo test test-rest test-no-engine test-quick test-engine engine-env lint bench proto docs clean engine-choice
+.PHONY: help install demo test test-rest test-no-engine test-quick test-engine test-engine-first test-engine-others test-beside engine-env agent-env lint bench proto docs clean engine-choice
 
 help: ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -24,11 +27,14 @@ $(VENV)/.installed: pyproject.toml
 demo: install ## NATS, daemon and engine double on real traces: fcfs, then mars, and a report
 	$(BIN)/penstock demo $(DEMO_ARGS)
 
-# The tests with the real SGLang wait for it half of the time: the others run beside them.
+# The tests with the real SGLang wait for it half of the time: the others run beside them, then those of other versions.
 test: engine-choice lint ## everything that CI runs; PENSTOCK_NO_ENGINE=1 leaves test-engine out
-	@$(MAKE) --no-print-directory -j2 -Oline test-rest $(if $(PENSTOCK_NO_ENGINE),test-no-engine,test-engine)
+	@$(MAKE) --no-print-directory -j2 -Oline $(if $(PENSTOCK_NO_ENGINE),test-rest test-no-engine,test-beside test-engine-first)
 
-test-rest: install
+test-beside: test-rest
+	$(if $(OTHERS),@$(MAKE) --no-print-directory test-engine-others)
+
+test-rest: install agent-env
 	$(BIN)/coverage run -m pytest tests/unit/core tests/property
 	$(BIN)/coverage report
 	$(BIN)/pytest --ignore=tests/unit/core --ignore=tests/property --ignore=tests/engine
@@ -43,11 +49,19 @@ engine-choice:
 test-quick: install ## unit and property tests
 	$(BIN)/pytest tests/unit tests/property
 
-test-engine: engine-env ## the real SGLang on the CPU, with the plugin, the daemon and NATS
-	PENSTOCK_TEST_ENGINES="$(ENGINES)" $(BIN)/pytest tests/engine
+test-engine: test-engine-first $(if $(OTHERS),test-engine-others) ## the real SGLang on the CPU, with the plugin, the daemon and NATS
+
+test-engine-first: engine-env
+	PENSTOCK_TEST_ENGINES="$(ENGINES)" $(BIN)/pytest tests/engine $(if $(OTHERS),-k "not ($(OTHERS_OR))")
+
+test-engine-others: engine-env
+	PENSTOCK_TEST_ENGINES="$(ENGINES)" $(BIN)/pytest tests/engine -k "$(OTHERS_OR)"
 
 engine-env: install ## the real SGLang for CPU, in environments of its own (3 GB, two minutes, kept)
 	@for version in $(ENGINES); do $(BIN)/python scripts/engine_env.py --version $$version || exit 1; done
+
+agent-env: install ## OpenHands and other agent frameworks, in an environment of their own (a GB, two minutes, kept)
+	@$(BIN)/python scripts/agent_env.py || { [ "$$CI" != true ] && echo "their tests are skipped" >&2; }
 
 lint: install ## format, lint, types, rooms
 	$(BIN)/ruff format --check .

@@ -11,8 +11,9 @@ from controlplane.config import Config, show
 from controlplane.eventloop import loop_factory
 from controlplane.shell.bus import Bus
 from controlplane.shell.daemon import Daemon
+from controlplane.shell.event_socket import EventSocket
 from controlplane.shell.nats_server import EmbeddedNats
-from controlplane.wire.endpoint import default_state_dir
+from controlplane.wire.endpoint import default_state_dir, socket_path
 from controlplane.wire.log import Header, LogWriter
 
 
@@ -31,12 +32,14 @@ async def _serve(config: Config, *, record: Path | None, nats_port: int) -> None
         bus = Bus(config.nats_url or (embedded.url if embedded else ""), config.node)
         await bus.connect()
         with _recorder(record, config) as recorder:
-            daemon = Daemon(config, bus, state_dir / config.node / "snapshot.json", recorder)
+            socket = EventSocket(Path(config.tool_socket or socket_path(config.node, state_dir)), bus)
+            daemon = Daemon(config, bus, state_dir / config.node / "snapshot.json", recorder, socket)
             _on_signals(daemon.stop)
             supervisor = asyncio.create_task(embedded.supervise()) if embedded else None
             try:
                 await daemon.run()
             finally:
+                await socket.close()
                 if supervisor is not None:
                     supervisor.cancel()
                 await bus.close()

@@ -54,6 +54,7 @@ class Config:
     preset: str = "mars"
     nats_url: str = ""  # empty: an embedded nats-server
     state_dir: str = ""  # empty: $XDG_STATE_HOME/penstock
+    tool_socket: str = ""  # for agents without credentials of the bus; empty: NODE.sock in the state directory
     time_scale: float = 1.0  # for demos: engine seconds that pass in one second
     heartbeat_s: float = 0.25
     lease_s: float = 5.0

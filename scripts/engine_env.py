@@ -11,8 +11,6 @@ GB.
 """
 
 import argparse
-import contextlib
-import fcntl
 import hashlib
 import os
 import shutil
@@ -20,9 +18,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from environments import Problem, base_python, cache, lock, read, run, say, step
 
 ENGINE = "0.5.21"
 LAYERS = ("0.5.17", "0.5.23")
@@ -36,10 +35,6 @@ NEEDED_BY_LAYER_BYTES = 1 << 30
 STAMP = "penstock-engine-env"  # the digest, once the environment is complete; empty while it is being made
 PROJECT_STAMP = "penstock-project"  # which pyproject.toml Penstock was installed with
 BORROW_FILE = "penstock_borrows.pth"
-
-
-class Problem(Exception):
-    """The environment cannot be made; the text says why, and what would help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +81,7 @@ class Environment:
         if chosen := os.environ.get("PENSTOCK_ENGINE_ENV"):
             path = Path(chosen).expanduser().absolute()
             return path.with_name(f"{path.name}-{self.version}") if self.is_layer else path
-        cache = os.environ.get("XDG_CACHE_HOME")
-        base = Path(cache) if cache else Path.home() / ".cache"
-        return base / "penstock" / f"engine-{self.version}-{self.digest}"
+        return cache() / f"engine-{self.version}-{self.digest}"
 
     @property
     def python(self) -> str:
@@ -101,12 +94,12 @@ class Environment:
 
     def is_complete(self) -> bool:
         """Whether it was made from today's requirements, and what it borrows from as well."""
-        made = _read(self.path / STAMP) == self.digest and Path(self.python).exists()
+        made = read(self.path / STAMP) == self.digest and Path(self.python).exists()
         return made and (not self.is_layer or self.whole.is_complete())
 
     def holds_penstock(self) -> bool:
         """Whether Penstock was installed as today's ``pyproject.toml`` says. A layer borrows it."""
-        return _read(self.whole.path / PROJECT_STAMP) == _project_digest()
+        return read(self.whole.path / PROJECT_STAMP) == _project_digest()
 
 
 def make(environment: Environment) -> None:
@@ -115,11 +108,11 @@ def make(environment: Environment) -> None:
         make(environment.whole)
     path = environment.path
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _lock(path):
+    with lock(path):
         if not environment.is_complete():
             _make_anew(environment)
         if not environment.holds_penstock():
-            _step("Penstock", lambda: _install_penstock(environment))
+            step("Penstock", lambda: _install_penstock(environment))
 
 
 def _make_anew(environment: Environment) -> None:
@@ -130,52 +123,42 @@ def _make_anew(environment: Environment) -> None:
     needed = NEEDED_BY_LAYER_BYTES if environment.is_layer else NEEDED_BYTES
     if free < needed and not path.exists():
         raise Problem(f"{path.parent} has {free >> 20} MiB free, and the environment needs {needed >> 20}")
-    base_python = _base_python()
+    python = base_python(PYTHON_VERSION, f"SGLang {ENGINE}")
     began = time.monotonic()
-    _say(f"SGLang {environment.version} for CPU: making {path}")
+    say(f"SGLang {environment.version} for CPU: making {path}")
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)
     (path / STAMP).touch()
     if environment.is_layer:
-        _fill_layer(environment, base_python)
+        _fill_layer(environment, python)
     else:
-        _fill_whole(environment, base_python)
+        _fill_whole(environment, python)
     look = [environment.python, "-c", "import sgl_kernel, sglang.launch_server"]
-    _step("a first import", lambda: _run(look, path))
+    step("a first import", lambda: run(look, path))
     (path / STAMP).write_text(environment.digest)
-    _say(f"ready after {time.monotonic() - began:.0f} s")
+    say(f"ready after {time.monotonic() - began:.0f} s")
 
 
-def _fill_whole(environment: Environment, base_python: str) -> None:
+def _fill_whole(environment: Environment, python: str) -> None:
     path, wheels = environment.path, ("--only-binary=:all:", "--no-deps")
     listed = ("--requirement", str(environment.without_dependencies))
-    _step("virtual environment (two to three minutes)", lambda: _run([base_python, "-m", "venv", str(path)], path))
-    _step(
+    step("virtual environment (two to three minutes)", lambda: run([python, "-m", "venv", str(path)], path))
+    step(
         "torch, transformers and others", lambda: _pip(environment, "--requirement", str(environment.requirements))
     )
-    _step("SGLang", lambda: _pip(environment, *wheels, *listed))
-    _step("torchvision for this torch", lambda: _fit_torchvision(environment))
-    _step("the stand-in for sgl_kernel", lambda: _install_standin(environment))
+    step("SGLang", lambda: _pip(environment, *wheels, *listed))
+    step("torchvision for this torch", lambda: _fit_torchvision(environment))
+    step("the stand-in for sgl_kernel", lambda: _install_standin(environment))
 
 
-def _fill_layer(environment: Environment, base_python: str) -> None:
+def _fill_layer(environment: Environment, python: str) -> None:
     """Its own packages come first on the path; ``--ignore-installed`` leaves the lender's alone."""
     path, packages = environment.path, environment.whole.packages
-    _run([base_python, "-m", "venv", "--without-pip", str(path)], path)
+    run([python, "-m", "venv", "--without-pip", str(path)], path)
     (environment.packages / BORROW_FILE).write_text(f"import site; site.addsitedir({str(packages)!r})\n")
     wheels = ("--only-binary=:all:", "--no-deps", "--ignore-installed")
     listed = ("--requirement", str(environment.without_dependencies))
-    _step("SGLang and what it pins", lambda: _pip(environment, *wheels, *listed))
-
-
-def _base_python() -> str:
-    if sys.version_info[:2] == PYTHON_VERSION:
-        return sys.executable
-    wanted = "python" + ".".join(map(str, PYTHON_VERSION))
-    found = shutil.which(wanted)
-    if found is None:
-        raise Problem(f"SGLang {ENGINE} needs {wanted} here, and there is none on the path: install it")
-    return found
+    step("SGLang and what it pins", lambda: _pip(environment, *wheels, *listed))
 
 
 def _fit_torchvision(environment: Environment) -> None:
@@ -190,7 +173,7 @@ def _fit_torchvision(environment: Environment) -> None:
         raise Problem(f"no torchvision below {path}")
     lines = found.read_text().splitlines(keepends=True)
     found.write_text("".join(line for line in lines if line.strip() != "_meta_registrations,"))
-    _run(look, path)
+    run(look, path)
 
 
 def _install_standin(environment: Environment) -> None:
@@ -217,52 +200,7 @@ def _pip(environment: Environment, *arguments: str) -> None:
     """A layer has no pip; its lender's installs into it."""
     pip = [environment.whole.python, "-m", "pip", "--python", environment.python]
     options = ["--quiet", "--disable-pip-version-check", "--no-input"]
-    _run([*pip, "install", *options, *arguments], environment.path)
-
-
-def _run(command: Sequence[str], path: Path) -> None:
-    """Run to its end; what it says goes to the environment's build log."""
-    log = path / "build.log"
-    with log.open("a") as file:
-        file.write(f"$ {' '.join(command)}\n")
-        file.flush()
-        began = file.tell()
-        done = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, cwd=path)
-    if done.returncode != 0:
-        said = log.read_text()[began:].splitlines()
-        last = "\n".join(f"  {line}" for line in said[-20:])
-        raise Problem(f"this failed ({done.returncode}): {' '.join(command)}\n{last}\nAll of it: {log}")
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
-
-
-@contextlib.contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Two calls at once must not make the same environment."""
-    with path.with_name(f"{path.name}.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            _say(f"waiting: another call is making {path}")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _step(what: str, action: Callable[[], None]) -> None:
-    _say(f"  {what} ...")
-    began = time.monotonic()
-    action()
-    _say(f"  {what}: {time.monotonic() - began:.0f} s")
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
+    run([*pip, "install", *options, *arguments], environment.path)
 
 
 def main() -> int:
@@ -276,13 +214,13 @@ def main() -> int:
     environment = Environment(arguments.version)
     if arguments.check:
         if not environment.is_complete() or not environment.holds_penstock():
-            _say(f"{environment.path} is not there or not up to date")
+            say(f"{environment.path} is not there or not up to date")
             return 1
     else:
         try:
             make(environment)
         except (Problem, OSError) as problem:
-            _say(f"engine-env: {problem}")
+            say(f"engine-env: {problem}")
             return 1
     sys.stdout.write(f"{environment.path}\n")
     return 0

@@ -132,6 +132,7 @@ PUBLISHERS = {
     "FirstToken": "engine",
     "TurnEnded": "engine",
     "ReplyRead": "gate",
+    "EnvironmentWanted": "tool runtime",
     "ToolEnqueued": "tool runtime",
     "ToolStarted": "tool runtime",
     "ToolEnded": "tool runtime",
@@ -155,6 +156,9 @@ OBEYED_BY = {
     "Label": "engine",
     "SetPriority": "engine",
     "StateRequest": "the publisher named",
+    "StartTool": "the agent that asked",
+    "PrepareEnvironment": "the agent that asked",
+    "CancelEnvironment": "the agent that asked",
 }
 
 STATES_PAGE = (
@@ -165,6 +169,21 @@ STATES_PAGE = (
     "counted and not tabled: turns may overlap, and a paused program's tool may still run. Only root programs hold",
     "slots; a child follows its root.",
 )
+
+PRESETS_PAGE = """# The presets side by side
+
+{edit}
+Simulated: what was run, and where `mars` wins and loses, is in
+[the presets compared](../explanation/presets-compared.md). ± is a 95% interval over seeds by Student's t. Goodput
+counts programs that end within 1, 2 and 3 times their time alone on the engine. *Recompute* and *caching* are the
+shares of the pool's space-time that went into computing lost contexts again and into holding contexts of acting
+programs (ThunderAgent's ledger). Times in seconds; the lowest mean JCT of each column is bold.
+
+```bash
+penstock sweep-report bench/results/all-presets.csv --markdown
+```
+
+{tables}"""
 
 PROFILES_PAGE = """# Hardware profiles
 

@@ -88,6 +88,23 @@ class SetPriority(ProgramCommand):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StartTool(ProgramCommand):
+    """The host has room for the tool call, which waits for that: it may start."""
+
+    call_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareEnvironment(ProgramCommand):
+    """The program's turn nears: make the environment that its tools will need (ThunderAgent §4.4)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelEnvironment(ProgramCommand):
+    """The program has left the queue: its environment is not needed now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StateRequest(Command):
     """Ask a publisher (empty: every one) for its ``PublisherState``."""
 
@@ -107,4 +124,7 @@ COMMAND_TYPES: tuple[type[Command], ...] = (
     Label,
     SetPriority,
     StateRequest,
+    StartTool,
+    PrepareEnvironment,
+    CancelEnvironment,
 )

@@ -10,23 +10,27 @@ The daemon, the simulator and the replay of a log drive the same three calls, so
 tool boundaries).
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from controlplane.core import commands as cmd
+from controlplane.core import environments
 from controlplane.core import events as ev
+from controlplane.core.enact import enact
 from controlplane.core.errors import RemoteEventError, require
+from controlplane.core.estimate import as_seconds
 from controlplane.core.forecast import demand
 from controlplane.core.ledger import Ledger
-from controlplane.core.lifecycle import Trigger
 from controlplane.core.outlook import demand_blocks, growing, newcomer, parts, shared_blocks
 from controlplane.core.overload import Load, Overload, OverloadRules, detect
 from controlplane.core.policies import Window, fitting_in
 from controlplane.core.presets import Preset
 from controlplane.core.records import LedgerState, Signals
 from controlplane.core.silence import SilenceRules, sweep
-from controlplane.core.types import Pressure, QueuedProgram, Status, Tier, seconds
+from controlplane.core.tool_slots import ToolSlots
+from controlplane.core.types import Pressure, Program, QueuedProgram, Status, seconds
 from controlplane.core.unasked import leaving, may_leave_now
 
 _MOST_TAKEN_BACK = 256  # slots a tick, so that a long outage's end does not hold one up; the next follows at once
@@ -38,15 +42,12 @@ _BOUNDARIES = (
     ev.ReplyRead,
     ev.ToolEnqueued,
     ev.ToolStarted,
+    ev.ProgramArrived,
     ev.ProgramEnded,
+    ev.EnvironmentWanted,
     ev.PublisherState,
 )
-
-_MOVES: dict[type[cmd.Command], Tier] = {  # where a program's KV is once such a command was applied
-    cmd.Demote: Tier.HOST,
-    cmd.Prefetch: Tier.HBM,
-    cmd.Discard: Tier.NONE,
-}
+_FREE_SLOTS = (ev.ToolEnded, ev.HostSampled)  # a tool that waits for a slot of the host may start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +61,15 @@ class ControlRules:
     grant_s: float = 900.0  # lease of a grant; use renews it
     overload: OverloadRules = field(default_factory=OverloadRules)
     silence: SilenceRules = field(default_factory=SilenceRules)
+    tool_slots: ToolSlots = field(default_factory=ToolSlots)
+    prepare_ahead: int = 4  # environments are made for so many of those that are next in the queue
 
     def __post_init__(self) -> None:
         require("interval_s", self.interval_s, low=0.01, high=3600)
         require("overdue_s", self.overdue_s, low=0, high=86_400)
         require("stall_s", self.stall_s, low=0, high=86_400)
         require("resync_s", self.resync_s, low=0, high=3600, ends="(]")
+        require("prepare_ahead", self.prepare_ahead, low=0, high=1_000_000)
         require("grant_s", self.grant_s, low=1, high=86_400)
 
 
@@ -83,6 +87,7 @@ class ControllerState:
     forecast: tuple[int, ...] = ()
     forecast_key: tuple[int, int] = (-1, -1)  # the active programs' changes and the interval it was made in
     interval_ends_ns: int = 0
+    tools_beyond: int = 0  # that were let start above the slots in this interval
     commands_sent: int = 0
 
 
@@ -117,7 +122,8 @@ class Controller:
             fresh = True
             self.state.ledger.counts.contradictions += 1
             self._quarantine(event)
-        if fresh and isinstance(event, _BOUNDARIES):
+        decisive = _BOUNDARIES + _FREE_SLOTS if self.state.ledger.tool_queue else _BOUNDARIES
+        if fresh and isinstance(event, decisive):
             self._urgent = True
 
     def _quarantine(self, event: ev.Event) -> None:
@@ -133,7 +139,7 @@ class Controller:
             return  # the snapshot holds it
         self.state.commands_sent = command.command_id
         if isinstance(command, cmd.ProgramCommand) and command.program_id in self.ledger.programs:
-            self._enact(command, now_ns)
+            enact(self.ledger, command, now_ns)
         elif isinstance(command, cmd.SetWindow):
             self.state.announced = (command.limit, command.window)
 
@@ -157,6 +163,8 @@ class Controller:
         self._balance_and_admit(now_ns)
         self._let_in_active(self._take_back(now_ns), now_ns)
         self._rescue(now_ns)
+        self._start_tools(now_ns)
+        self._prepare(now_ns)
         if interval_ended:
             self._announce()
         self._retain(now_ns)
@@ -183,6 +191,7 @@ class Controller:
             cold_returns=state.signals.cold_returns,
         )
         state.signals = Signals()
+        self.state.tools_beyond = 0
         self.state.overload = detect(self.state.overload, load, overload)
 
     def _demand_blocks(self, now_ns: int) -> int:
@@ -219,6 +228,7 @@ class Controller:
             host_used_blocks=pool.host_used_blocks if pool else 0,
             tools_active=totals.tools_active,
             tools_waiting=totals.tools_waiting,
+            tool_wait_s=as_seconds(round(estimates.tool_wait.value)),
             tools_per_program=estimates.tools_per_program.value,
             tool_slowdown_ratio=estimates.slowdown_ratio,
             cpus=host.cpus if host else 0.0,
@@ -275,6 +285,30 @@ class Controller:
             self._admit(head.program_id, f"the engine was idle for {self.rules.stall_s:g}s", now_ns)
             state.engine_idle_since_ns = now_ns  # one at a time: its turn is on its way
 
+    def _start_tools(self, now_ns: int) -> None:
+        """Tools that wait for a slot of the host, in the order in which they asked."""
+        slots, pressure, active = self.rules.tool_slots, self.pressure, self.pressure.tools_active
+        waiting = self.ledger.state.tool_queue
+        for key in list(islice(waiting, slots.free(pressure, self.state.tools_beyond))) if waiting else ():
+            call, active = self.ledger.state.tools[key], active + 1
+            why = f"tool {active} at once, on {pressure.cpus:g} CPUs in use by {pressure.cpu_use_ratio:.0%}"
+            self._issue(cmd.StartTool(program_id=call.program_id, call_id=call.call_id, reason=why), now_ns)
+            self.state.tools_beyond += active > slots.slots(pressure.cpus)
+
+    def _prepare(self, now_ns: int) -> None:
+        """Environments of tools, for who is let in and for who is next."""
+        if self.ledger.state.environments:
+            for command in environments.due(self.ledger, self._next_in_queue(now_ns)):
+                self._issue(command, now_ns)
+
+    def _next_in_queue(self, now_ns: int) -> set[str]:
+        """Who will be admitted first, as it looks now. Packing is asked and does not remember it."""
+        if not self.ledger.queue:
+            return set()
+        facts, queued = self.ledger.estimates, self.ledger.queued()
+        _, order = self.preset.packing.order(self.state.packing, queued, facts, self.pressure, now_ns)
+        return {each.program_id for each in self._overdue_first(order, now_ns)[: self.rules.prepare_ahead]}
+
     def _take_back(self, now_ns: int) -> set[str]:
         """Slots that nobody granted, at a turn's end. The roots that must go and cannot yet."""
         going, taken = set(), 0
@@ -302,6 +336,7 @@ class Controller:
 
     def _retain(self, now_ns: int) -> None:
         changed = self.ledger.take_changed()
+        self._unpin_parents(changed, now_ns)
         self.state.retention, commands = self.preset.retention.plan(
             self.state.retention,
             self.ledger.programs,
@@ -312,6 +347,13 @@ class Controller:
         )
         for command in commands:
             self._issue(command, now_ns)
+
+    def _unpin_parents(self, changed: Iterable[Program], now_ns: int) -> None:
+        """Whoever waits for a child of its own is not about to come back: the child needs the room."""
+        for program in changed:
+            if program.delegating and program.retained_until_ns > now_ns:
+                why = "its tool waits for a child program"
+                self._issue(cmd.Release(program_id=program.program_id, reason=why), now_ns)
 
     def _say_farewell(self, now_ns: int) -> None:
         """Gate and engine let go of what they hold for programs that ended, and did not come back at once."""
@@ -354,26 +396,5 @@ class Controller:
     def _issue(self, command: cmd.Command, now_ns: int) -> None:
         self.state.commands_sent += 1
         command = replace(command, command_id=self.state.commands_sent)
-        self._enact(command, now_ns)
+        enact(self.ledger, command, now_ns)
         self._out.append(command)
-
-    def _enact(self, command: cmd.Command, now_ns: int) -> None:
-        """What a command of ours means for the ledger."""
-        if not isinstance(command, cmd.ProgramCommand):
-            return
-        program = self.ledger.programs[command.program_id]
-        if isinstance(command, cmd.Admit | cmd.Restore):
-            self.ledger.grant(program, now_ns)
-        elif isinstance(command, cmd.Pause) and program.status is Status.ACTIVE:
-            self.ledger.move(program, Trigger.PAUSE, now_ns)
-            if program.queued_turns:
-                self.ledger.move(program, Trigger.QUEUE, now_ns)
-        elif isinstance(command, cmd.Retain):
-            program.retained_until_ns = now_ns + command.ttl_ns
-        elif isinstance(command, cmd.Release | cmd.Demote | cmd.Discard):
-            program.retained_until_ns = 0
-        elif isinstance(command, cmd.SetPriority):
-            program.priority = command.priority
-        tier = _MOVES.get(type(command))
-        if tier is not None:
-            self.ledger.expect_move(command.command_id, tier)

@@ -134,6 +134,7 @@ class Estimates:
         default_factory=lambda: MovingAverage(weight=_SLOWDOWN_WEIGHT, settle=True)
     )
     tools_per_program: MovingAverage = field(default_factory=MovingAverage)
+    tool_wait: MovingAverage = field(default_factory=MovingAverage)  # ns from being enqueued to the start
     output: MovingAverage = field(default_factory=MovingAverage)
     tokens_per_byte: MovingAverage = field(default_factory=lambda: MovingAverage(value=0.25))
     prefill: PrefillCost = field(default_factory=PrefillCost)

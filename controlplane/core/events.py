@@ -109,10 +109,14 @@ class ReplyRead(ProgramEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolEnqueued(ProgramEvent):
-    """The agent asked for a tool that has not started yet."""
+    """The agent asked for a tool that has not started yet.
+
+    ``wants_slot``: it waits to be told that the host has room for it, and asks again while it is not.
+    """
 
     call_id: str
     tool: str
+    wants_slot: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +135,11 @@ class ToolEnded(ProgramEvent):
     tool: str
     duration_ns: int
     ok: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentWanted(ProgramEvent):
+    """The program's tools will need an environment, which is made once its turn nears. Sent again until then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,6 +210,7 @@ class OpenTool:
     call_id: str
     tool: str
     started: bool
+    wants_slot: bool = False  # as in ``ToolEnqueued``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,4 +250,5 @@ EVENT_TYPES: tuple[type[Event], ...] = (
     CommandRejected,
     PublisherState,
     ReplyRead,
+    EnvironmentWanted,
 )

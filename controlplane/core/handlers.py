@@ -12,7 +12,8 @@ from controlplane.core import idleness
 from controlplane.core.errors import RemoteEventError
 from controlplane.core.events import place_of
 from controlplane.core.lifecycle import Trigger
-from controlplane.core.records import Held, Running, ToolCall, tool_key
+from controlplane.core.records import Held, Running, tool_key
+from controlplane.core.tool_handlers import environment_wanted, tool_ended, tool_enqueued, tool_started
 from controlplane.core.types import Program, Status, Tier
 
 if TYPE_CHECKING:
@@ -26,7 +27,10 @@ _LEAST_PREFILL_TOKENS = 64  # below that a prefill measures the step's overhead,
 
 
 def program_arrived(ledger: "Ledger", event: ev.ProgramArrived, now_ns: int) -> None:
-    ledger.program(event.program_id, now_ns, parent_id=event.parent_id, tenant=event.tenant)
+    program = ledger.program(event.program_id, now_ns, parent_id=event.parent_id, tenant=event.tenant)
+    parent = ledger.programs.get(program.parent_id)
+    if parent is not None and parent.open_tools:
+        ledger.delegate(parent)
 
 
 def program_ended(ledger: "Ledger", event: ev.ProgramEnded, now_ns: int) -> None:
@@ -207,61 +211,11 @@ def turn_left(ledger: "Ledger", turn_id: str, now_ns: int) -> None:
     program.open_turns -= 1
     if not program.open_turns:
         idleness.acts(program, now_ns)
+        if program.open_tools:  # the tool was told first, by another publisher: now the program acts
+            ledger.changed[program.program_id] = None
     if not ledger.state.running:
         ledger.state.engine_idle_since_ns = now_ns
     ledger.note_idle(program, now_ns)
-
-
-# Tools
-
-
-def tool_enqueued(ledger: "Ledger", event: ev.ToolEnqueued, now_ns: int) -> None:
-    _open_tool(ledger, event, now_ns, started=False)
-
-
-def tool_started(ledger: "Ledger", event: ev.ToolStarted, now_ns: int) -> None:
-    call = ledger.state.tools.get(tool_key(event.program_id, event.call_id))
-    if call is None:
-        _open_tool(ledger, event, now_ns, started=True)
-    elif not call.started:
-        ledger.count_tool(call, -1)
-        call.started = True
-        ledger.count_tool(call, 1)
-        ledger.program(event.program_id, now_ns).tool_started_at_ns = now_ns
-
-
-def _open_tool(ledger: "Ledger", event: ev.ToolEnqueued | ev.ToolStarted, now_ns: int, *, started: bool) -> None:
-    key = tool_key(event.program_id, event.call_id)
-    if key in ledger.state.tools:
-        return
-    if ledger.state.early_ends.pop(key, None) is not None:
-        return
-    program = ledger.program(event.program_id, now_ns)
-    call = ToolCall(program_id=event.program_id, publisher=event.publisher, tool=event.tool, started=started)
-    ledger.state.tools[key] = call
-    ledger.count_tool(call, 1)
-    program.open_tools += 1
-    program.idle_since_ns = 0
-    program.may_end = False
-    program.tool = event.tool
-    if started:
-        program.tool_started_at_ns = now_ns
-    if not program.gap_has_tool:
-        program.gap_has_tool = True
-        ledger.changed[program.program_id] = None
-
-
-def tool_ended(ledger: "Ledger", event: ev.ToolEnded, now_ns: int) -> None:
-    program = ledger.program(event.program_id, now_ns)
-    key = tool_key(event.program_id, event.call_id)
-    if key not in ledger.state.tools and program.status is Status.ENDED:
-        ledger.state.counts.late += 1  # the program's end has closed it
-    elif key not in ledger.state.tools:
-        ledger.ended_early(key, event.publisher, now_ns, "tool call")
-    crowded = ledger.is_crowded
-    ledger.drop_tool(key, now_ns)
-    if event.duration_ns > 0 and not program.quarantined:
-        ledger.estimates.tool_ended(event.tool, event.duration_ns, crowded=crowded)
 
 
 # Samples and answers
@@ -333,10 +287,15 @@ def publisher_state(ledger: "Ledger", event: ev.PublisherState, now_ns: int) -> 
         )
         turn_queued(ledger, queued, now_ns)
     for call in event.open_tools:
-        started = ev.ToolStarted(
-            publisher=publisher, program_id=call.program_id, call_id=call.call_id, tool=call.tool
-        )
-        _open_tool(ledger, started, now_ns, started=call.started)
+        name, call_id, tool = call.program_id, call.call_id, call.tool
+        if call.started:
+            started = ev.ToolStarted(publisher=publisher, program_id=name, call_id=call_id, tool=tool)
+            tool_started(ledger, started, now_ns)
+        else:
+            enqueued = ev.ToolEnqueued(
+                publisher=publisher, program_id=name, call_id=call_id, tool=tool, wants_slot=call.wants_slot
+            )
+            tool_enqueued(ledger, enqueued, now_ns)
     for pin in event.pins:
         ledger.program(pin.program_id, now_ns).retained_until_ns = now_ns + pin.ttl_ns
     if publisher in ledger.state.sequences:
@@ -381,4 +340,5 @@ HANDLERS: dict[type[ev.Event], Callable[["Ledger", Any, int], None]] = {
     ev.CommandRejected: command_rejected,
     ev.PublisherState: publisher_state,
     ev.ReplyRead: reply_read,
+    ev.EnvironmentWanted: environment_wanted,
 }

@@ -92,7 +92,7 @@ class Ledger:
         return list(waiting)
 
     def take_changed(self) -> list[Program]:
-        """Programs that began to act since the last call."""
+        """Programs that began to act, or to wait for a child, since the last call."""
         programs = [self.programs[name] for name in self.changed if name in self.programs]
         self.changed.clear()
         return programs
@@ -110,6 +110,9 @@ class Ledger:
     def forget_publisher(self, publisher: str, now_ns: int) -> None:
         """The publisher is gone, and with it what only it held."""
         drop_publisher(self, publisher, now_ns)
+        wanted = self.state.environments
+        for name in [name for name, environment in wanted.items() if environment.publisher == publisher]:
+            del wanted[name]
         self.state.sequences.pop(publisher, None)
         self.state.retractions.pop(publisher, None)
         self.resync.pop(publisher, None)
@@ -221,6 +224,15 @@ class Ledger:
         program.last_seen_ns = now_ns
         return program
 
+    def delegate(self, parent: Program) -> None:
+        """A child's run begins: the tools that run wait for it, neither load the host nor tell what they take."""
+        for call in self.state.tools.values():
+            if call.program_id == parent.program_id and call.started and not call.delegates:
+                self.count_tool(call, -1)
+                call.delegates = True
+                parent.delegating += 1
+                self.changed[parent.program_id] = None
+
     def root_of(self, program: Program, now_ns: int) -> Program:
         """The program that holds the slot: it outlives its own record's forgetting while children come."""
         return program if not program.parent_id else self.program(program.root_id, now_ns)
@@ -284,17 +296,39 @@ class Ledger:
         call = self.state.tools.pop(key, None)
         if call is None:
             return
+        self.state.tool_queue.pop(key, None)
         self.count_tool(call, -1)
         program = self.programs[call.program_id]
         program.open_tools -= 1
+        program.delegating -= call.delegates
         self.note_idle(program, now_ns)
+
+    def queue_tool(self, key: str) -> None:
+        """The call waits for a slot of the host. One that has a slot and asks again was not told: it is next."""
+        call, queue = self.state.tools[key], self.state.tool_queue
+        if not call.may_start:
+            queue[key] = None
+            return
+        self.count_tool(call, -1)
+        call.may_start = False
+        self.count_tool(call, 1)
+        self.state.tool_queue = {key: None, **queue}
+
+    def let_tool_start(self, key: str) -> None:
+        """The call has a slot from now on; it starts as soon as it hears of that."""
+        self.state.tool_queue.pop(key, None)
+        call = self.state.tools.get(key)
+        if call is not None and not call.has_slot:
+            self.count_tool(call, -1)
+            call.may_start = True
+            self.count_tool(call, 1)
 
     def count_tool(self, call: ToolCall, by: int) -> None:
         """Add ``by`` calls of this call's kind to the sums."""
-        if call.started:
-            self.totals.tools_active += by
-        else:
+        if not call.has_slot:
             self.totals.tools_waiting += by
+        elif not call.delegates:
+            self.totals.tools_active += by
 
     def note_idle(self, program: Program, now_ns: int) -> None:
         """The program's gap begins if nothing of it is open."""

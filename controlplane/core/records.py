@@ -33,9 +33,26 @@ class ToolCall:
     """A tool call that is enqueued or runs."""
 
     program_id: str
+    call_id: str
     publisher: str
     tool: str
     started: bool
+    enqueued_at_ns: int = 0  # 0: it started at once
+    may_start: bool = False  # it waited for a slot of the host, and was told that it has one
+    delegates: bool = False  # it waits for a child program: no load of the host
+
+    @property
+    def has_slot(self) -> bool:
+        """Whether it takes a slot of the host, or will at once."""
+        return self.started or self.may_start
+
+
+@dataclass(slots=True, kw_only=True)
+class Environment:
+    """What a program's tools will need, and whether its making was asked for."""
+
+    publisher: str
+    asked: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,7 +104,9 @@ class LedgerState:
     queue: dict[str, None] = field(default_factory=dict)  # waiting roots, in the order in which they began to
     # What the next tick has to look at; kept here because a snapshot may be taken before that tick.
     askers: dict[str, None] = field(default_factory=dict)  # roots that hold a slot and have held turns
-    changed: dict[str, None] = field(default_factory=dict)  # programs that began to act
+    tool_queue: dict[str, None] = field(default_factory=dict)  # keys of calls that wait for a slot of the host
+    environments: dict[str, Environment] = field(default_factory=dict)  # wanted, by program, until it is let in
+    changed: dict[str, None] = field(default_factory=dict)  # programs that began to act, or to wait for a child
     resync: dict[str, int] = field(default_factory=dict)  # publishers whose state is needed: times asked
     unasked: dict[str, None] = field(default_factory=dict)  # roots that hold a slot which nobody granted
     active_changes: int = 0  # counts who came and went
@@ -121,11 +140,11 @@ class Totals:
     @classmethod
     def of(cls, state: LedgerState, *, several: bool | None = None) -> "Totals":
         """Recomputed from the records; by place, too, where there are ``several`` engines."""
-        started = sum(call.started for call in state.tools.values())
+        placed = [call for call in state.tools.values() if call.has_slot]
         totals = cls(
             queued_blocks=sum(p.queued_blocks for p in waiting_roots(state.programs.values())),
-            tools_active=started,
-            tools_waiting=len(state.tools) - started,
+            tools_active=sum(not call.delegates for call in placed),
+            tools_waiting=len(state.tools) - len(placed),
             several=len(state.pools) > 1 if several is None else several,
         )
         for program in state.programs.values():

@@ -76,6 +76,7 @@ class Program:
     phase_since_ns: int = 0  # since when it reasons (a turn is open) or acts; 0: it is held, or unknown
     tool: str = ""
     tool_started_at_ns: int = 0
+    delegating: int = 0  # of its open tools: those that wait for a child program
     retained_until_ns: int = 0
     priority: int = 0
     replica: str = ""  # the engine that ran its last turn: ``node/role``; empty: none did
@@ -127,6 +128,8 @@ class ProgramView(Protocol):
     def tool(self) -> str: ...
     @property
     def tool_started_at_ns(self) -> int: ...
+    @property
+    def delegating(self) -> int: ...
     @property
     def retained_until_ns(self) -> int: ...
     @property
@@ -204,6 +207,7 @@ class Pressure:
     host_used_blocks: int = 0
     tools_active: int = 0
     tools_waiting: int = 0
+    tool_wait_s: float = 0.0  # moving average of the time from a tool's being asked for to its start
     tools_per_program: float = 0.0  # f: moving average of tools per active program
     tool_slowdown_ratio: float = 1.0  # r: moving average of duration over that tool's median
     cpus: float = 0.0  # C: CPUs this host may use; 0: not known

@@ -177,6 +177,7 @@ class Emitter:
             dropped=self._dropped,
             rejected=counters.rejected,
             connected=counters.connected,
+            direct=counters.connected and counters.direct,
             connections=counters.connections,
             callback_errors=counters.callback_errors,
             malformed=counters.malformed,

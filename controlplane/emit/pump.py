@@ -10,7 +10,7 @@ import contextlib
 import random
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +20,16 @@ from controlplane.core.events import Event, PublisherState
 from controlplane.emit.batching import Numbered, Packed, Packer, runs
 from controlplane.emit.stats import Counters
 from controlplane.wire import subjects
+from controlplane.wire.delivery import delivered
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
+    from controlplane.emit.socket_client import SocketClient
     from controlplane.wire.heartbeat import Heartbeat
+
+    Connection = Client | SocketClient
 
 _BATCHES_AT_ONCE = 16
 _IDLE_ROUNDS = 20  # of linger_s, before the thread must be woken: waking costs the hook 6 us
@@ -125,9 +129,7 @@ class Pump:
         self.counters.last_error = text
 
     async def _main(self) -> None:
-        import nats  # noqa: F401  here, so that importing the emitter needs the standard library only
-
-        import controlplane.wire.codec  # noqa: F401
+        import controlplane.wire.codec  # noqa: F401  here: importing the emitter needs the standard library only
 
         backoff_s = _BACKOFF_FIRST_S
         while True:
@@ -159,60 +161,76 @@ class Pump:
     def _time_is_up(self) -> bool:
         return time.monotonic() >= self._close_by_s
 
-    async def _connect(self) -> "Client | None":
-        from nats.aio.client import Client
-
+    async def _connect(self) -> "Connection | None":
         causes: list[Exception] = []
 
         async def on_error(error: Exception) -> None:
             causes.append(error)
             self._fail(str(error) or repr(error))
 
-        async def on_closed() -> None:
-            self.counters.connected = False
-            self._kick.set()
-            if self._confirming is not None:  # else it would wait for its whole timeout
-                self._confirming.cancel()
-
-        client = Client()
         address = "?"
+        client: Connection | None = None
         try:
             address = self._options.url()
-            connecting = client.connect(
-                address,
-                **{
-                    "name": f"penstock {self._options.publisher}",
-                    "allow_reconnect": False,
-                    "max_reconnect_attempts": 1,  # or connect itself would try the same address 60 times
-                    "reconnect_time_wait": 0,
-                    "connect_timeout": _CONNECT_TIMEOUT_S,
-                    "ping_interval": 5,
-                    "error_cb": on_error,
-                    "closed_cb": on_closed,
-                    **self._options.connect_options,
-                },
-            )
+            client, connecting = self._dial(address, on_error)
             await asyncio.wait_for(connecting, 2 * _CONNECT_TIMEOUT_S)
             await self._subscribe(client)
+        except ImportError:
+            raise
         except Exception as error:  # also whatever the caller's url and connect_options bring about
             cause = causes[-1] if causes else error  # the last one only says that no server is left
             self._fail(f"cannot connect to {address}: {str(cause) or type(cause).__name__}")
-            await _hang_up(client)
+            if client is not None:
+                await _hang_up(client)
             return None
         self.counters.connected = True
         self.counters.connections += 1
         return client
 
-    async def _subscribe(self, client: "Client") -> None:
+    def _dial(
+        self, address: str, on_error: Callable[[Exception], Awaitable[None]]
+    ) -> "tuple[Connection, Awaitable[None]]":
+        """A client, and its connecting: a path behind ``unix:`` is the daemon's socket, all else a NATS server."""
+        from controlplane.emit.socket_client import SocketClient
+        from controlplane.wire.frames import SOCKET_SCHEME
+
+        if address.startswith(SOCKET_SCHEME):
+            self.counters.direct = True
+            socket = SocketClient(self._fail, self._on_closed, self._on_commands)
+            return socket, socket.connect(address.removeprefix(SOCKET_SCHEME))
+        from nats.aio.client import Client
+
+        self.counters.direct = False
+        client = Client()
+        options = {
+            "name": f"penstock {self._options.publisher}",
+            "allow_reconnect": False,
+            "max_reconnect_attempts": 1,  # or connect itself would try the same address 60 times
+            "reconnect_time_wait": 0,
+            "connect_timeout": _CONNECT_TIMEOUT_S,
+            "ping_interval": 5,
+            "error_cb": on_error,
+            "closed_cb": self._on_closed,
+            **self._options.connect_options,
+        }
+        return client, client.connect(address, **options)
+
+    async def _on_closed(self) -> None:
+        self.counters.connected = False
+        self._kick.set()
+        if self._confirming is not None:  # else it would wait for its whole timeout
+            self._confirming.cancel()
+
+    async def _subscribe(self, client: "Connection") -> None:
         if self._options.on_command is not None or self._options.state is not None:
             await client.subscribe(subjects.command_subject(self._options.node), cb=self._on_commands)
         if self._options.on_heartbeat is not None:
             await client.subscribe(subjects.heartbeat_subject(self._options.node), cb=self._on_heartbeat)
-        await client.flush(_CONFIRM_TIMEOUT_S)
+        await delivered(client, _CONFIRM_TIMEOUT_S)
 
     # Sending.
 
-    async def _serve(self, client: "Client") -> None:
+    async def _serve(self, client: "Connection") -> None:
         """Send until the connection or the emitter ends. Never raises."""
         idle_rounds = 0
         try:
@@ -279,7 +297,7 @@ class Pump:
             items.append((self._taken + self._dropped(), at_ns, event))
         return items
 
-    async def _send(self, client: "Client") -> None:
+    async def _send(self, client: "Connection") -> None:
         subject = subjects.event_subject(self._options.node, self._options.role)
         batches = [packed for packed in self._unconfirmed if len(packed.data) <= client.max_payload]
         if len(batches) < len(self._unconfirmed):  # packed for another server, which took more
@@ -294,9 +312,9 @@ class Pump:
         self.counters.batches += len(batches)
         self._unconfirmed = []
 
-    async def _confirm(self, client: "Client") -> None:
+    async def _confirm(self, client: "Connection") -> None:
         """Wait until the server has read all that was published. Raises if the connection ends first."""
-        self._confirming = asyncio.ensure_future(client.flush(_CONFIRM_TIMEOUT_S))
+        self._confirming = asyncio.ensure_future(delivered(client, _CONFIRM_TIMEOUT_S))
         try:
             await self._confirming
         except asyncio.CancelledError:
@@ -356,7 +374,7 @@ class Pump:
         return None
 
 
-async def _hang_up(client: "Client") -> None:
+async def _hang_up(client: "Connection") -> None:
     """Close, but do not wait for a server that does not read."""
     with contextlib.suppress(Exception):
         await asyncio.wait_for(client.close(), _CLOSE_TIMEOUT_S)

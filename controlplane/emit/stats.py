@@ -13,6 +13,7 @@ class EmitterStats:
     dropped: int = 0  # lost to a full queue, or to an emitter that was closed or could not run
     rejected: int = 0  # events that could not be encoded, or too large for the server
     connected: bool = False
+    direct: bool = False  # connected, and to the daemon itself: its Unix socket
     connections: int = 0
     callback_errors: int = 0  # exceptions of on_command, on_heartbeat and state
     malformed: int = 0  # messages from the bus that made no sense
@@ -32,6 +33,7 @@ class Counters:
     batches: int = 0
     rejected: int = 0
     connected: bool = False
+    direct: bool = False
     connections: int = 0
     callback_errors: int = 0
     malformed: int = 0

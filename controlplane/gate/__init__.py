@@ -4,6 +4,7 @@ It runs in the HTTP process of the engine (or before any other server) and needs
 """
 
 from controlplane.gate.authority import Mode
+from controlplane.gate.continuity import Continuity
 from controlplane.gate.gate import Gate
 from controlplane.gate.identity import BadIdentity, Identity, identify
 from controlplane.gate.inbox import Inbox
@@ -14,6 +15,7 @@ from controlplane.gate.tickets import Entered, GateCounters, GateState, Refused,
 
 __all__ = [
     "BadIdentity",
+    "Continuity",
     "Entered",
     "Gate",
     "GateCounters",

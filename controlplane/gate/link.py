@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from controlplane.core.commands import Command, StateRequest
+from controlplane.core.commands import CancelEnvironment, Command, PrepareEnvironment, StartTool, StateRequest
 from controlplane.core.events import CommandApplied, CommandRejected, PublisherState
 from controlplane.gate.authority import HeartbeatLike
 from controlplane.gate.gate import Gate, Send
@@ -38,6 +38,8 @@ class GateLink:
         elif isinstance(item, StateRequest):
             if item.publisher in ("", self._publisher()):
                 self._send(self._state(), True)
+        elif isinstance(item, StartTool | PrepareEnvironment | CancelEnvironment):
+            return  # a tool runtime's
         elif self._gate.on_command(item):
             self._answer(item, "")
         elif self._obey is not None:

@@ -23,6 +23,7 @@ from controlplane.gate.asgi import (
     read_body,
     send_json,
 )
+from controlplane.gate.continuity import Continuity
 from controlplane.gate.gate import Gate
 from controlplane.gate.identity import BadIdentity, Identity, identify
 from controlplane.gate.problems import ANTHROPIC_PATH, problem
@@ -51,7 +52,8 @@ class GateMiddleware:
 
     A body that is no JSON object passes too: refusing it is the application's business. ``on_loop`` is called
     with the event loop at the first request or lifespan message (the place to attach an ``Inbox``). ``health``
-    tells what the health page shows; without it, the gate's own account.
+    tells what the health page shows; without it, the gate's own account. ``continuity`` names programs of clients
+    that name nobody; without it, each of their requests is a program of its own.
     """
 
     def __init__(
@@ -62,8 +64,10 @@ class GateMiddleware:
         paths: Iterable[str] = GATED_PATHS,
         on_loop: Callable[[asyncio.AbstractEventLoop], None] | None = None,
         health: Callable[[], object] | None = None,
+        continuity: Continuity | None = None,
     ) -> None:
         self._app = app
+        self._continuity = continuity
         self._gate = gate
         self._paths = frozenset(paths)
         self._on_loop = on_loop
@@ -113,12 +117,32 @@ class GateMiddleware:
     ) -> None:
         try:
             identity = identify(scope["headers"], body)
-            ticket = self._ticket(identity, body, body_bytes)
-            entered = self._gate.try_enter(ticket) or await self._wait(ticket, replay)
         except BadIdentity as bad:
             status = HTTPStatus.BAD_REQUEST
             await send_json(send, status, problem(path, status, "bad_identity", str(bad)))
             return
+        if not identity.anonymous or self._continuity is None:
+            await self._entered(path, scope, identity, body, body_bytes, replay, send)
+            return
+        identity = self._continuity.name(identity, body)
+        try:
+            await self._entered(path, scope, identity, body, body_bytes, replay, send)
+        finally:
+            self._continuity.left(identity.program_id)
+
+    async def _entered(
+        self,
+        path: str,
+        scope: Scope,
+        identity: Identity,
+        body: dict[str, Any],
+        body_bytes: int,
+        replay: Replay,
+        send: SendMessage,
+    ) -> None:
+        try:
+            ticket = self._ticket(identity, body, body_bytes)
+            entered = self._gate.try_enter(ticket) or await self._wait(ticket, replay)
         except Refused as refused:
             await _send_refusal(path, send, refused)
             return

@@ -3,6 +3,7 @@
 import os
 import platform
 from collections.abc import Mapping
+from dataclasses import replace
 
 from controlplane.core.types import Pressure, seconds
 from controlplane.load.client import Outcome
@@ -67,7 +68,7 @@ class Measurements:
         pressure: Pressure = observation.pressure
         self._series.sample(now_ns, pressure, window=observation.window, limit=observation.limit)
 
-    def result(self, *, cut: bool, facts: Mapping[str, str]) -> RunResult:
+    def result(self, *, cut: bool, tool_wait_mean_s: float, facts: Mapping[str, str]) -> RunResult:
         """All of it. ``cut``: stopped before every program had ended."""
         options = self._options
         begin_ns = min((program.arrived_ns for program in self.programs), default=0)
@@ -79,7 +80,9 @@ class Measurements:
             arrival=str(options.arrival),
             seed=options.seed,
             scale=options.scale,
-            summary=summarize(self.programs, self._turns, end_ns - begin_ns),
+            summary=replace(
+                summarize(self.programs, self._turns, end_ns - begin_ns), tool_wait_mean_s=tool_wait_mean_s
+            ),
             programs=tuple(self.programs),
             turns=tuple(self._turns),
             series=self._series,

@@ -24,6 +24,7 @@ from controlplane.load.progress import Display, ReplayProgress, choose_display
 from controlplane.load.schedule import run_closed, run_open
 from controlplane.load.tools import ToolRunner
 from controlplane.wire.heartbeat import Heartbeat
+from controlplane.wire.subjects import TOOL_ROLE
 from controlplane.workload.arrivals import Poisson, arrival_times_ns
 from controlplane.workload.run import RunResult
 
@@ -94,7 +95,8 @@ class _Replay:
                 f"stopped before the end: {asked - ended} of {asked} programs had not arrived, those still running "
                 "count as failed, and the times are biased towards short programs"
             )
-        return self._measured.result(cut=cut, facts={"model": model, **self._facts()})
+        facts = {"model": model, **self._facts()}
+        return self._measured.result(cut=cut, tool_wait_mean_s=self._tools.wait_mean_s, facts=facts)
 
     async def _reach(self, http: aiohttp.ClientSession) -> str:
         """The model to ask for. Also proves, before anything starts, that somebody answers."""
@@ -144,9 +146,9 @@ class _Replay:
         return Emitter(
             url=self._options.nats,
             node=self._options.node,
-            role="tool",
+            role=TOOL_ROLE,
             on_heartbeat=self._take_heartbeat,
-            state=lambda: PublisherState(role="tool", open_tools=self._tools.open_tools()),
+            state=lambda: PublisherState(role=TOOL_ROLE, open_tools=self._tools.open_tools()),
         )
 
     def _take_heartbeat(self, heartbeat: Heartbeat) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from controlplane.core.errors import require
+from controlplane.core.estimate import as_seconds
 from controlplane.core.events import Event, OpenTool, ToolEnded, ToolEnqueued, ToolStarted
 from controlplane.core.types import seconds
 from controlplane.load.burn import CpuBurner
@@ -54,6 +55,8 @@ class ToolRunner:
         self.running = 0
         self.waiting = 0
         self.workers_died = False
+        self._started = 0
+        self._waited_ns = 0
         self._open: dict[str, OpenTool] = {}
         self._options = options
         self._clock = clock
@@ -68,6 +71,7 @@ class ToolRunner:
     async def run(self, program_id: str, call_id: str, tool: str, duration_ns: int) -> None:
         """One tool call that takes ``duration_ns`` where nothing contends with it."""
         self._note_open(program_id, call_id, tool, started=False)
+        asked_ns = self._clock.now_ns()
         self._emit(ToolEnqueued(program_id=program_id, call_id=call_id, tool=tool))
         try:
             await self._take_slot()
@@ -77,6 +81,8 @@ class ToolRunner:
         self._note_open(program_id, call_id, tool, started=True)
         self._emit(ToolStarted(program_id=program_id, call_id=call_id, tool=tool))
         started_ns = self._clock.now_ns()
+        self._started += 1
+        self._waited_ns += started_ns - asked_ns
         self.running += 1
         ok = False
         try:
@@ -89,6 +95,11 @@ class ToolRunner:
             del self._open[call_id]
             took_ns = self._clock.now_ns() - started_ns
             self._emit(ToolEnded(program_id=program_id, call_id=call_id, tool=tool, duration_ns=took_ns, ok=ok))
+
+    @property
+    def wait_mean_s(self) -> float:
+        """From being asked for to the start; 0: none has started."""
+        return as_seconds(self._waited_ns) / self._started if self._started else 0.0
 
     def open_tools(self) -> tuple[OpenTool, ...]:
         """The calls that have not ended. May be asked from another thread."""

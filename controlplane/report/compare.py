@@ -44,7 +44,7 @@ _NEITHER = (
 )
 _NEEDS_IDEAL = ("goodput_", "jain_")
 _NEEDS_ACCOUNT = ("pool_", "loaded", "moves", "ttl_", "recomputed", "retractions")
-_NEEDS_CONTENTION = "tool_"
+_NEEDS_CONTENTION = "tool_slowdown"
 _NEEDS_ENGINES = "routed_"
 
 

@@ -24,6 +24,7 @@ from controlplane.core.commands import Command
 from controlplane.core.errors import EngineUnavailable
 from controlplane.shell.logs import logger
 from controlplane.wire.codec import Heartbeat, encode_commands, encode_heartbeat
+from controlplane.wire.delivery import delivered
 from controlplane.wire.subjects import (
     all_events_subject,
     command_subject,
@@ -225,6 +226,17 @@ class Bus:
         """A batch of the daemon's own probes."""
         await self._publish(event_subject(self.node, role), batch)
 
+    async def relay_events(self, role: str, batch: bytes) -> bool:
+        """Somebody else's batch; whether the server has it."""
+        if not self._client.is_connected:
+            return False
+        try:
+            await self._client.publish(event_subject(self.node, role), batch)
+            await delivered(self._client, timeout_s=1)
+        except (NatsError, OSError, TimeoutError):
+            return False
+        return True
+
     async def publish_status(self, status: bytes) -> None:
         """For whoever watches."""
         await self._publish(status_subject(self.node), status)
@@ -255,7 +267,7 @@ class Bus:
     async def flush(self) -> None:
         """Wait until the server has what was sent."""
         with suppress(NatsError, OSError, TimeoutError):
-            await self._client.flush(timeout=1)
+            await delivered(self._client, timeout_s=1)
 
     async def close(self) -> None:
         """Leave."""

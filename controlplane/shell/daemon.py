@@ -13,6 +13,7 @@ from controlplane.core.types import seconds
 from controlplane.shell import snapshot as snapshots
 from controlplane.shell.bus import Bus, StreamInfo
 from controlplane.shell.clock import Clock
+from controlplane.shell.event_socket import EventSocket
 from controlplane.shell.host_probe import HostProbe
 from controlplane.shell.logs import logger
 from controlplane.shell.pump import Pump
@@ -29,7 +30,14 @@ _SAVING_AT_MOST = 20  # saves are this many times their own duration apart
 class Daemon:
     """Serves one node over one bus."""
 
-    def __init__(self, config: Config, bus: Bus, state_path: Path, recorder: LogWriter | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        bus: Bus,
+        state_path: Path,
+        recorder: LogWriter | None = None,
+        socket: EventSocket | None = None,
+    ) -> None:
         self.config = config
         self.bus = bus
         self.clock = Clock(config.time_scale)
@@ -38,6 +46,7 @@ class Daemon:
         self.position = 0  # in the stream, of what the state contains
         self.ready = asyncio.Event()
         self._recorder = recorder
+        self._socket = socket
         self._state_path = state_path
         self._stream_created = ""
         self._stopping = asyncio.Event()
@@ -66,6 +75,8 @@ class Daemon:
         await self._recover()
         self._begin_record()
         await self.bus.answer_status(self._answer)
+        if self._socket is not None:
+            await self._socket.open()
         self.ready.set()
         self._log.info("up", node=self.config.node, preset=self.config.policies.name, nats=self.bus.url)
         async with asyncio.TaskGroup() as group:
@@ -190,6 +201,8 @@ class Daemon:
                 self._resync_all = False
                 commands = [*commands, StateRequest(reason="the daemon started, or the stream is new")]
             await self.bus.send(commands)
+            if self._socket is not None:
+                self._socket.pass_on(commands)
             if self._must_save(now_ns):
                 self._save(now_ns)
 

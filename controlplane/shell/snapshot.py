@@ -16,7 +16,7 @@ from controlplane.core.policies import Window
 from controlplane.core.presets import Preset
 from controlplane.core.records import LedgerState
 
-VERSION = 4
+VERSION = 5
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +35,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     forecast: tuple[int, ...]
     forecast_key: tuple[int, int]
     interval_ends_ns: int
+    tools_beyond: int
     commands_sent: int
     policies: dict[str, msgspec.Raw]
 
@@ -67,6 +68,7 @@ def take(
         forecast=state.forecast,
         forecast_key=state.forecast_key,
         interval_ends_ns=state.interval_ends_ns,
+        tools_beyond=state.tools_beyond,
         commands_sent=state.commands_sent,
         policies={name: msgspec.Raw(msgspec.json.encode(policy)) for name, policy in policies.items()},
     )
@@ -106,6 +108,7 @@ def restore(snapshot: Snapshot, preset: Preset) -> ControllerState:
         forecast=snapshot.forecast,
         forecast_key=snapshot.forecast_key,
         interval_ends_ns=snapshot.interval_ends_ns,
+        tools_beyond=snapshot.tools_beyond,
         commands_sent=snapshot.commands_sent,
         **policies,
     )

@@ -147,6 +147,7 @@ def simulate(
         at_once=spec.arrival.n if isinstance(spec.arrival, Closed) else total,
         cpus=spec.cpus,
         tool_slots=spec.tool_slots,
+        tools_ask=spec.rules.tool_slots.per_cpu > 0,
         contention=spec.contention,
         control_delay_ns=spec.control_delay_ns,
         recorder=recorder,
@@ -157,7 +158,11 @@ def simulate(
     return RunResult(
         label=spec.label or f"{spec.preset.name} {spec.arrival}",
         preset=spec.preset.name,
-        summary=replace(_accounted(summary, fleet, world), tool_slowdown_ratio=world.tool_slowdown_ratio),
+        summary=replace(
+            _accounted(summary, fleet, world),
+            tool_slowdown_ratio=world.tool_slowdown_ratio,
+            tool_wait_mean_s=world.tool_wait_mean_s,
+        ),
         rate=spec.arrival.rate if isinstance(spec.arrival, Poisson) else 0.0,
         arrival=str(spec.arrival),
         seed=spec.seed,

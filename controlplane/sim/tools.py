@@ -4,18 +4,20 @@ from collections import deque
 from collections.abc import Callable
 
 from controlplane.core import events as ev
+from controlplane.core.types import NANOSECONDS_PER_SECOND
 from controlplane.sim.kernel import Kernel
 from controlplane.sim.publisher import Publisher
 from controlplane.sim.session import Session
 from controlplane.sim.tool_host import ToolHost
 
 Done = Callable[[Session], None]
+_Asked = tuple[int, Session, str, int, Done]  # when, of whom, which tool, how long it takes alone, what follows
 
 
 class ToolRunner:
     """Runs tools and tells of them. ``slots`` 0: as many at once as are asked for, else first come first served.
 
-    ``host`` None: tools do not slow each other down.
+    ``asks``: each waits until the controller lets it start, too. ``host`` None: tools do not slow each other down.
     """
 
     def __init__(
@@ -25,6 +27,8 @@ class ToolRunner:
         slots: int,
         rank: int,
         host: ToolHost | None = None,
+        *,
+        asks: bool = False,
     ) -> None:
         self.publisher = Publisher("sim/tool/1")
         self.host = host
@@ -32,12 +36,18 @@ class ToolRunner:
         self._tell = tell
         self._rank = rank
         self._slots = slots
+        self._asks = asks
         self._running = 0
-        self._queue: deque[tuple[Session, str, int, Done]] = deque()
+        self._queue: deque[_Asked] = deque()
+        self._asked: dict[str, _Asked] = {}  # by call: those that the controller has not let start
+        self._started = 0
+        self._waited_ns = 0
 
     def run(self, session: Session, tool: str, duration_ns: int, done: Done) -> None:
         """Run the tool that a session's turn called, then call ``done``."""
-        publisher = self.publisher
+        publisher, asked = self.publisher, (self._kernel.now_ns, session, tool, duration_ns, done)
+        if self._asks:
+            self._asked[session.call.turn_id] = asked
         self._tell(
             ev.ToolEnqueued(
                 publisher=publisher.name,
@@ -46,16 +56,34 @@ class ToolRunner:
                 program_id=session.program_id,
                 call_id=session.call.turn_id,
                 tool=tool,
+                wants_slot=self._asks,
             )
         )
-        if self._slots and self._running >= self._slots:
-            self._queue.append((session, tool, duration_ns, done))
-        else:
-            self._start(session, tool, duration_ns, done)
+        if not self._asks:
+            self._begin(asked)
 
-    def _start(self, session: Session, tool: str, duration_ns: int, done: Done) -> None:
+    def let_start(self, call_id: str) -> None:
+        """The controller's answer."""
+        asked = self._asked.pop(call_id, None)
+        if asked is not None:
+            self._begin(asked)
+
+    @property
+    def wait_mean_s(self) -> float:
+        """From being asked for to the start; 0: none has started."""
+        return self._waited_ns / self._started / NANOSECONDS_PER_SECOND if self._started else 0.0
+
+    def _begin(self, asked: _Asked) -> None:
+        if self._slots and self._running >= self._slots:
+            self._queue.append(asked)
+        else:
+            self._start(*asked)
+
+    def _start(self, asked_ns: int, session: Session, tool: str, duration_ns: int, done: Done) -> None:
         self._running += 1
         publisher, now_ns = self.publisher, self._kernel.now_ns
+        self._started += 1
+        self._waited_ns += now_ns - asked_ns
         self._tell(
             ev.ToolStarted(
                 publisher=publisher.name,

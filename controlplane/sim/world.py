@@ -72,6 +72,7 @@ class World:
         at_once: int = 1,
         cpus: float = 8.0,
         tool_slots: int = 0,
+        tools_ask: bool = False,
         contention: Contention | None = None,
         control_delay_ns: int = 1_000_000,
         recorder: Recorder | None = None,
@@ -92,7 +93,7 @@ class World:
         self._open = len(sessions)  # not ended
         self._gate_publisher = Publisher("sim/gate/1")
         host = None if contention is None else ToolHost(kernel, _WORLD, cpus, contention)
-        self._tools = ToolRunner(kernel, self._tell, tool_slots, _WORLD, host)
+        self._tools = ToolRunner(kernel, self._tell, tool_slots, _WORLD, host, asks=tools_ask)
         self._control_delay_ns = control_delay_ns
         self._recorder = recorder
         self._progress = progress
@@ -123,6 +124,11 @@ class World:
     def tool_slowdown_ratio(self) -> float:
         """The time that tools took over what they would have taken alone; 0 where that was not modelled."""
         return self._tools.host.slowdown_ratio if self._tools.host is not None else 0.0
+
+    @property
+    def tool_wait_mean_s(self) -> float:
+        """What a tool waited, from being asked for to its start, on average."""
+        return self._tools.wait_mean_s
 
     # -- programs ---------------------------------------------------------------------------------------------
 
@@ -344,7 +350,9 @@ class World:
         if not isinstance(command, cmd.ProgramCommand):
             return f"the simulator does not support {type(command).__name__}"
         session = self._sessions.get(command.program_id)
-        if isinstance(command, cmd.Admit | cmd.Restore):
+        if isinstance(command, cmd.StartTool):
+            self._tools.let_start(command.call_id)
+        elif isinstance(command, cmd.Admit | cmd.Restore):
             if session is None:
                 return "the program has ended"
             session.grant(now_ns, command.ttl_ns if isinstance(command, cmd.Admit) else 0)

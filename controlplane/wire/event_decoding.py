@@ -83,6 +83,7 @@ _TurnSubmitted = quick(core.TurnSubmitted)
 _FirstToken = quick(core.FirstToken)
 _TurnEnded = quick(core.TurnEnded)
 _ReplyRead = quick(core.ReplyRead)
+_EnvironmentWanted = quick(core.EnvironmentWanted)
 _ToolEnqueued = quick(core.ToolEnqueued)
 _ToolStarted = quick(core.ToolStarted)
 _ToolEnded = quick(core.ToolEnded)
@@ -209,12 +210,24 @@ def _reply_read(m: pb.ReplyRead, publisher: str, sequence: int, at_ns: int) -> c
     )
 
 
+def _environment_wanted(m: pb.EnvironmentWanted, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
+    if not m.program_id:
+        return None
+    return _EnvironmentWanted(publisher=publisher, sequence=sequence, at_ns=at_ns, program_id=m.program_id)
+
+
 def _tool_enqueued(m: pb.ToolEnqueued, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
     program_id, call_id, tool = m.program_id, m.call_id, m.tool
     if not program_id or not call_id or not tool:
         return None
     return _ToolEnqueued(
-        publisher=publisher, sequence=sequence, at_ns=at_ns, program_id=program_id, call_id=call_id, tool=tool
+        publisher=publisher,
+        sequence=sequence,
+        at_ns=at_ns,
+        program_id=program_id,
+        call_id=call_id,
+        tool=tool,
+        wants_slot=m.wants_slot,
     )
 
 
@@ -324,7 +337,13 @@ def _publisher_state(m: pb.PublisherState, publisher: str, sequence: int, at_ns:
         held_turns=tuple(map(_open_turn, m.held_turns)),
         open_turns=tuple(map(_open_turn, m.open_turns)),
         open_tools=tuple(
-            core.OpenTool(program_id=t.program_id, call_id=t.call_id, tool=t.tool, started=t.started)
+            core.OpenTool(
+                program_id=t.program_id,
+                call_id=t.call_id,
+                tool=t.tool,
+                started=t.started,
+                wants_slot=t.wants_slot,
+            )
             for t in m.open_tools
         ),
         granted=tuple(m.granted),
@@ -354,4 +373,5 @@ _DECODERS: dict[str, Callable[[Any, str, int, int], core.Event | None]] = {
     "command_applied": _command_applied,
     "command_rejected": _command_rejected,
     "publisher_state": _publisher_state,
+    "environment_wanted": _environment_wanted,
 }

@@ -88,7 +88,13 @@ def _publisher_state(event: PublisherState, message: pb.Event) -> None:
                 parent_id=turn.parent_id,
             )
     for tool in event.open_tools:
-        state.open_tools.add(program_id=tool.program_id, call_id=tool.call_id, tool=tool.tool, started=tool.started)
+        state.open_tools.add(
+            program_id=tool.program_id,
+            call_id=tool.call_id,
+            tool=tool.tool,
+            started=tool.started,
+            wants_slot=tool.wants_slot,
+        )
     for pin in event.pins:
         state.pins.add(program_id=pin.program_id, ttl_ns=pin.ttl_ns)
 

@@ -9,6 +9,8 @@ import re
 from controlplane.core.errors import ConfigError
 
 PREFIX = "penstock.v1"
+TOOL_ROLE = "tool"
+"""The role of those who tell of runs and tools."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_-]+")

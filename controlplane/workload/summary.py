@@ -50,6 +50,7 @@ class Summary:
     longest_hold_s: float = 0.0  # of a turn
     jain_index: float = 0.0  # over slowdowns (JCT / ideal); 1: all programs were slowed alike
     tool_slowdown_ratio: float = 0.0  # tool time over what it were without contention; 0: that was not modelled
+    tool_wait_mean_s: float = 0.0  # from a tool's being asked for to its start
     # What the engine accounted for, all 0 where it did not. Shares are of the KV pool's blocks times time
     # (ThunderAgent eq. 3).
     pool_decode_ratio: float = 0.0
@@ -113,6 +114,7 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("longest_hold_s", "longest hold (s)", "{:.1f}"),
     ("jain_index", "Jain index of slowdowns", "{:.3f}"),
     ("tool_slowdown_ratio", "tool time / without contention", "{:.2f}x"),
+    ("tool_wait_mean_s", "wait for a tool to start, mean (s)", "{:.2f}"),
     ("pool_decode_ratio", "KV pool x time: decoding", "{:.1%}"),
     ("pool_prefill_ratio", "  prefilling", "{:.1%}"),
     ("pool_recompute_ratio", "  computing again", "{:.1%}"),

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 from controlplane.emit.emitter import Emitter
-from engine_hooks.sglang.guard import Guard, log
+from engine_hooks.guard import Guard, log
 
 VARIABLE = "PENSTOCK_PLUGIN_BOARD"
 _SIZE_BYTES = 1 << 16

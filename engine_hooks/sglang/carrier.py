@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from controlplane.gate import BadIdentity, GatedRequest, identify
-from engine_hooks.sglang.guard import Guard
+from engine_hooks.guard import Guard
 
 PROGRAM = "program_id"
 TURN = "penstock_turn"

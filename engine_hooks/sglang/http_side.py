@@ -13,10 +13,10 @@ from typing import Any
 
 from controlplane.core.events import Event
 from controlplane.emit.emitter import Emitter
-from controlplane.gate import Gate, GateLink, GateMiddleware, HealthPage, Inbox, Mode
+from controlplane.gate import Continuity, Gate, GateLink, GateMiddleware, HealthPage, Inbox, Mode
+from engine_hooks.guard import Guard, log
 from engine_hooks.sglang.board import Board, account
 from engine_hooks.sglang.carrier import carrier
-from engine_hooks.sglang.guard import Guard, log
 from engine_hooks.sglang.settings import Settings
 from engine_hooks.sglang.targets import GENERATE, TERMINATE, Feature
 from engine_hooks.sglang.verify import sglang_version, unbound, unproven
@@ -115,7 +115,10 @@ def install(settings: Settings, *, lacking: bool = False) -> HttpSide | None:
     hooks[TERMINATE] = side.guard.around("sigterm_handler", after=side.terminating)
     for target, hook in hooks.items():
         HookRegistry.register(target, hook, HookType.AROUND)
-    app.add_middleware(GateMiddleware, gate=side.gate, on_loop=side.start, health=side.health)
+    continuity = Continuity() if settings.continuity else None
+    app.add_middleware(
+        GateMiddleware, gate=side.gate, on_loop=side.start, health=side.health, continuity=continuity
+    )
     return side
 
 

@@ -13,10 +13,10 @@ from typing import Any
 from controlplane.core import commands as cmd
 from controlplane.core.events import CommandApplied, CommandRejected, Event, PublisherState
 from controlplane.emit.emitter import Emitter
+from engine_hooks.guard import log, make_guard
 from engine_hooks.sglang.board import account
 from engine_hooks.sglang.contexts import Contexts
 from engine_hooks.sglang.engine_view import EngineView, extended_tokens, program_of
-from engine_hooks.sglang.guard import log, make_guard
 from engine_hooks.sglang.host_tier import HostTier
 from engine_hooks.sglang.moves import Moves
 from engine_hooks.sglang.pins import Pins

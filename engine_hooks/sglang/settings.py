@@ -18,6 +18,7 @@ MODE_VARIABLE = "PENSTOCK_PLUGIN"
 NODE_VARIABLE = "PENSTOCK_NODE"
 PIN_BUDGET_VARIABLE = "PENSTOCK_PIN_BUDGET_RATIO"
 TIMING_VARIABLE = "PENSTOCK_PLUGIN_TIMING"
+CONTINUITY_VARIABLE = "PENSTOCK_PREFIX_IDENTITY"
 _GATE_PREFIX = "PENSTOCK_GATE_"
 _MIB = 1 << 20
 
@@ -42,6 +43,7 @@ class Settings:
     nats_url: str = ""
     state_dir: Path | None = None
     pin_budget_ratio: float = PIN_BUDGET_RATIO  # share of the KV pool that pins may take together
+    continuity: bool = False  # tell clients that name nobody apart by how their prompts go on
     timed: bool = False  # measure the hooks and show that on the health page
     gate: GateLimits = field(default_factory=GateLimits)
 
@@ -81,7 +83,7 @@ def settings_from(environment: Mapping[str, str] = os.environ) -> Settings:
     texts = {name: value.strip() for name, value in environment.items() if value.strip()}
     state_dir = texts.get(STATE_DIR_VARIABLE)
     limits = _gate_values(texts)
-    ratio = _number(texts, PIN_BUDGET_VARIABLE) if PIN_BUDGET_VARIABLE in texts else 0.5
+    ratio = _number(texts, PIN_BUDGET_VARIABLE) if PIN_BUDGET_VARIABLE in texts else PIN_BUDGET_RATIO
     mode = _mode(texts.get(MODE_VARIABLE, "on"))
     try:
         return Settings(
@@ -90,6 +92,7 @@ def settings_from(environment: Mapping[str, str] = os.environ) -> Settings:
             nats_url=texts.get(URL_VARIABLE, ""),
             state_dir=Path(state_dir) if state_dir else None,
             pin_budget_ratio=ratio,
+            continuity=_switch(texts, CONTINUITY_VARIABLE),
             timed=_switch(texts, TIMING_VARIABLE),
             gate=GateLimits(**limits),
         )

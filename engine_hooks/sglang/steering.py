@@ -13,9 +13,9 @@ from controlplane.core.engine_policies import STOCK, EnginePolicies, loads
 from controlplane.core.errors import RemoteEventError
 from controlplane.core.policies import EngineShape, QueuedCall, Resident
 from controlplane.core.service import ServiceWindow
+from engine_hooks.guard import log
 from engine_hooks.sglang.contexts import Contexts
 from engine_hooks.sglang.engine_view import EngineView
-from engine_hooks.sglang.guard import log
 from engine_hooks.sglang.host_tier import HostTier
 
 _RESERVE_TOKENS = 8  # SGLang's own slack per admission

@@ -15,9 +15,10 @@ from engine_client import REQUEST_TIMEOUT_S, EngineClient
 from engine_server import EngineServer
 from support.daemon_process import DaemonProcess, eventually
 
-from controlplane.core.commands import Command, Pause, Release
-from controlplane.core.events import Event, PoolSampled
-from controlplane.wire.codec import decode_events, encode_commands, encode_events
+from controlplane.core.commands import Command, Pause, ProgramCommand, Release
+from controlplane.core.events import CommandApplied, Event, HostSampled, PoolSampled
+from controlplane.wire.codec import decode_commands, decode_events, encode_commands, encode_events
+from controlplane.wire.delivery import delivered
 from controlplane.wire.endpoint import Endpoint, endpoint_path, write_endpoint
 from controlplane.wire.subjects import (
     all_events_subject,
@@ -89,6 +90,7 @@ class Scene(EngineClient):
     def __init__(self, url: str, http: aiohttp.ClientSession, client: Any) -> None:
         super().__init__(url, http)
         self.events: list[Event] = []
+        self.commands: list[Command] = []
         self._client = client
         self._news = asyncio.Event()
         self._said = 0
@@ -100,6 +102,7 @@ class Scene(EngineClient):
         await eventually(self._has_stream, what="stream of events", timeout_s=TIMEOUT_S)
         subject = all_events_subject(NODE)
         await self._client.jetstream().subscribe(subject, cb=self._hear, ordered_consumer=True)
+        await self._client.subscribe(command_subject(NODE), cb=self._hear_commands)
 
     async def _has_stream(self) -> bool:
         try:
@@ -112,6 +115,10 @@ class Scene(EngineClient):
         batch = decode_events(message.data)
         assert batch.rejected == []
         self.events += batch.events
+        self._news.set()
+
+    async def _hear_commands(self, message: Any) -> None:
+        self.commands += decode_commands(message.data)
         self._news.set()
 
     def heard(self, kind: type[Event], **fields: object) -> list[Any]:
@@ -135,10 +142,22 @@ class Scene(EngineClient):
                         return found[count - 1]
                     await self._news.wait()
         except TimeoutError:
-            known = "\n".join(str(event) for event in self.events[-30:])
+            told = [event for event in self.events if not isinstance(event, PoolSampled | HostSampled)]
+            known = "\n".join(str(one) for one in [*told[-30:], *self.commands[-10:]])
             raise AssertionError(
                 f"no {kind.__name__} {fields} among {len(self.events)}; the last:\n{known}"
             ) from None
+
+    async def until_done(self, kind: type[ProgramCommand], program_id: str) -> CommandApplied:
+        """The word of the engine or its gate that a command of that kind about the program took effect."""
+
+        def is_answer(applied: CommandApplied) -> bool:
+            # the id alone is not enough: each daemon counts from 1, and the stream holds answers to earlier ones
+            asked = (command for command in self.commands if type(command) is kind)
+            return any((one.command_id, one.program_id) == (applied.command_id, program_id) for one in asked)
+
+        applied: CommandApplied = await self.until(CommandApplied, program_id=program_id, where=is_answer)
+        return applied
 
     async def say(self, *commands: Command) -> list[int]:
         """Send commands, and return their ids."""
@@ -147,7 +166,7 @@ class Scene(EngineClient):
             self._said += 1
             numbered.append(replace(command, command_id=_FIRST_COMMAND_ID + self._said))
         await self._client.publish(command_subject(NODE), encode_commands(numbered))
-        await self._client.flush()
+        await delivered(self._client)
         return [command.command_id for command in numbered]
 
     async def publish(self, event: Event) -> None:
@@ -155,7 +174,7 @@ class Scene(EngineClient):
         self._published += 1
         data = encode_events(self._publisher, self._published, [(time.monotonic_ns(), event)])
         await self._client.publish(event_subject(NODE, "tool"), data)
-        await self._client.flush()
+        await delivered(self._client)
 
     async def forget(self) -> None:
         """Take back what this scene's programs were given, so that the next scene finds nothing of it."""
@@ -163,6 +182,12 @@ class Scene(EngineClient):
             names = sorted(self.programs)
             await self.say(*(Pause(program_id=name) for name in names))
             await self.say(*(Release(program_id=name) for name in names))
+
+
+def _session() -> aiohttp.ClientSession:
+    """A connection for each request: the server closes idle ones, and a request that meets that fails."""
+    connector = aiohttp.TCPConnector(force_close=True)
+    return aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S))
 
 
 def play(story: Callable[[Scene], Coroutine[Any, Any, None]], engine: EngineServer, bus: Bus) -> None:
@@ -196,7 +221,7 @@ async def scene_of(engine: EngineServer, bus: Bus) -> AsyncIterator[Scene]:
 
     client = await nats.connect(bus.server.url, reconnect_time_wait=0.1, max_reconnect_attempts=-1, error_cb=quiet)
     try:
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)) as http:
+        async with _session() as http:
             scene = Scene(engine.url, http, client)
             await scene.listen()
             yield scene
@@ -208,7 +233,7 @@ def talk(story: Callable[[EngineClient], Awaitable[None]], engine: EngineServer)
     """Run ``story`` with a client of an engine, and no bus."""
 
     async def main() -> None:
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)) as http:
+        async with _session() as http:
             await story(EngineClient(engine.url, http))
 
     asyncio.run(main())

@@ -8,8 +8,8 @@ from engine_scene import Bus, Scene, play, policies_told
 from engine_server import EngineServer
 from tiny_model import words
 
+from controlplane.core.commands import Discard, Pause
 from controlplane.core.events import (
-    CommandApplied,
     FirstToken,
     ProgramEnded,
     ToolStarted,
@@ -64,7 +64,7 @@ def test_a_context_goes_once_keeping_it_has_wasted_more_than_computing_it_again(
         messages = await first_turn(scene, long, seed=911)
         await scene.publish(ToolStarted(program_id=long, call_id="call", tool="bash"))
         if discards:
-            await scene.until(CommandApplied, count=3, program_id=long)  # admitted, pinned, discarded
+            await scene.until_done(Discard, long)
         else:
             await asyncio.sleep(1.0)
         assert ((await next_turn(scene, long, messages)).cached_tokens < PROMPT_TOKENS) is discards
@@ -83,7 +83,7 @@ def test_a_paused_program_waits_until_the_others_leave_it_room(plugin_engine: En
         reply = await scene.chat(acts, words(920, 1500))
         assert reply.status == 200
         growing = asyncio.ensure_future(scene.chat(grows, words(921, 1400), output_tokens=1500))
-        await scene.until(CommandApplied, count=2, program_id=acts)  # admitted, paused
+        await scene.until_done(Pause, acts)
         back = asyncio.ensure_future(scene.chat(acts, words(920, 1500), output_tokens=4))
         await scene.until(TurnQueued, count=2, program_id=acts)
         await growing

@@ -116,10 +116,13 @@ def is_public(name: str) -> bool:
     return not any(part.startswith("_") for part in name.split("."))
 
 
+_HANDLERS = ("controlplane/core/handlers.py", "controlplane/core/tool_handlers.py")
+
+
 def _says_itself(path: Path, name: str, node: Definition) -> bool:
     """Methods and closures belong to what their owner says; handlers are named after the event they apply."""
     is_function = not isinstance(node, ast.ClassDef)
-    return is_function and ("." in name or name_of(path) == "controlplane/core/handlers.py")
+    return is_function and ("." in name or name_of(path) in _HANDLERS)
 
 
 def test_every_module_class_and_function_is_documented() -> None:

@@ -45,6 +45,7 @@ from controlplane.double import DoubleOptions, run_double
 from controlplane.gate import GateLimits
 from controlplane.wire import subjects
 from controlplane.wire.codec import Heartbeat, decode_events, encode_commands, encode_heartbeat
+from controlplane.wire.delivery import delivered
 
 NODE = "test"
 _TIMEOUT_S = 8.0
@@ -148,7 +149,7 @@ def play(story: Callable[[Scene], Coroutine[Any, Any, None]], *, bus: str | None
                 stack.push_async_callback(client.close)
                 daemon = DaemonDouble(client)
                 await client.subscribe(subjects.all_events_subject(NODE), cb=daemon.hear)
-                await client.flush()
+                await delivered(client)
             url, _ = await stack.enter_async_context(_double(bus=bus, **options))
             http = await stack.enter_async_context(aiohttp.ClientSession())
             scene = Scene(url, http, daemon)

@@ -24,6 +24,7 @@ from controlplane.wire.codec import (
     encode_commands,
     encode_heartbeat,
 )
+from controlplane.wire.delivery import delivered
 
 NODE = "node-1"
 WAIT_S = 30.0  # only a failure waits so long
@@ -58,7 +59,7 @@ class Listener:
     async def _connect(self, url: str) -> Client:
         client = await nats.connect(url, allow_reconnect=False, error_cb=_ignore)
         await client.subscribe(subjects.all_events_subject(NODE), cb=self._received)
-        await client.flush()
+        await delivered(client)
         return client
 
     async def _received(self, message: Any) -> None:
@@ -69,7 +70,7 @@ class Listener:
     def publish(self, subject: str, data: bytes) -> None:
         async def work() -> None:
             await self._client.publish(subject, data)
-            await self._client.flush()
+            await delivered(self._client)
 
         self._do(work())
 

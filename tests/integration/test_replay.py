@@ -16,6 +16,7 @@ from controlplane.load.progress import ReplayProgress
 from controlplane.load.replay import replay
 from controlplane.load.tools import ToolOptions
 from controlplane.wire.codec import decode_events
+from controlplane.wire.delivery import delivered
 from controlplane.wire.subjects import event_subject
 from controlplane.workload.arrivals import Closed, Poisson
 from controlplane.workload.run import RunResult
@@ -92,7 +93,7 @@ def heard_while(server: "NatsServer", node: str, work: Callable[[], RunResult]) 
     async def run() -> RunResult:
         connection = await nats.connect(server.url)
         subscription = await connection.subscribe(event_subject(node, "tool"))
-        await connection.flush()
+        await delivered(connection)
         result = await asyncio.to_thread(work)
         while sum(isinstance(event, ProgramEnded) for event in heard) < len(result.programs):
             message = await subscription.next_msg(timeout=5)

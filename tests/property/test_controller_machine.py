@@ -14,11 +14,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
 from controlplane.core.admission.fixed import Fixed
-from controlplane.core.controller import Controller, ControllerState
+from controlplane.core.controller import Controller, ControllerState, ControlRules
 from controlplane.core.ledger import Ledger
 from controlplane.core.outlook import parts, replicas
 from controlplane.core.presets import PRESETS, Preset
 from controlplane.core.records import LedgerState, Totals, waiting_roots
+from controlplane.core.tool_slots import ToolSlots
 from controlplane.core.types import Status, seconds
 from controlplane.shell import snapshot
 
@@ -48,10 +49,11 @@ class Wire:
 
 
 class ControllerMachine(RuleBasedStateMachine):
-    @initialize(preset=st.sampled_from(sorted(PRESET_CHOICES)))
-    def start(self, preset: str) -> None:
+    @initialize(preset=st.sampled_from(sorted(PRESET_CHOICES)), slots_per_cpu=st.sampled_from([0.0, 0.5, 1.0]))
+    def start(self, preset: str, slots_per_cpu: float) -> None:
         self.preset = PRESET_CHOICES[preset]
-        self.controller = Controller(self.preset)
+        self.rules = ControlRules(tool_slots=ToolSlots(per_cpu=slots_per_cpu))
+        self.controller = Controller(self.preset, self.rules)
         self.now_ns = seconds(100)
         self.wires = {role: Wire(role) for role in ("gate", "engine", "engine-2", "tool", "host")}
         self.late: list[ev.Event] = []
@@ -117,14 +119,21 @@ class ControllerMachine(RuleBasedStateMachine):
     def finish_anything(self, program: str, turn: str) -> None:
         self.publish("engine", ev.TurnEnded(program_id=program, turn_id=turn, prompt_tokens=10))
 
-    @rule(program=programs, call=calls, tool=tool_names, started=st.booleans())
-    def begin_tool(self, program: str, call: str, tool: str, started: bool) -> None:
-        kind = ev.ToolStarted if started else ev.ToolEnqueued
-        self.publish("tool", kind(program_id=program, call_id=call, tool=tool))
+    @rule(program=programs, call=calls, tool=tool_names)
+    def begin_tool(self, program: str, call: str, tool: str) -> None:
+        self.publish("tool", ev.ToolStarted(program_id=program, call_id=call, tool=tool))
+
+    @rule(program=programs, call=calls, tool=tool_names, wants_slot=st.booleans())
+    def ask_for_tool(self, program: str, call: str, tool: str, wants_slot: bool) -> None:
+        self.publish("tool", ev.ToolEnqueued(program_id=program, call_id=call, tool=tool, wants_slot=wants_slot))
 
     @rule(program=programs, call=calls, tool=tool_names)
     def end_tool(self, program: str, call: str, tool: str) -> None:
         self.publish("tool", ev.ToolEnded(program_id=program, call_id=call, tool=tool, duration_ns=seconds(1)))
+
+    @rule(program=programs)
+    def want_environment(self, program: str) -> None:
+        self.publish("tool", ev.EnvironmentWanted(program_id=program))
 
     @rule(program=programs)
     def end(self, program: str) -> None:
@@ -142,9 +151,9 @@ class ControllerMachine(RuleBasedStateMachine):
             ev.PoolSampled(total_blocks=total, free_blocks=0, retractions=retractions, block_tokens=block_tokens),
         )
 
-    @rule(cpus=st.sampled_from([0.0, 0.5, 2.0]))
-    def sample_host(self, cpus: float) -> None:
-        self.publish("host", ev.HostSampled(cpus=cpus))
+    @rule(cpus=st.sampled_from([0.0, 0.5, 2.0]), use_ratio=st.sampled_from([0.0, 0.4, 1.0]))
+    def sample_host(self, cpus: float, use_ratio: float) -> None:
+        self.publish("host", ev.HostSampled(cpus=cpus, cpu_use_ratio=use_ratio))
 
     @rule(command_id=st.integers(0, 50), program=programs, applied=st.booleans(), engine=engines)
     def answer(self, command_id: int, program: str, applied: bool, engine: str) -> None:
@@ -169,10 +178,13 @@ class ControllerMachine(RuleBasedStateMachine):
             pins = [ev.Pin(program_id=p, ttl_ns=seconds(3)) for p in data.draw(st.lists(programs, max_size=2))]
             state = replace(state, open_turns=draw_turns(parent=False), pins=pins)
         else:
-            tools = data.draw(st.lists(st.tuples(programs, calls, st.booleans()), max_size=3))
+            tools = data.draw(st.lists(st.tuples(programs, calls, st.booleans(), st.booleans()), max_size=3))
             state = replace(
                 state,
-                open_tools=[ev.OpenTool(program_id=p, call_id=c, tool="bash", started=s) for p, c, s in tools],
+                open_tools=[
+                    ev.OpenTool(program_id=p, call_id=c, tool="bash", started=s, wants_slot=w)
+                    for p, c, s, w in tools
+                ],
             )
         self.publish(role, state)
 
@@ -236,6 +248,29 @@ class ControllerMachine(RuleBasedStateMachine):
             assert self.controller.ledger.totals.active_roots - rescued <= limit
 
         self.check_who_must_go(commands)
+        self.check_slots(commands)
+        self.check_environments()
+
+    def check_environments(self) -> None:
+        """Whoever has a slot was told to make it, and whoever waits for none was not."""
+        everyone, queue = self.state.programs, self.controller.ledger.queue
+        for name, environment in self.state.environments.items():
+            root_id = everyone[name].root_id
+            assert everyone.get(root_id, everyone[name]).status is not Status.ACTIVE
+            assert not environment.asked or root_id in queue
+
+    def check_slots(self, commands: Sequence[cmd.Command]) -> None:
+        """Nobody waits for a slot while one is free; above them tools start on idle CPUs only."""
+        slots, host = self.rules.tool_slots, self.state.host
+        started = sum(isinstance(c, cmd.StartTool) for c in commands)
+        if not slots.per_cpu or host is None or not host.cpus:
+            assert not self.state.tool_queue
+            return
+        active = self.controller.ledger.totals.tools_active
+        if self.state.tool_queue:
+            assert active >= slots.slots(host.cpus)
+        if started and active > slots.slots(host.cpus):
+            assert host.cpu_use_ratio < slots.busy
 
     def check_who_must_go(self, commands: Sequence[cmd.Command]) -> None:
         """Above the window a gate's unasked programs leave between their turns, the last arrived first."""
@@ -263,7 +298,7 @@ class ControllerMachine(RuleBasedStateMachine):
     @rule(after_s=st.sampled_from([0, 1, 11, 61]))
     def die_and_decide_the_same(self, after_s: float) -> None:
         """A daemon restored from a snapshot issues the commands that the first would have."""
-        restored = Controller(self.preset, state=round_trip(self.controller.state, self.preset))
+        restored = Controller(self.preset, self.rules, round_trip(self.controller.state, self.preset))
         assert restored.state == self.controller.state
         self.now_ns += seconds(after_s)
         expected = self.controller.tick(self.now_ns)
@@ -275,7 +310,7 @@ class ControllerMachine(RuleBasedStateMachine):
     @rule(after_s=st.sampled_from([0, 1, 11, 61]))
     def die_after_sending(self, after_s: float) -> None:
         """The snapshot is older than the last commands: the new daemon reads them back."""
-        restored = Controller(self.preset, state=round_trip(self.controller.state, self.preset))
+        restored = Controller(self.preset, self.rules, round_trip(self.controller.state, self.preset))
         self.now_ns += seconds(after_s)
         sent = self.controller.tick(self.now_ns)
         for command in [*sent, *sent]:
@@ -315,6 +350,10 @@ class ControllerMachine(RuleBasedStateMachine):
         rebuilt = Ledger(round_trip(self.controller.state, self.preset).ledger)
         assert ledger._children == rebuilt._children
         assert ledger._held_of == rebuilt._held_of
+
+    @invariant()
+    def who_waits_for_a_slot_has_none(self) -> None:
+        assert all(not self.state.tools[key].has_slot for key in self.state.tool_queue)
 
     @invariant()
     def who_came_unasked_is_an_active_root(self) -> None:

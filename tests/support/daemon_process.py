@@ -17,6 +17,7 @@ from nats.aio.client import Client
 from controlplane.core.commands import Command
 from controlplane.core.events import Event
 from controlplane.wire.codec import decode_commands, encode_events
+from controlplane.wire.delivery import delivered
 from controlplane.wire.endpoint import read_endpoint
 from controlplane.wire.subjects import command_subject, event_subject, status_subject
 
@@ -111,7 +112,7 @@ class BusClient:
 
     async def publish_bytes(self, role: str, data: bytes) -> None:
         await self.client.publish(event_subject(self.node, role), data)
-        await self.client.flush()
+        await delivered(self.client)
 
     async def status(self) -> dict[str, Any]:
         """Status, queue and programs, as soon as the daemon answers."""

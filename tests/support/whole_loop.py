@@ -45,11 +45,12 @@ class Loop:
         rate: float = 0.5,
         time_scale: float = TIME_SCALE,
         engine: Sequence[str] = (),
+        daemon: Sequence[str] = (),
     ) -> None:
         self.folder, self.rate, self.time_scale = folder, rate, time_scale
         self._engine = ("--pool-tokens", str(pool_tokens), *engine)
         arguments = ("--preset", preset, "--time-scale", f"{time_scale:g}", "--record", str(folder / "run.jsonl"))
-        self.daemon = DaemonProcess(folder, *arguments)
+        self.daemon = DaemonProcess(folder, *arguments, *daemon)
         self.double: subprocess.Popen[bytes] | None = None
         self.url = ""
 

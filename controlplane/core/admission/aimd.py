@@ -35,8 +35,8 @@ class Aimd:
     window_initial: float = 8.0
     window_min: float = 1.0
     window_max: float = 4096.0
-    kv_high: float = 0.95  # where the soft cap reaches zero headroom
-    waste: float = 0.05  # share of the engine's time that evicted contexts may cost, computed again
+    kv_high: float = 0.8  # of the pool: what the forecast may fill, which is a mean (ADR 0020)
+    waste: float = 0.1  # share of the engine's time that evicted contexts may cost, computed again
 
     def __post_init__(self) -> None:
         require("alpha", self.alpha, low=0, high=1000, ends="(]")

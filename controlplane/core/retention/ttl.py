@@ -86,6 +86,8 @@ def beginning_to_act(changed: Iterable[ProgramView], now_ns: int) -> Iterable[Pr
     for program in changed:
         if program.status is not Status.ACTIVE or program.open_turns or program.quarantined:
             continue
+        if program.delegating:
+            continue  # it waits for a child, which needs the room
         if program.retained_until_ns > now_ns:
             continue  # decided at the start of this gap
         yield program

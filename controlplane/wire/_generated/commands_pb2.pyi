@@ -52,6 +52,9 @@ class Command(google.protobuf.message.Message):
     LABEL_FIELD_NUMBER: builtins.int
     SET_PRIORITY_FIELD_NUMBER: builtins.int
     STATE_REQUEST_FIELD_NUMBER: builtins.int
+    START_TOOL_FIELD_NUMBER: builtins.int
+    PREPARE_ENVIRONMENT_FIELD_NUMBER: builtins.int
+    CANCEL_ENVIRONMENT_FIELD_NUMBER: builtins.int
     command_id: builtins.int
     """Counts from 1 within a daemon's state."""
     reason: builtins.str
@@ -80,6 +83,12 @@ class Command(google.protobuf.message.Message):
     def set_priority(self) -> global___SetPriority: ...
     @property
     def state_request(self) -> global___StateRequest: ...
+    @property
+    def start_tool(self) -> global___StartTool: ...
+    @property
+    def prepare_environment(self) -> global___PrepareEnvironment: ...
+    @property
+    def cancel_environment(self) -> global___CancelEnvironment: ...
     def __init__(
         self,
         *,
@@ -97,10 +106,13 @@ class Command(google.protobuf.message.Message):
         label: global___Label | None = ...,
         set_priority: global___SetPriority | None = ...,
         state_request: global___StateRequest | None = ...,
+        start_tool: global___StartTool | None = ...,
+        prepare_environment: global___PrepareEnvironment | None = ...,
+        cancel_environment: global___CancelEnvironment | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["admit", b"admit", "demote", b"demote", "discard", b"discard", "kind", b"kind", "label", b"label", "pause", b"pause", "prefetch", b"prefetch", "release", b"release", "restore", b"restore", "retain", b"retain", "set_priority", b"set_priority", "set_window", b"set_window", "state_request", b"state_request"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["admit", b"admit", "command_id", b"command_id", "demote", b"demote", "discard", b"discard", "kind", b"kind", "label", b"label", "pause", b"pause", "prefetch", b"prefetch", "reason", b"reason", "release", b"release", "restore", b"restore", "retain", b"retain", "set_priority", b"set_priority", "set_window", b"set_window", "state_request", b"state_request"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["set_window", "admit", "pause", "restore", "retain", "release", "demote", "prefetch", "discard", "label", "set_priority", "state_request"] | None: ...
+    def HasField(self, field_name: typing.Literal["admit", b"admit", "cancel_environment", b"cancel_environment", "demote", b"demote", "discard", b"discard", "kind", b"kind", "label", b"label", "pause", b"pause", "prefetch", b"prefetch", "prepare_environment", b"prepare_environment", "release", b"release", "restore", b"restore", "retain", b"retain", "set_priority", b"set_priority", "set_window", b"set_window", "start_tool", b"start_tool", "state_request", b"state_request"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["admit", b"admit", "cancel_environment", b"cancel_environment", "command_id", b"command_id", "demote", b"demote", "discard", b"discard", "kind", b"kind", "label", b"label", "pause", b"pause", "prefetch", b"prefetch", "prepare_environment", b"prepare_environment", "reason", b"reason", "release", b"release", "restore", b"restore", "retain", b"retain", "set_priority", b"set_priority", "set_window", b"set_window", "start_tool", b"start_tool", "state_request", b"state_request"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["set_window", "admit", "pause", "restore", "retain", "release", "demote", "prefetch", "discard", "label", "set_priority", "state_request", "start_tool", "prepare_environment", "cancel_environment"] | None: ...
 
 global___Command = Command
 
@@ -311,6 +323,60 @@ class SetPriority(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["priority", b"priority", "program_id", b"program_id"]) -> None: ...
 
 global___SetPriority = SetPriority
+
+@typing.final
+class StartTool(google.protobuf.message.Message):
+    """The host has room for a tool call that waits for that."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROGRAM_ID_FIELD_NUMBER: builtins.int
+    CALL_ID_FIELD_NUMBER: builtins.int
+    program_id: builtins.str
+    call_id: builtins.str
+    def __init__(
+        self,
+        *,
+        program_id: builtins.str = ...,
+        call_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["call_id", b"call_id", "program_id", b"program_id"]) -> None: ...
+
+global___StartTool = StartTool
+
+@typing.final
+class PrepareEnvironment(google.protobuf.message.Message):
+    """The program's turn nears: make the environment that its tools will need."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROGRAM_ID_FIELD_NUMBER: builtins.int
+    program_id: builtins.str
+    def __init__(
+        self,
+        *,
+        program_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["program_id", b"program_id"]) -> None: ...
+
+global___PrepareEnvironment = PrepareEnvironment
+
+@typing.final
+class CancelEnvironment(google.protobuf.message.Message):
+    """The program has left the queue: its environment is not needed now."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROGRAM_ID_FIELD_NUMBER: builtins.int
+    program_id: builtins.str
+    def __init__(
+        self,
+        *,
+        program_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["program_id", b"program_id"]) -> None: ...
+
+global___CancelEnvironment = CancelEnvironment
 
 @typing.final
 class StateRequest(google.protobuf.message.Message):

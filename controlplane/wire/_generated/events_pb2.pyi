@@ -68,6 +68,7 @@ class Event(google.protobuf.message.Message):
     COMMAND_REJECTED_FIELD_NUMBER: builtins.int
     PUBLISHER_STATE_FIELD_NUMBER: builtins.int
     REPLY_READ_FIELD_NUMBER: builtins.int
+    ENVIRONMENT_WANTED_FIELD_NUMBER: builtins.int
     at_ns: builtins.int
     """The publisher's monotonic clock in nanoseconds: good for durations within one publisher only."""
     @property
@@ -102,6 +103,8 @@ class Event(google.protobuf.message.Message):
     def publisher_state(self) -> global___PublisherState: ...
     @property
     def reply_read(self) -> global___ReplyRead: ...
+    @property
+    def environment_wanted(self) -> global___EnvironmentWanted: ...
     def __init__(
         self,
         *,
@@ -122,10 +125,11 @@ class Event(google.protobuf.message.Message):
         command_rejected: global___CommandRejected | None = ...,
         publisher_state: global___PublisherState | None = ...,
         reply_read: global___ReplyRead | None = ...,
+        environment_wanted: global___EnvironmentWanted | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["command_applied", b"command_applied", "command_rejected", b"command_rejected", "first_token", b"first_token", "host_sampled", b"host_sampled", "kind", b"kind", "pool_sampled", b"pool_sampled", "program_arrived", b"program_arrived", "program_ended", b"program_ended", "publisher_state", b"publisher_state", "reply_read", b"reply_read", "tool_ended", b"tool_ended", "tool_enqueued", b"tool_enqueued", "tool_started", b"tool_started", "turn_abandoned", b"turn_abandoned", "turn_ended", b"turn_ended", "turn_queued", b"turn_queued", "turn_submitted", b"turn_submitted"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["at_ns", b"at_ns", "command_applied", b"command_applied", "command_rejected", b"command_rejected", "first_token", b"first_token", "host_sampled", b"host_sampled", "kind", b"kind", "pool_sampled", b"pool_sampled", "program_arrived", b"program_arrived", "program_ended", b"program_ended", "publisher_state", b"publisher_state", "reply_read", b"reply_read", "tool_ended", b"tool_ended", "tool_enqueued", b"tool_enqueued", "tool_started", b"tool_started", "turn_abandoned", b"turn_abandoned", "turn_ended", b"turn_ended", "turn_queued", b"turn_queued", "turn_submitted", b"turn_submitted"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["program_arrived", "turn_queued", "turn_abandoned", "turn_submitted", "first_token", "turn_ended", "tool_enqueued", "tool_started", "tool_ended", "program_ended", "pool_sampled", "host_sampled", "command_applied", "command_rejected", "publisher_state", "reply_read"] | None: ...
+    def HasField(self, field_name: typing.Literal["command_applied", b"command_applied", "command_rejected", b"command_rejected", "environment_wanted", b"environment_wanted", "first_token", b"first_token", "host_sampled", b"host_sampled", "kind", b"kind", "pool_sampled", b"pool_sampled", "program_arrived", b"program_arrived", "program_ended", b"program_ended", "publisher_state", b"publisher_state", "reply_read", b"reply_read", "tool_ended", b"tool_ended", "tool_enqueued", b"tool_enqueued", "tool_started", b"tool_started", "turn_abandoned", b"turn_abandoned", "turn_ended", b"turn_ended", "turn_queued", b"turn_queued", "turn_submitted", b"turn_submitted"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["at_ns", b"at_ns", "command_applied", b"command_applied", "command_rejected", b"command_rejected", "environment_wanted", b"environment_wanted", "first_token", b"first_token", "host_sampled", b"host_sampled", "kind", b"kind", "pool_sampled", b"pool_sampled", "program_arrived", b"program_arrived", "program_ended", b"program_ended", "publisher_state", b"publisher_state", "reply_read", b"reply_read", "tool_ended", b"tool_ended", "tool_enqueued", b"tool_enqueued", "tool_started", b"tool_started", "turn_abandoned", b"turn_abandoned", "turn_ended", b"turn_ended", "turn_queued", b"turn_queued", "turn_submitted", b"turn_submitted"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["program_arrived", "turn_queued", "turn_abandoned", "turn_submitted", "first_token", "turn_ended", "tool_enqueued", "tool_started", "tool_ended", "program_ended", "pool_sampled", "host_sampled", "command_applied", "command_rejected", "publisher_state", "reply_read", "environment_wanted"] | None: ...
 
 global___Event = Event
 
@@ -373,19 +377,40 @@ class ToolEnqueued(google.protobuf.message.Message):
     PROGRAM_ID_FIELD_NUMBER: builtins.int
     CALL_ID_FIELD_NUMBER: builtins.int
     TOOL_FIELD_NUMBER: builtins.int
+    WANTS_SLOT_FIELD_NUMBER: builtins.int
     program_id: builtins.str
     call_id: builtins.str
     tool: builtins.str
+    wants_slot: builtins.bool
+    """It waits for a StartTool, and is sent again while none comes."""
     def __init__(
         self,
         *,
         program_id: builtins.str = ...,
         call_id: builtins.str = ...,
         tool: builtins.str = ...,
+        wants_slot: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["call_id", b"call_id", "program_id", b"program_id", "tool", b"tool"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["call_id", b"call_id", "program_id", b"program_id", "tool", b"tool", "wants_slot", b"wants_slot"]) -> None: ...
 
 global___ToolEnqueued = ToolEnqueued
+
+@typing.final
+class EnvironmentWanted(google.protobuf.message.Message):
+    """The program's tools will need an environment, which is made once its turn nears. Sent again until then."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROGRAM_ID_FIELD_NUMBER: builtins.int
+    program_id: builtins.str
+    def __init__(
+        self,
+        *,
+        program_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["program_id", b"program_id"]) -> None: ...
+
+global___EnvironmentWanted = EnvironmentWanted
 
 @typing.final
 class ToolStarted(google.protobuf.message.Message):
@@ -632,11 +657,14 @@ class OpenTool(google.protobuf.message.Message):
     CALL_ID_FIELD_NUMBER: builtins.int
     TOOL_FIELD_NUMBER: builtins.int
     STARTED_FIELD_NUMBER: builtins.int
+    WANTS_SLOT_FIELD_NUMBER: builtins.int
     program_id: builtins.str
     call_id: builtins.str
     tool: builtins.str
     started: builtins.bool
     """False: it waits."""
+    wants_slot: builtins.bool
+    """It waits for a StartTool."""
     def __init__(
         self,
         *,
@@ -644,8 +672,9 @@ class OpenTool(google.protobuf.message.Message):
         call_id: builtins.str = ...,
         tool: builtins.str = ...,
         started: builtins.bool = ...,
+        wants_slot: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["call_id", b"call_id", "program_id", b"program_id", "started", b"started", "tool", b"tool"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["call_id", b"call_id", "program_id", b"program_id", "started", b"started", "tool", b"tool", "wants_slot", b"wants_slot"]) -> None: ...
 
 global___OpenTool = OpenTool
 

@@ -68,7 +68,7 @@ def test_the_caps_clamp_what_is_returned_and_not_the_window() -> None:
     assert (window.limit, window.window) == (4, 8.0)
     assert "W_cpu=4" in window.reason
     empty = (0,) * POINTS
-    newcomer = Growing(40, 45)
+    newcomer = Growing(33, 38)
     pressure = Pressure(kv_total_blocks=100, kv_forecast_blocks=empty, newcomer=newcomer, programs_active=1)
     window = run(Aimd(), pressure)[-1]
     assert (window.limit, window.window) == (3, 8.0)

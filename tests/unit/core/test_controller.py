@@ -75,7 +75,7 @@ def test_a_grant_names_its_slot_and_its_lease() -> None:
 def test_the_next_tick_sees_what_this_one_granted() -> None:
     """Two ticks before the engine reports must not spend the same headroom twice."""
     d = Driver(PRESETS["mars"])
-    d.pool(total=4000)  # for three that grow to four times their first prompt, as is supposed
+    d.pool(total=4800)  # for three that grow to four times their first prompt, as is supposed
     for number in range(8):
         d.ask(f"p{number}", tokens=300)
     first = d.admitted()
@@ -403,6 +403,19 @@ def test_retention_is_decided_when_a_tool_is_called() -> None:
     assert of(cmd.Retain, d.tick()) == []
     d.submit("a", "a.2")
     assert d.program("a").retained_until_ns == 0
+
+
+def test_a_tool_that_is_told_before_its_turns_end_is_decided_when_that_comes() -> None:
+    """The agent has the reply, and its tool runs, before the engine's batch of events is sent."""
+    d = Driver(PRESETS["mars"])
+    d.ledger.estimates.eviction_delay.add(seconds(3))
+    d.pool()
+    d.submit("a")
+    d.start_tool("a")
+    assert of(cmd.Retain, d.tick()) == []
+    d.finish("a", prompt=100)
+    (pin,) = of(cmd.Retain, d.tick())
+    assert pin.program_id == "a"
 
 
 # Contradictions and gaps

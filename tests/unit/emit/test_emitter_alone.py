@@ -117,7 +117,7 @@ print(emitter.stats.last_error)
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert "blocked: nats; pip install penstock" in done.stdout
+    assert "blocked: google; pip install penstock" in done.stdout
     assert done.stderr == ""
 
 

@@ -10,7 +10,7 @@ from gate_virtual_time import Beat
 
 from controlplane.core.commands import Admit
 from controlplane.core.events import Event, ReplyRead, TurnAbandoned, TurnQueued
-from controlplane.gate import Gate, GatedRequest, GateLimits, GateMiddleware
+from controlplane.gate import Continuity, Gate, GatedRequest, GateLimits, GateMiddleware
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "one two"}], "program_id": "p"}
 Message = dict[str, Any]
@@ -429,3 +429,25 @@ def test_a_reply_that_nobody_can_read_is_not_spoken_of() -> None:
         assert not [event for event in bench.events if isinstance(event, ReplyRead)]
 
     run(story)
+
+
+def test_a_client_that_names_nobody_is_known_by_how_its_prompts_go_on() -> None:
+    async def story(bench: Bench) -> None:
+        middleware = GateMiddleware(bench.app, bench.gate, continuity=Continuity())
+        first = [{"role": "user", "content": "a"}]
+        more = [*first, {"role": "assistant", "content": "x"}, {"role": "user", "content": "b"}]
+        for messages in (first, more, [{"role": "user", "content": "c"}]):
+            exchange = Exchange(middleware, "POST", "/v1/chat/completions", {})
+            data = json.dumps({"messages": messages}).encode()
+            exchange.inbound.put_nowait({"type": "http.request", "body": data, "more_body": False})
+            await exchange.task
+        named = Exchange(middleware, "POST", "/v1/chat/completions", {"x-session-id": "s"})
+        data = json.dumps({"messages": more}).encode()
+        named.inbound.put_nowait({"type": "http.request", "body": data, "more_body": False})
+        await named.task
+        programs = [request.identity.program_id for request in bench.app.requests if request is not None]
+        assert programs[0] == programs[1]
+        assert len(set(programs)) == 3
+        assert programs[3] == "s"
+
+    run(story, governed=False)

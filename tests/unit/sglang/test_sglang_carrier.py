@@ -7,8 +7,8 @@ from sglang_double import GenerateReqInput
 
 from controlplane.gate import GatedRequest, Identity, Ticket
 from controlplane.gate.tickets import Entered
+from engine_hooks.guard import Guard
 from engine_hooks.sglang.carrier import carrier, label
-from engine_hooks.sglang.guard import Guard
 
 GATED = {"program_id": "p", "penstock_turn": "t-1"}
 

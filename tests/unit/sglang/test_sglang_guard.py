@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from engine_hooks.sglang.guard import Guard
+from engine_hooks.guard import Guard
 
 
 def broken(*args: object) -> None:

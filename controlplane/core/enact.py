@@ -1,0 +1,41 @@
+"""What a command of ours means for the ledger, as soon as it is sent and after a restart."""
+
+from controlplane.core import commands as cmd
+from controlplane.core.ledger import Ledger
+from controlplane.core.lifecycle import Trigger
+from controlplane.core.records import tool_key
+from controlplane.core.types import Status, Tier
+
+_MOVES: dict[type[cmd.Command], Tier] = {  # where a program's KV is once such a command was applied
+    cmd.Demote: Tier.HOST,
+    cmd.Prefetch: Tier.HBM,
+    cmd.Discard: Tier.NONE,
+}
+
+
+def enact(ledger: Ledger, command: cmd.Command, now_ns: int) -> None:
+    """Believe that it takes effect; where it cannot, the engine's answer corrects it."""
+    if not isinstance(command, cmd.ProgramCommand):
+        return
+    program = ledger.programs[command.program_id]
+    if isinstance(command, cmd.Admit | cmd.Restore):
+        ledger.grant(program, now_ns)
+    elif isinstance(command, cmd.Pause) and program.status is Status.ACTIVE:
+        ledger.move(program, Trigger.PAUSE, now_ns)
+        if program.queued_turns:
+            ledger.move(program, Trigger.QUEUE, now_ns)
+    elif isinstance(command, cmd.Retain):
+        program.retained_until_ns = now_ns + command.ttl_ns
+    elif isinstance(command, cmd.Release | cmd.Demote | cmd.Discard):
+        program.retained_until_ns = 0
+    elif isinstance(command, cmd.SetPriority):
+        program.priority = command.priority
+    elif isinstance(command, cmd.PrepareEnvironment | cmd.CancelEnvironment):
+        environment = ledger.state.environments.get(command.program_id)
+        if environment is not None:
+            environment.asked = isinstance(command, cmd.PrepareEnvironment)
+    elif isinstance(command, cmd.StartTool):
+        ledger.let_tool_start(tool_key(command.program_id, command.call_id))
+    tier = _MOVES.get(type(command))
+    if tier is not None:
+        ledger.expect_move(command.command_id, tier)

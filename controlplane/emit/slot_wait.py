@@ -1,0 +1,61 @@
+"""A tool call that waits until the daemon says that the host has room for it, or until nobody is there to say so.
+
+The tool then starts without: a control plane that is gone must not hold an agent up.
+"""
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+
+_LOOK_S = 0.25
+_ASK_AGAIN_S = 2.0  # the answer may have been lost
+_SILENT_S = 3.0  # the daemon's heartbeat comes several times a second
+
+
+class SlotWait:
+    """One call's waiting. ``ask`` asks the daemon; ``heard_s``: when that last gave a sign of life (monotonic)."""
+
+    def __init__(self, ask: Callable[[], None], heard_s: Callable[[], float], patience_s: float) -> None:
+        self.was_told = False
+        self._ask = ask
+        self._heard_s = heard_s
+        self._began_s = time.monotonic()
+        self._asked_s = float("-inf")
+        self._deadline_s = self._began_s + patience_s
+        self._told = threading.Event()
+        self._wake: Callable[[], object] | None = None
+
+    def tell(self) -> None:
+        """The daemon's answer. Called in another thread."""
+        self.was_told = True
+        self._told.set()
+        wake = self._wake
+        if wake is not None:
+            with contextlib.suppress(RuntimeError):  # its loop has ended
+                wake()
+
+    def block(self) -> None:
+        """Wait in this thread."""
+        while look_s := self._next_look_s():
+            self._told.wait(look_s)
+
+    async def until_told(self) -> None:
+        """Wait in this task."""
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+        self._wake = lambda: loop.call_soon_threadsafe(woken.set)
+        while look_s := self._next_look_s():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(woken.wait(), look_s)
+
+    def _next_look_s(self) -> float:
+        """Until when it is worth waiting; 0: no longer."""
+        now_s = time.monotonic()
+        silent_s = now_s - max(self._began_s, self._heard_s())
+        if self.was_told or now_s >= self._deadline_s or silent_s >= _SILENT_S:
+            return 0.0
+        if now_s - self._asked_s >= _ASK_AGAIN_S:
+            self._asked_s = now_s
+            self._ask()
+        return min(_LOOK_S, self._deadline_s - now_s)

@@ -1,0 +1,266 @@
+"""What an agent's process reports: its runs, and the tools that they call.
+
+A program is what OpenTelemetry's GenAI conventions call a conversation (``gen_ai.conversation.id``), a call is
+``gen_ai.tool.call.id`` and a tool ``gen_ai.tool.name``. Importing this needs the standard library only.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from controlplane.core.commands import CancelEnvironment, Command, PrepareEnvironment, StartTool
+from controlplane.core.events import (
+    EnvironmentWanted,
+    Event,
+    OpenTool,
+    ProgramArrived,
+    ProgramEnded,
+    PublisherState,
+    ToolEnded,
+    ToolEnqueued,
+    ToolStarted,
+)
+from controlplane.emit.emitter import Emitter
+from controlplane.emit.preparation import Preparation
+from controlplane.emit.slot_wait import SlotWait
+from controlplane.emit.stats import EmitterStats
+from controlplane.wire.subjects import TOOL_ROLE
+
+log = logging.getLogger("penstock")
+
+_CAPACITY = 8192  # events that wait while the bus is away: some thousand calls
+_PATIENCE_S = 300.0
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Call:
+    program_id: str
+    tool: str
+    started_ns: int = 0  # 0: it waits
+    slot: SlotWait | None = None  # it waits for one of the host
+
+
+class ToolReporter:
+    """Reports of one process. No method blocks or raises, and what is reported twice or out of order is harmless.
+
+    A call that ends without having started (refused, cancelled) ends with duration 0. The thread starts with the
+    first report.
+
+    :param url: as the ``Emitter`` takes it.
+    :param enabled: False: nothing is ever sent.
+    :param slots: tools wait for a slot of the host, ``patience_s`` at most, where the daemon counts slots.
+    :raises ConfigError: ``node`` is no name.
+    """
+
+    def __init__(
+        self,
+        *,
+        url: str | Callable[[], str],
+        node: str,
+        capacity: int = _CAPACITY,
+        connect_options: dict[str, Any] | None = None,
+        enabled: bool = True,
+        slots: bool = False,
+        patience_s: float = _PATIENCE_S,
+    ) -> None:
+        self.on_ended: list[Callable[[str, str], object]] = []  # called with each run that ends, and why
+        self.unanswered = 0  # calls that waited for a slot, and started without
+        self._enabled = enabled
+        self._slots = slots and enabled
+        self._patience_s = patience_s
+        self._heard_s = 0.0
+        self._preparations: dict[str, Preparation[Any]] = {}  # by program
+        self._calls: dict[tuple[str, str], _Call] = {}
+        self._emitter = Emitter(
+            url=url,
+            node=node,
+            role=TOOL_ROLE,
+            capacity=capacity,
+            state=self._state,
+            on_command=self._obey,
+            on_heartbeat=self._hear,
+            connect_options=connect_options,
+        )
+        self._started = False
+        _reporters.add(self)
+
+    def program_started(self, program_id: str, *, parent_id: str = "", tenant: str = "") -> None:
+        """A run begins. ``parent_id``: the run that started it, which waits for it in a tool."""
+        if program_id:
+            self._emit(ProgramArrived(program_id=program_id, parent_id=parent_id, tenant=tenant), urgent=True)
+
+    def program_ended(self, program_id: str, reason: str = "") -> None:
+        """A run is over and will not come back: what it holds may go. Its open calls end with it."""
+        for key in [key for key in list(self._calls) if key[0] == program_id]:
+            self.tool_ended(*key, ok=False)
+        if program_id:
+            self._emit(ProgramEnded(program_id=program_id, reason=reason), urgent=True)
+            if (preparation := self._preparations.pop(program_id, None)) is not None:
+                preparation.close()
+            for hear in self.on_ended:
+                with contextlib.suppress(Exception):
+                    hear(program_id, reason)
+
+    def tool_enqueued(self, program_id: str, call_id: str, tool: str) -> None:
+        """The agent asked for a tool; it may have to wait for others, or for a person."""
+        if program_id and call_id and tool and (program_id, call_id) not in self._calls:
+            self._calls[program_id, call_id] = _Call(program_id, tool)
+            self._emit(ToolEnqueued(program_id=program_id, call_id=call_id, tool=tool))
+
+    def wait_for_slot(self, program_id: str, call_id: str, tool: str) -> None:
+        """Return once the host has room for the tool, or nobody is there to say so. At once unless ``slots``.
+
+        It blocks this thread. Where an event loop runs in it, it does not wait: that is ``until_slot``'s.
+        """
+        if self._slots and not _has_loop() and (wait := self._ask(program_id, call_id, tool)) is not None:
+            wait.block()
+            self._waited(wait)
+
+    async def until_slot(self, program_id: str, call_id: str, tool: str) -> None:
+        """The same in a task."""
+        if self._slots and (wait := self._ask(program_id, call_id, tool)) is not None:
+            await wait.until_told()
+            self._waited(wait)
+
+    def tool_started(self, program_id: str, call_id: str, tool: str) -> None:
+        """The tool runs. It need not have been enqueued."""
+        if not (program_id and call_id and tool):
+            return
+        call = self._calls.setdefault((program_id, call_id), _Call(program_id, tool))
+        if not call.started_ns:
+            call.started_ns, call.slot = time.monotonic_ns(), None
+            self._emit(ToolStarted(program_id=program_id, call_id=call_id, tool=call.tool))
+
+    def tool_taken_up(self, program_id: str, call_id: str, tool: str, *, began_ns: int) -> None:
+        """Another process told that it started at ``began_ns``, this machine's monotonic clock; 0: unknown."""
+        self._calls[program_id, call_id] = _Call(program_id, tool, began_ns)
+
+    def tool_ended(self, program_id: str, call_id: str, *, ok: bool = True) -> None:
+        """The tool returned (``ok``), raised or timed out. An unknown call is ignored."""
+        call = self._calls.pop((program_id, call_id), None)
+        if call is None:
+            return
+        took_ns = time.monotonic_ns() - call.started_ns if call.started_ns else 0
+        self._emit(ToolEnded(program_id=program_id, call_id=call_id, tool=call.tool, duration_ns=took_ns, ok=ok))
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Send what waits, for ``timeout_s`` at most. Later reports are dropped."""
+        self._emitter.close(timeout_s)
+
+    @property
+    def stats(self) -> EmitterStats:
+        """What became of the reports."""
+        return self._emitter.stats
+
+    @property
+    def publisher(self) -> str:
+        """This process's name on the bus."""
+        return self._emitter.publisher
+
+    def prepare(
+        self, program_id: str, make: Callable[[], T], dispose: Callable[[T], object] | None = None
+    ) -> Preparation[T]:
+        """Have the environment of a program's tools made before its turn comes, and not long before.
+
+        ``make`` runs in a thread of its own once the daemon says that the turn nears; at once where none says
+        anything, and at the latest when the result is asked for. ``dispose`` takes back what was made for a program
+        that left the queue. Ask before the program's first turn.
+        """
+        wanted = EnvironmentWanted(program_id=program_id)
+
+        def wait() -> SlotWait:
+            return SlotWait(lambda: self._emit(wanted, urgent=True), self._last_heard_s, self._patience_s)
+
+        preparation = self._preparations[program_id] = Preparation(make, dispose, wait)
+        return preparation
+
+    # Slots
+
+    def _ask(self, program_id: str, call_id: str, tool: str) -> SlotWait | None:
+        if not (program_id and call_id and tool):
+            return None
+        call = self._calls.setdefault((program_id, call_id), _Call(program_id, tool))
+        if call.started_ns or call.slot is not None:
+            return None
+        event = ToolEnqueued(program_id=program_id, call_id=call_id, tool=tool, wants_slot=True)
+        call.slot = SlotWait(lambda: self._emit(event, urgent=True), self._last_heard_s, self._patience_s)
+        return call.slot
+
+    def _waited(self, wait: SlotWait) -> None:
+        if wait.was_told:
+            return
+        self.unanswered += 1
+        if self.unanswered == 1:
+            log.warning("penstock: nobody says that the host has room for a tool: it starts without")
+
+    def _obey(self, command: Command) -> None:
+        """In the emitter's thread."""
+        if isinstance(command, StartTool):
+            call = self._calls.get((command.program_id, command.call_id))
+            if call is not None and (wait := call.slot) is not None:
+                wait.tell()
+        elif isinstance(command, PrepareEnvironment | CancelEnvironment):
+            preparation = self._preparations.get(command.program_id)
+            if preparation is not None and isinstance(command, PrepareEnvironment):
+                preparation.begin()
+            elif preparation is not None:
+                preparation.cancel()
+
+    def _hear(self, heartbeat: object) -> None:
+        self._heard_s = time.monotonic()
+
+    def _last_heard_s(self) -> float:
+        """The daemon's own socket, as long as it is open, is a sign of life."""
+        return time.monotonic() if self._emitter.stats.direct else self._heard_s
+
+    def _emit(self, event: Event, urgent: bool = False) -> None:
+        if not self._enabled:
+            return
+        if not self._started:
+            self._started = True
+            with contextlib.suppress(Exception):  # no thread to be had: the events are dropped and counted
+                self._emitter.start()
+        self._emitter.emit(event, urgent)
+
+    def _state(self) -> PublisherState:
+        """The calls that have not ended; asked in the emitter's thread."""
+        open_tools = tuple(
+            OpenTool(
+                program_id=call.program_id,
+                call_id=key[1],
+                tool=call.tool,
+                started=bool(call.started_ns),
+                wants_slot=call.slot is not None,
+            )
+            for key, call in list(self._calls.items())
+        )
+        return PublisherState(open_tools=open_tools, role=TOOL_ROLE)
+
+
+def _has_loop() -> bool:
+    """Whether waiting in this thread would hold an event loop up."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+_reporters: "weakref.WeakSet[ToolReporter]" = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    """Calls that the parent's threads run are not the child's to report."""
+    for reporter in list(_reporters):
+        reporter._calls.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

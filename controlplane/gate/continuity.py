@@ -1,0 +1,98 @@
+"""Conversations of clients that name nobody, told apart by how their prompts go on. Off unless asked for.
+
+A chat's next request begins with the messages of the one before it: who goes on with a known beginning is that
+program. What goes wrong: two conversations that begin with the same words are one program until either has gone on;
+one whose client rewrites its history (a summary, a message dropped from the middle) is a new program each time.
+Prompts that are plain texts, as in ``/v1/completions``, are not compared.
+"""
+
+import json
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any
+
+from controlplane.gate.identity import Body, Identity
+
+SOURCE = "how its prompt goes on"
+_MOST = 4096  # conversations; the one that was silent for longest is forgotten
+_LISTS = ("messages", "input")  # chat completions and Anthropic's messages; responses
+_VOLATILE = ("cache_control",)  # moves from message to message as a conversation grows
+_DIGEST_BYTES = 16
+
+
+@dataclass(slots=True)
+class _Conversation:
+    program_id: str
+    beginning: bytes  # the digest of all messages of its last request
+    turns: int = 0  # that are in the gate or the engine
+
+
+class Continuity:
+    """Remembers how conversations began. For one event loop."""
+
+    def __init__(self, most: int = _MOST) -> None:
+        self._most = most
+        self._by_beginning: OrderedDict[bytes, _Conversation] = OrderedDict()
+        self._by_program: dict[str, _Conversation] = {}
+
+    def name(self, identity: Identity, body: Body) -> Identity:
+        """An anonymous request's program. ``left`` must be called when it is over, if its source is ``SOURCE``."""
+        digests = list(_beginnings(body))
+        if not digests:
+            return identity
+        known = next((found for digest in reversed(digests) if (found := self._by_beginning.get(digest))), None)
+        if known is None or (known.turns and known.beginning == digests[-1]):  # the same words at the same time
+            known = _Conversation(f"continued-{uuid.uuid4().hex}", b"")
+            self._by_program[known.program_id] = known
+        known.turns += 1
+        self._go_on(known, digests[-1])
+        return replace(identity, program_id=known.program_id, source=SOURCE, anonymous=False)
+
+    def left(self, program_id: str) -> None:
+        """One of its turns is over."""
+        conversation = self._by_program.get(program_id)
+        if conversation is None:
+            return
+        conversation.turns -= 1
+        if not conversation.turns and self._by_beginning.get(conversation.beginning) is not conversation:
+            del self._by_program[program_id]  # nobody can go on with it
+
+    def _go_on(self, conversation: _Conversation, beginning: bytes) -> None:
+        if self._by_beginning.get(conversation.beginning) is conversation:
+            del self._by_beginning[conversation.beginning]
+        conversation.beginning = beginning
+        first = self._by_beginning.setdefault(beginning, conversation)
+        if first is not conversation and not first.turns:
+            self._by_beginning[beginning] = conversation
+            del self._by_program[first.program_id]
+        self._by_beginning.move_to_end(beginning)
+        while len(self._by_beginning) > self._most:
+            _, gone = self._by_beginning.popitem(last=False)
+            if not gone.turns:
+                del self._by_program[gone.program_id]
+
+
+def _beginnings(body: Body) -> Iterator[bytes]:
+    """A digest of each beginning of the request's messages, the shortest first; none where it is no chat."""
+    messages: Any = next((body[name] for name in _LISTS if isinstance(body.get(name), list)), None)
+    if not messages:
+        return
+    digest = blake2b(_text(body.get("system")), digest_size=_DIGEST_BYTES).digest()
+    for message in messages:
+        digest = blake2b(digest + _text(message), digest_size=_DIGEST_BYTES).digest()
+        yield digest
+
+
+def _text(message: Any) -> bytes:
+    return json.dumps(_without_volatile(message), sort_keys=True).encode()
+
+
+def _without_volatile(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_volatile(inner) for key, inner in value.items() if key not in _VOLATILE}
+    if isinstance(value, list):
+        return [_without_volatile(inner) for inner in value]
+    return value

@@ -1,0 +1,138 @@
+"""A Unix stream socket for agents that hold no credentials of the bus: their tool events go through the daemon.
+
+Whoever may open it may report runs and tools, and nothing else: not an engine's turns, not another role's state.
+A batch is answered once the bus has it, so that nothing is lost on the way, and while the bus is away nothing is
+taken. Frames are those of ``wire/frames.py``.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from controlplane.core.commands import CancelEnvironment, Command, PrepareEnvironment, StartTool, StateRequest
+from controlplane.core.errors import ControlPlaneError, RemoteEventError
+from controlplane.core.events import (
+    EnvironmentWanted,
+    Event,
+    ProgramArrived,
+    ProgramEnded,
+    PublisherState,
+    ToolEnded,
+    ToolEnqueued,
+    ToolStarted,
+    place_of,
+)
+from controlplane.shell.bus import Bus
+from controlplane.shell.logs import logger
+from controlplane.wire.codec import decode_events, encode_commands
+from controlplane.wire.frames import Frame, pack, read
+from controlplane.wire.subjects import TOOL_ROLE
+
+_ALLOWED = (
+    ProgramArrived,
+    EnvironmentWanted,
+    ProgramEnded,
+    ToolEnqueued,
+    ToolStarted,
+    ToolEnded,
+    PublisherState,
+)
+_FOR_TOOLS = (StateRequest, StartTool, PrepareEnvironment, CancelEnvironment)
+_MOST_PATH_BYTES = 107  # what the kernel takes
+_MODE = 0o660
+_WHAT_IS_OPEN = pack(Frame.COMMANDS, encode_commands([StateRequest(reason="connected to the daemon's socket")]))
+
+
+class EventSocket:
+    """Listens at ``path`` while it is open."""
+
+    def __init__(self, path: Path, bus: Bus) -> None:
+        self.path = path
+        self.refused = 0
+        self._bus = bus
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self._log = logger("socket")
+
+    async def open(self) -> None:
+        """Listen. Where that cannot be the reason is logged, and agents have the bus alone."""
+        path = self.path
+        if len(bytes(path)) > _MOST_PATH_BYTES:
+            self._log.warning("no socket", path=str(path), reason=f"longer than {_MOST_PATH_BYTES} bytes")
+            return
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)
+            self._server = await asyncio.start_unix_server(self._on_client, path=str(path))
+            path.chmod(_MODE)
+        except OSError as error:
+            self._log.warning("no socket", path=str(path), reason=str(error))
+
+    async def close(self) -> None:
+        """Hang up on everybody."""
+        if self._server is None:
+            return
+        self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)
+
+    def pass_on(self, commands: Sequence[Command]) -> None:
+        """Send what is for tools: requests for a publisher's state, slots of the host, environments."""
+        asked = [command for command in commands if isinstance(command, _FOR_TOOLS)]
+        if asked and self._writers:
+            frame = pack(Frame.COMMANDS, encode_commands(asked))
+            for writer in self._writers:
+                writer.write(frame)
+
+    async def _on_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self._writers.add(writer)
+        writer.write(_WHAT_IS_OPEN)  # we may have forgotten what was told before
+        try:
+            while (frame := await read(reader)) is not None:
+                if (answer := await self._take(*frame)) is None:
+                    break  # the bus is away: the client keeps the batch, and comes again
+                writer.write(answer)
+                await writer.drain()
+        except (RemoteEventError, ConnectionError) as error:
+            self._log.warning("client dropped", error=str(error) or type(error).__name__)
+        except asyncio.CancelledError:
+            pass
+        finally:
+            self._tasks.discard(task)
+            self._writers.discard(writer)
+            writer.close()
+
+    async def _take(self, kind: int, data: bytes) -> bytes | None:
+        if kind != Frame.EVENTS:
+            raise RemoteEventError(f"frame of kind {kind}: clients send {Frame.EVENTS:d} only")
+        if problem := self._problem(data):
+            self.refused += 1
+            self._log.warning("batch refused", reason=problem)
+            return pack(Frame.REFUSED, problem.encode())
+        return pack(Frame.TAKEN) if await self._bus.relay_events(TOOL_ROLE, data) else None
+
+    def _problem(self, data: bytes) -> str:
+        """Why the batch may not pass; empty if it may."""
+        try:
+            batch = decode_events(data)
+        except ControlPlaneError as error:
+            return str(error)
+        place = f"{self._bus.node}/{TOOL_ROLE}"
+        if place_of(batch.publisher) != place:
+            return f"publisher {batch.publisher[:80]!r}: expected {place}/BOOT"
+        foreign = next((event for event in batch.events if not _is_allowed(event)), None)
+        return f"{type(foreign).__name__}: only runs and tools are told here" if foreign is not None else ""
+
+
+def _is_allowed(event: Event) -> bool:
+    if isinstance(event, PublisherState):
+        others = (event.held_turns, event.open_turns, event.granted, event.pins)
+        return event.role == TOOL_ROLE and not any(others)
+    return isinstance(event, _ALLOWED)

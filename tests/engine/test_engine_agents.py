@@ -1,0 +1,100 @@
+"""A real OpenHands agent on the real engine: its tools and its turns on one stream, its sub-agent's, too."""
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_scene import NODE, Bus, Scene, play
+from engine_server import EngineServer, serving
+from support.agent_runs import python_of, run_agent
+from support.scripted_model import Reply, ScriptedModel
+
+from controlplane.core.events import (
+    HostSampled,
+    ProgramArrived,
+    ProgramEnded,
+    ToolEnded,
+    ToolStarted,
+    TurnEnded,
+    TurnSubmitted,
+)
+
+POOL_TOKENS = 16_000  # for an agent's system prompt
+MARS = 'preset = "mars"\n'
+SLACK_NS = 20_000_000
+
+
+def call(tool: str, **arguments: str) -> list[tuple[str, dict[str, Any]]]:
+    return [(tool, {**arguments, "security_risk": "LOW", "summary": "-"})]
+
+
+SCRIPTS: dict[str, list[Reply]] = {
+    "please begin": [
+        call("terminal", command="sleep 0.2"),
+        call("task", prompt="help with it", subagent_type="helper", description="help"),
+        [("finish", {"message": "done"})],
+    ],
+    "help with it": [call("terminal", command="sleep 0.2"), [("finish", {"message": "done"})]],
+}
+
+
+@pytest.fixture
+def roomy_engine(
+    engine_env: Path, tiny_model: Path, engine_state_dir: Path, tmp_path: Path
+) -> Iterator[EngineServer]:
+    server = EngineServer(
+        tmp_path / "roomy",
+        environment=engine_env,
+        model=tiny_model,
+        pool_tokens=POOL_TOKENS,
+        plugins=("penstock",),
+        variables={"PENSTOCK_NODE": NODE, "PENSTOCK_STATE_DIR": str(engine_state_dir)},
+    )
+    yield from serving(server)
+
+
+def test_turns_and_tools_of_an_agent_and_its_sub_agent(
+    roomy_engine: EngineServer, bus: Bus, tmp_path: Path
+) -> None:
+    (tmp_path / "workspace").mkdir()
+    told = {"workspace": str(tmp_path / "workspace"), "message": "please begin"}
+
+    async def story(scene: Scene) -> None:
+        await scene.until(HostSampled)
+        with ScriptedModel(SCRIPTS, upstream=scene.url) as model:
+            said = await asyncio.to_thread(
+                run_agent,
+                python_of("openhands"),
+                "openhands_run.py",
+                told | {"url": model.url},
+                bus.server.url,
+                PENSTOCK_NODE=NODE,
+            )
+        parent = said["conversation"]
+        await scene.until(ProgramEnded, program_id=parent)
+        arrived = {event.program_id: event.parent_id for event in scene.heard(ProgramArrived)}
+        (child,) = set(arrived) - {parent}
+        assert arrived == {parent: "", child: parent}
+        for program, turns in ((parent, 3), (child, 2)):
+            await scene.until(TurnEnded, turns, program_id=program, ok=True)
+            goes_on(scene, program, turns)
+        health = await scene.penstock()
+        assert health["plugin"]["hook_failures"] == {}
+        assert (health["held_turns"], health["running_turns"]) == (0, 0)
+
+    bus.daemon(MARS)
+    play(story, roomy_engine, bus)
+
+
+def goes_on(scene: Scene, program: str, turns: int) -> None:
+    """Turn, tool, turn: one after the other, on one machine's clock; and later turns find their context."""
+    submitted, ended = scene.heard(TurnSubmitted, program_id=program), scene.heard(TurnEnded, program_id=program)
+    began, done = scene.heard(ToolStarted, program_id=program), scene.heard(ToolEnded, program_id=program)
+    assert len(submitted) == len(ended) == len(began) == len(done) == turns
+    for one, start, end, following in zip(ended, began, done, submitted[1:], strict=False):
+        assert one.at_ns - SLACK_NS < start.at_ns < end.at_ns < following.at_ns + SLACK_NS
+    for before, after in itertools.pairwise(ended):
+        assert after.cached_tokens >= 0.9 * before.prompt_tokens > 100

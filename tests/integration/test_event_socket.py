@@ -1,0 +1,155 @@
+"""Agents without credentials: their reports through the daemon's Unix socket, onto the real bus."""
+
+import asyncio
+import socket
+import stat
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.daemon_process import NODE, BusClient, DaemonProcess, eventually
+
+from controlplane.core.events import Event, ProgramArrived, PublisherState, ToolStarted, TurnEnded
+from controlplane.emit.tool_reporter import ToolReporter
+from controlplane.wire.codec import encode_events
+from controlplane.wire.frames import MAX_FRAME_BYTES, Frame, pack
+from controlplane.wire.subjects import publisher_name
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
+    daemon = DaemonProcess(tmp_path)
+    daemon.start()
+    try:
+        yield daemon
+    finally:
+        daemon.clean_up()
+
+
+def path_of(daemon: DaemonProcess) -> Path:
+    return daemon.folder / f"{NODE}.sock"
+
+
+async def listens(daemon: DaemonProcess) -> None:
+    async def is_there() -> bool:
+        return path_of(daemon).exists()
+
+    await eventually(is_there, what="socket")
+
+
+def program_of(status: dict[str, Any], name: str) -> dict[str, Any]:
+    return dict(status["programs"].get(name, {}))
+
+
+def test_a_run_and_its_tools_arrive_and_nothing_is_lost_while_the_daemon_is_away(daemon: DaemonProcess) -> None:
+    reporter = ToolReporter(url=f"unix:{path_of(daemon)}", node=NODE)
+
+    async def story() -> None:
+        await listens(daemon)
+        client = await BusClient.connect(await daemon.url())
+        reporter.program_started("run", tenant="team")
+        reporter.tool_started("run", "call-1", "bash")
+        await client.status_where(lambda s: program_of(s, "run").get("open_tools") == 1, "an open tool")
+        daemon.kill()
+        reporter.tool_ended("run", "call-1")
+        reporter.tool_started("run", "call-2", "bash")
+        reporter.tool_started("run", "call-3", "bash")
+        daemon.start()
+        await client.status_where(lambda s: program_of(s, "run").get("open_tools") == 2, "two open tools")
+        reporter.program_ended("run")
+        await client.status_where(lambda s: not program_of(s, "run").get("open_tools"), "no open tool")
+        await client.close()
+
+    try:
+        asyncio.run(story())
+        stats = reporter.stats
+        assert (stats.dropped, stats.rejected, stats.connections) == (0, 0, 2)
+    finally:
+        reporter.close()
+
+
+def test_a_daemon_that_forgot_asks_through_the_socket(daemon: DaemonProcess) -> None:
+    """Its state and its stream are gone; the call that runs is told again."""
+    reporter = ToolReporter(url=f"unix:{path_of(daemon)}", node=NODE)
+
+    async def story() -> None:
+        await listens(daemon)
+        reporter.tool_started("run", "call-1", "bash")
+        client = await BusClient.connect(await daemon.url())
+        await client.status_where(lambda s: program_of(s, "run").get("open_tools") == 1, "an open tool")
+        await client.close()
+        daemon.stop()
+        for path in daemon.folder.iterdir():
+            if path.is_dir():
+                path.rename(path.with_suffix(".gone"))
+        daemon.start()
+        await asyncio.sleep(0.2)
+        client = await BusClient.connect(await daemon.url())
+        await client.status_where(lambda s: program_of(s, "run").get("open_tools") == 1, "the call again")
+        await client.close()
+
+    try:
+        asyncio.run(story())
+    finally:
+        reporter.close()
+
+
+def asked(path: Path, frame: bytes) -> tuple[int, str]:
+    """What the daemon answers: the kind, and the text; 0 where it hangs up."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(10)
+        client.connect(str(path))
+        client.sendall(frame)
+        answers = client.makefile("rb")
+        while head := answers.read(5):
+            size, kind = struct.unpack(">IB", head)
+            text = answers.read(size)
+            if kind != Frame.COMMANDS:
+                return kind, text.decode()
+    return 0, ""
+
+
+def batch(event: Event, *, role: str = "tool", node: str = NODE) -> bytes:
+    return pack(Frame.EVENTS, encode_events(publisher_name(node, role, "boot"), 1, [(1, event)]))
+
+
+def test_only_runs_and_tools_may_be_told(daemon: DaemonProcess) -> None:
+    async def ready() -> None:
+        await listens(daemon)
+
+    asyncio.run(ready())
+    path = path_of(daemon)
+    tool = ToolStarted(program_id="p", call_id="c", tool="bash")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o660
+    assert asked(path, batch(tool)) == (Frame.TAKEN, "")
+    kind, why = asked(path, batch(TurnEnded(program_id="p", turn_id="t")))
+    assert (kind, "only runs and tools" in why) == (Frame.REFUSED, True)
+    kind, why = asked(path, batch(ProgramArrived(program_id="p"), role="engine"))
+    assert (kind, f"expected {NODE}/tool/BOOT" in why) == (Frame.REFUSED, True)
+    assert asked(path, batch(tool, node="another"))[0] == Frame.REFUSED
+    assert asked(path, batch(PublisherState(role="tool", granted=("p",))))[0] == Frame.REFUSED
+    assert asked(path, batch(PublisherState(role="tool")))[0] == Frame.TAKEN
+    assert asked(path, pack(Frame.EVENTS, b"\xff\xff"))[0] == Frame.REFUSED
+    assert asked(path, struct.pack(">IB", MAX_FRAME_BYTES + 1, Frame.EVENTS))[0] == 0
+    assert asked(path, pack(Frame.COMMANDS))[0] == 0
+    assert "batch refused" in daemon.log
+
+
+def test_a_path_that_no_socket_can_have_is_told(tmp_path: Path) -> None:
+    config = tmp_path / "penstock.toml"
+    config.write_text(f'tool_socket = "{tmp_path}/{"long" * 40}.sock"\n')
+    daemon = DaemonProcess(tmp_path / "state", "--config", str(config))
+    daemon.start()
+
+    async def story() -> None:
+        client = await BusClient.connect(await daemon.url())
+        await client.status()
+        await client.close()
+
+    try:
+        asyncio.run(story())
+        assert "longer than 107 bytes" in daemon.log
+    finally:
+        daemon.clean_up()

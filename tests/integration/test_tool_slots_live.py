@@ -1,0 +1,138 @@
+"""Tools that wait for a slot of the host: a real daemon, the real bus and its Unix socket, threads that wait."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.daemon_process import NODE, BusClient, DaemonProcess, eventually
+
+from controlplane.emit.tool_reporter import ToolReporter
+
+ONE_SLOT = "[host]\ncpus = 1\n[control.tool_slots]\nper_cpu = 1\nbusy = 0\n"
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
+    (tmp_path / "slots.toml").write_text(ONE_SLOT)
+    daemon = DaemonProcess(tmp_path / "state", "--config", str(tmp_path / "slots.toml"))
+    daemon.start()
+    try:
+        yield daemon
+    finally:
+        daemon.clean_up()
+
+
+class Tools:
+    """Runs tools of one agent, each in a thread of its own, and notes when they ran."""
+
+    def __init__(self, url: str) -> None:
+        self.reporter = ToolReporter(url=url, node=NODE, slots=True)
+        self.ran: dict[str, tuple[float, float]] = {}
+        self.may_end: dict[str, threading.Event] = {}
+        self._threads: list[threading.Thread] = []
+
+    def begin(self, call: str) -> None:
+        self.may_end[call] = threading.Event()
+        thread = threading.Thread(target=self._run, args=(call,))
+        self._threads.append(thread)
+        thread.start()
+
+    def _run(self, call: str) -> None:
+        self.reporter.wait_for_slot("run", call, "bash")
+        self.reporter.tool_started("run", call, "bash")
+        self.ran[call] = (time.monotonic(), 0.0)
+        self.may_end[call].wait(30)
+        self.ran[call] = (self.ran[call][0], time.monotonic())
+        self.reporter.tool_ended("run", call)
+
+    def close(self) -> None:
+        for event in self.may_end.values():
+            event.set()
+        for thread in self._threads:
+            thread.join()
+        self.reporter.close()
+
+
+def story(daemon: DaemonProcess, through: str, tell: Callable[[Tools, BusClient], object]) -> Tools:
+    """Run ``tell`` with tools that reach the daemon ``through`` the bus or its socket."""
+    made: list[Tools] = []
+
+    async def run() -> None:
+        url = await daemon.url()
+        client = await BusClient.connect(url)
+        await client.status()
+        if through == "socket":
+            url = f"unix:{daemon.folder / f'{NODE}.sock'}"
+        made.append(Tools(url))
+        made[0].reporter.program_started("run")
+        await eventually(lambda: _heard(made[0]), what="sign of the daemon's life")
+        try:
+            await tell(made[0], client)  # type: ignore[misc]
+        finally:
+            await asyncio.to_thread(made[0].close)
+            await client.close()
+
+    asyncio.run(run())
+    return made[0]
+
+
+async def _heard(tools: Tools) -> bool:
+    """A busy machine takes seconds to connect; until then a tool would not wait for long."""
+    return tools.reporter._last_heard_s() > 0
+
+
+async def runs(tools: Tools, call: str) -> None:
+    async def look() -> bool:
+        return call in tools.ran
+
+    await eventually(look, what=f"start of {call}")
+
+
+@pytest.mark.parametrize("through", ["bus", "socket"])
+def test_they_start_one_after_the_other_and_the_wait_is_told(daemon: DaemonProcess, through: str) -> None:
+    async def tell(tools: Tools, client: BusClient) -> None:
+        tools.begin("one")
+        await runs(tools, "one")
+        tools.begin("two")
+        waiting = await client.status_where(lambda s: s["status"]["pressure"]["tools_waiting"] == 1, "one waits")
+        assert waiting["status"]["pressure"]["tools_active"] == 1
+        await asyncio.sleep(0.5)
+        assert "two" not in tools.ran
+        tools.may_end["one"].set()
+        await runs(tools, "two")
+        told = await client.status_where(lambda s: s["status"]["pressure"]["tool_wait_s"] > 0, "a wait")
+        assert told["status"]["pressure"]["tool_wait_s"] < 1
+
+    tools = story(daemon, through, tell)
+    assert tools.ran["two"][0] >= tools.ran["one"][1]
+    assert tools.ran["two"][0] - tools.ran["one"][1] < 0.5, "as soon as the slot is free"
+    assert tools.reporter.unanswered == 0
+
+
+@pytest.mark.parametrize("through", ["bus", "socket"])
+def test_a_daemon_that_died_holds_nobody_up_and_a_new_one_knows_who_waits(
+    daemon: DaemonProcess, through: str
+) -> None:
+    async def tell(tools: Tools, client: BusClient) -> None:
+        tools.begin("one")
+        await runs(tools, "one")
+        tools.begin("two")
+        await client.status_where(lambda s: s["status"]["pressure"]["tools_waiting"] == 1, "one waits")
+        daemon.kill()
+        began_s = time.monotonic()
+        await runs(tools, "two")
+        assert 1 < time.monotonic() - began_s < 8, "without the daemon, after a while"
+        daemon.start()
+        await client.status_where(lambda s: s["status"]["pressure"]["tools_active"] == 2, "both")
+        tools.begin("three")
+        await client.status_where(lambda s: s["status"]["pressure"]["tools_waiting"] == 1, "it waits again")
+        tools.may_end["one"].set()
+        tools.may_end["two"].set()
+        await runs(tools, "three")
+
+    tools = story(daemon, through, tell)
+    assert tools.reporter.unanswered == 1
+    assert tools.ran["three"][0] >= max(tools.ran["one"][1], tools.ran["two"][1])

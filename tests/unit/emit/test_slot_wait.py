@@ -1,0 +1,69 @@
+"""Waiting for a slot of the host: an answer, no answer, and nobody there to give one. The daemon is a double."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from controlplane.emit import slot_wait
+from controlplane.emit.slot_wait import SlotWait
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("_LOOK_S", 0.01), ("_ASK_AGAIN_S", 0.05), ("_SILENT_S", 0.1)):
+        monkeypatch.setattr(slot_wait, name, value)
+
+
+def waiting(asked: list[float], *, alive: bool = True, patience_s: float = 5.0) -> SlotWait:
+    return SlotWait(lambda: asked.append(time.monotonic()), lambda: time.monotonic() if alive else 0.0, patience_s)
+
+
+def run(wait: SlotWait, how: str) -> float:
+    began_s = time.monotonic()
+    if how == "thread":
+        wait.block()
+    else:
+        asyncio.run(wait.until_told())
+    return time.monotonic() - began_s
+
+
+@pytest.mark.parametrize("how", ["thread", "task"])
+def test_it_asks_until_it_is_told(how: str) -> None:
+    asked: list[float] = []
+    wait = waiting(asked)
+    threading.Timer(0.2, wait.tell).start()
+    assert 0.15 < run(wait, how) < 2
+    assert wait.was_told
+    assert 2 <= len(asked) <= 5
+
+
+@pytest.mark.parametrize("how", ["thread", "task"])
+def test_an_answer_that_is_there_already_is_not_waited_for(how: str) -> None:
+    wait = waiting([])
+    wait.tell()
+    assert run(wait, how) < 0.1
+
+
+@pytest.mark.parametrize("how", ["thread", "task"])
+def test_a_silent_daemon_is_not_waited_for(how: str) -> None:
+    wait = waiting([], alive=False)
+    assert 0.05 < run(wait, how) < 1
+    assert not wait.was_told
+
+
+@pytest.mark.parametrize("how", ["thread", "task"])
+def test_patience_ends(how: str) -> None:
+    asked: list[float] = []
+    wait = waiting(asked, patience_s=0.3)
+    assert 0.25 < run(wait, how) < 2
+    assert not wait.was_told
+    assert len(asked) >= 3
+
+
+def test_an_answer_after_its_loop_has_ended_harms_nobody() -> None:
+    wait = waiting([], patience_s=0.02)
+    asyncio.run(wait.until_told())
+    wait.tell()
+    assert wait.was_told

@@ -1,0 +1,57 @@
+"""That the answer which `delivered` waits for is one to what was published before. The server is a double."""
+
+import asyncio
+
+from nats.aio.client import Client
+
+from controlplane.wire.delivery import delivered
+
+_INFO = b'INFO {"server_id":"double","version":"2.11.0","proto":1,"max_payload":1048576,"headers":true}\r\n'
+
+
+class _Server:
+    """Answers PINGs, and keeps what it read before each."""
+
+    def __init__(self) -> None:
+        self.read = bytearray()
+        self.stalled = asyncio.Event()
+        self.stalled.set()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(_INFO)
+        while data := await reader.read(1 << 16):
+            await self.stalled.wait()
+            self.read += data
+            writer.write(b"PONG\r\n" * self.read[-len(data) - 5 :].count(b"PING\r\n"))
+        writer.close()
+
+
+async def _read_when_delivered(before: int, *, stalled: bool) -> bytearray:
+    """What the server had read as ``delivered`` ended, ``before`` batches of 900 kB ahead of the last."""
+    double = _Server()
+    server = await asyncio.start_server(double.serve, "127.0.0.1", 0)
+    client = Client()
+    await client.connect(f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}", allow_reconnect=False)
+    try:
+        if stalled:
+            double.stalled.clear()
+            asyncio.get_running_loop().call_later(0.1, double.stalled.set)
+        for _ in range(before):
+            await client.publish("subject", bytes(900_000))
+            await asyncio.sleep(0)
+        await client.publish("subject", b"the last")
+        await delivered(client)
+        return double.read
+    finally:
+        await client.close()
+        server.close()
+
+
+def test_it_comes_back_when_the_server_has_read_what_was_published() -> None:
+    read = asyncio.run(_read_when_delivered(0, stalled=False))
+    assert read.rindex(b"PING\r\n") > read.rindex(b"the last")
+
+
+def test_also_with_a_socket_that_is_full() -> None:
+    read = asyncio.run(_read_when_delivered(20, stalled=True))
+    assert read.rindex(b"PING\r\n") > read.rindex(b"the last")
