@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from ab.engine import EngineShape, start_engine, versions
-from ab.machine import cpus, model_name
+from ab.machine import arithmetic_ms, cpus, model_name
 from controlplane.calibrate.measure import Plan, measure
 from controlplane.calibrate.profile import fit, to_profile
 
@@ -24,7 +24,8 @@ def calibrate(folder: Path, environment: Path, threads: int) -> bytes:
         server.kill()
     found = versions(environment)
     software = f"SGLang {found['sglang']}, torch {found['torch']}"
-    hardware = f"{threads} threads on {cpus()} CPUs ({model_name()})"
+    speed = f"{arithmetic_ms()} ms for the arithmetic that rows of the A/B time"
+    hardware = f"{threads} threads on {cpus()} CPUs ({model_name()}), {speed}"
     source = f"{software}, model {shape.model}, chunks of {shape.chunk_tokens} tokens; {hardware}"
     profile = to_profile(measured, fit(measured), "ab-engine", source)
     profile = msgspec.structs.replace(
