@@ -1,127 +1,112 @@
 """Any MCP client: put this before a server's command, and its tool calls are reported.
 
-    python -m engine_hooks.tools.mcp_proxy [--program ID] -- COMMAND [ARGUMENT ...]
+    python -m engine_hooks.tools.mcp_proxy [--program ID] [--timeout S] -- COMMAND [ARGUMENT ...]
 
-The server speaks over its standard input and output, a JSON-RPC message a line. Every line is passed on as it is,
-before it is looked at. A ``tools/call`` is a tool from its request to its answer, which is what the server took; it
-belongs to the program that the request's ``_meta`` names (``program_id``, or the client's ``session_id``), else to
-``--program``, ``$PENSTOCK_PROGRAM_ID`` or a program of this connection's own, which ends with it.
+The server speaks over its standard input and output, a JSON-RPC message a line, and each line is passed on as it
+is. Whose calls these are the request's ``_meta`` says, else ``--program`` or ``$PENSTOCK_PROGRAM_ID``, else they
+are a program of this connection's own. A call that takes longer than ``--timeout`` is answered with an error, and
+the server is told to stop. For servers that speak HTTP there is ``engine_hooks.tools.mcp_http_proxy``.
 """
 
 import argparse
 import contextlib
-import json
 import os
 import subprocess
 import sys
 import threading
-import uuid
 from collections.abc import Callable, Sequence
-from typing import IO, Any
+from typing import IO
 
-from controlplane.emit.tool_reporter import ToolReporter
+from engine_hooks.tools.hygiene import Hygiene
+from engine_hooks.tools.mcp_calls import Calls
 from engine_hooks.tools.shared import guard, is_on, reporter
 
 PROGRAM_VARIABLE = "PENSTOCK_PROGRAM_ID"
-_META = ("program_id", "session_id", "gen_ai.conversation.id")
 _END_WAIT_S = 2.0
 _CHUNK_BYTES = 1 << 16
+_LOOKS_A_TIMEOUT = 10  # so a call is overdue for a tenth of its time at most
+_SHORTEST_LOOK_S, _LONGEST_LOOK_S = 0.05, 1.0
 
 
-class Calls:
-    """The calls of one connection: what goes to the server, and what comes back."""
+class _Pipe:
+    """Whole lines to a descriptor, from several threads."""
 
-    def __init__(self, to: ToolReporter, program: str = "") -> None:
-        self._to = to
-        self._own = program or f"mcp-{uuid.uuid4().hex}"
-        self._ends = not program  # nobody else will say that it is over
-        self._open: dict[str, str] = {}  # the program by the request's id
-        self._begun = False
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._lock = threading.Lock()
 
-    def to_server(self, line: bytes) -> None:
-        """One line of the client."""
-        for message in _messages(line):
-            if message.get("method") != "tools/call" or "id" not in message:
-                continue
-            parameters = message.get("params") or {}
-            program = self._program_of(parameters.get("_meta") or {})
-            call = str(message["id"])
-            self._open[call] = program
-            self._to.tool_started(program, call, str(parameters.get("name") or "tool"))
-
-    def to_client(self, line: bytes) -> None:
-        """One line of the server."""
-        for message in _messages(line):
-            if "method" in message or "id" not in message:
-                continue
-            call = str(message["id"])
-            program = self._open.pop(call, "")
-            if program:
-                result = message.get("result")
-                failed = "error" in message or (isinstance(result, dict) and bool(result.get("isError")))
-                self._to.tool_ended(program, call, ok=not failed)
-
-    def end(self) -> None:
-        """The connection is closed."""
-        for call, program in list(self._open.items()):
-            self._to.tool_ended(program, call, ok=False)
-        if self._begun and self._ends:
-            self._to.program_ended(self._own, "the MCP connection closed")
-
-    def _program_of(self, meta: dict[str, Any]) -> str:
-        for name in _META:
-            if isinstance(told := meta.get(name), str) and told:
-                return told
-        if not self._begun:
-            self._begun = True
-            self._to.program_started(self._own)
-        return self._own
+    def write(self, data: bytes) -> None:
+        """Raises ``OSError`` where the other side has gone."""
+        with self._lock:
+            written = 0
+            while written < len(data):
+                written += os.write(self._descriptor, data[written:])
 
 
-def _messages(line: bytes) -> list[dict[str, Any]]:
-    """The JSON-RPC messages of a line: one, or a batch; none where it is something else."""
-    try:
-        told = json.loads(line)
-    except ValueError:
-        return []
-    return [one for one in (told if isinstance(told, list) else [told]) if isinstance(one, dict)]
+def _pass_on(source: int, target: _Pipe, wanted: Callable[[bytes], object], name: str) -> None:
+    """Each line, until the source ends, but one that ``wanted`` denies; a look that fails costs only itself.
 
-
-def _pass_on(source: int, target: int, look: Callable[[bytes], None], name: str) -> None:
-    """Bytes as they come, until the source ends, and each whole line is looked at; a look that fails costs itself.
-
-    Read from the descriptors: a buffered reader that waits in a thread cannot be left behind at the end.
+    Read from the descriptor: a buffered reader that waits in a thread cannot be left behind at the end.
     """
     rest = b""
     with contextlib.suppress(OSError):  # the other side has gone
         while chunk := os.read(source, _CHUNK_BYTES):
-            written = 0
-            while written < len(chunk):
-                written += os.write(target, chunk[written:])
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
-                guard.run(name, look, line)
+                if guard.run(name, wanted, line) is not False:
+                    target.write(line + b"\n")
+        if rest:
+            target.write(rest)
 
 
-def _feed(server: IO[bytes], look: Callable[[bytes], None]) -> None:
+def _feed(server: IO[bytes], to_server: _Pipe, calls: Calls) -> None:
     """The client's side, until it closes."""
-    _pass_on(0, server.fileno(), look, "MCP request")
+    _pass_on(0, to_server, calls.to_server, "MCP request")
     with contextlib.suppress(OSError):
         server.close()
 
 
-def serve(command: Sequence[str], program: str = "") -> int:
+def _end_overdue(calls: Calls, to_client: _Pipe, to_server: _Pipe, every_s: float, over: threading.Event) -> None:
+    """Answer calls that take too long, until the connection is over."""
+    while not over.wait(every_s):
+        for one in guard.run("MCP timeout", calls.overdue) or ():
+            with contextlib.suppress(OSError):
+                to_client.write(one.to_client)
+                to_server.write(one.to_server)
+
+
+def serve(command: Sequence[str], program: str = "", timeout_s: float = 0.0) -> int:
     """Run the server until it ends; its exit status."""
-    calls = Calls(reporter(), program)
+    calls = Calls(reporter(), program, timeout_s=timeout_s)
+    over = threading.Event()
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
         assert server.stdin is not None
         assert server.stdout is not None
-        threading.Thread(target=_feed, args=(server.stdin, calls.to_server), daemon=True).start()
-        _pass_on(server.stdout.fileno(), 1, calls.to_client, "MCP answer")
+        to_server, to_client = _Pipe(server.stdin.fileno()), _Pipe(1)
+        threading.Thread(target=_feed, args=(server.stdin, to_server, calls), daemon=True).start()
+        if timeout_s:
+            every_s = min(_LONGEST_LOOK_S, max(_SHORTEST_LOOK_S, timeout_s / _LOOKS_A_TIMEOUT))
+            watching = (calls, to_client, to_server, every_s, over)
+            threading.Thread(target=_end_overdue, args=watching, daemon=True).start()
+        _pass_on(server.stdout.fileno(), to_client, calls.to_client, "MCP answer")
         status = server.wait()
+    over.set()
     guard.run("MCP end", calls.end)
     reporter().close(_END_WAIT_S)
     return status
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """What the proxies for both transports are told."""
+    own = os.environ.get(PROGRAM_VARIABLE, "")
+    parser.add_argument("--program", default=own, help=f"whose calls these are; default: ${PROGRAM_VARIABLE}")
+    timeout_s = Hygiene.of().timeout_s
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=timeout_s,
+        help="seconds a call may take; default: $PENSTOCK_TOOL_TIMEOUT_S",
+    )
 
 
 def main() -> int:
@@ -131,13 +116,13 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--program", default=os.environ.get(PROGRAM_VARIABLE, ""), help="whose calls these are")
+    add_common(parser)
     parser.add_argument("command", nargs="+", help="the server's, after --")
     options = parser.parse_args()
     if not is_on():
         os.execvp(options.command[0], options.command)
     try:
-        return serve(options.command, options.program)
+        return serve(options.command, options.program, max(0.0, options.timeout))
     except FileNotFoundError as error:
         parser.error(f"no such command: {error.filename}")
 

@@ -16,6 +16,7 @@ import contextvars
 from typing import Any
 
 from controlplane.emit.tool_reporter import ToolReporter
+from engine_hooks.tools.hygiene import Hygiene
 from engine_hooks.tools.patching import Adapter, Hook, Seam, argument
 from engine_hooks.tools.shared import PARENT_HEADER, PROGRAM_HEADER
 
@@ -33,6 +34,7 @@ class Reports:
 
     def __init__(self, to: ToolReporter) -> None:
         self._to = to
+        self._hygiene = Hygiene.of()
         self._parents: dict[str, str] = {}  # by child, until its run begins
 
     def hooks(self) -> list[Hook]:
@@ -41,9 +43,12 @@ class Reports:
         from openhands.sdk.conversation import title_utils
         from openhands.sdk.conversation.impl.local_conversation import LocalConversation
         from openhands.sdk.llm.llm import LLM
+        from openhands.sdk.tool.tool import ToolDefinition
 
         batch = ("conversation", "action_events")
+        called = Hook(Seam(ToolDefinition, "__call__", ("action",)), exchange=(1, "action", self.bounded))
         return [
+            *([called] if self._hygiene.on else []),
             Hook(Seam(LocalConversation, "__init__", ("agent",)), after=self.made),
             Hook(Seam(LocalConversation, "run"), self.run_begins, self.run_ends),
             Hook(Seam(LocalConversation, "arun"), self.run_begins, self.run_ends),
@@ -108,6 +113,14 @@ class Reports:
         token, program, call = kept
         _running_tool_of.reset(token)
         self._to.tool_ended(program, call, ok=error is None and not _says_error(result))
+
+    def bounded(self, action: Any) -> Any:
+        """What the tool is called with; the event in the conversation's log keeps what the model said."""
+        fields = {name: getattr(action, name) for name in type(action).model_fields}
+        changed = {name: new for name, old in fields.items() if (new := self._hygiene.cleaned(old)) is not old}
+        if self._hygiene.timeout_s and "timeout" in fields and fields["timeout"] is None:
+            changed["timeout"] = self._hygiene.timeout_s
+        return action.model_copy(update=changed) if changed else action
 
     # Requests that are no turns
 

@@ -1,7 +1,7 @@
 """Wrap the functions of a framework, if they are still those that were looked at.
 
-A wrapper's own parts run under the guard; the framework's function is called exactly once, with what it was given,
-and what it returns or raises is passed on.
+A wrapper's own parts run under the guard; the framework's function is called exactly once, with what it was given
+(or with what a hook's ``exchange`` makes of that), and what it returns or raises is passed on.
 """
 
 import functools
@@ -22,6 +22,8 @@ Before = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 """Called with the arguments, whose keyword part it may change; what it returns is kept for ``After``."""
 After = Callable[[Any, tuple[Any, ...], Any, BaseException | None], None]
 """Called with what was kept, the arguments, the result (None after an exception) and the exception."""
+Exchange = Callable[[Any], Any]
+"""Called with one argument; what it returns is passed in its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,7 @@ class Hook:
     seam: Seam
     before: Before | None = None
     after: After | None = None
+    exchange: tuple[int, str, Exchange] | None = None  # position and name of the argument, and what becomes of it
 
 
 class Adapter:
@@ -106,6 +109,17 @@ def _wrapped(hook: Hook) -> Callable[..., Any]:
     def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return guard.run(f"{name} before", hook.before, args, kwargs) if hook.before is not None else None
 
+    def given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if hook.exchange is None:
+            return args, kwargs
+        position, named, exchange = hook.exchange
+        new = guard.run(f"{name} argument", exchange, argument(args, kwargs, position, named))
+        if new is None:  # the hook failed
+            return args, kwargs
+        if position < len(args):
+            return (*args[:position], new, *args[position + 1 :]), kwargs
+        return args, kwargs | {named: new}
+
     def end(kept: Any, args: tuple[Any, ...], result: Any, error: BaseException | None) -> None:
         if hook.after is not None:
             guard.run(f"{name} after", hook.after, kept, args, result, error)
@@ -122,6 +136,7 @@ def _wrapped(hook: Hook) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         kept = begin(args, kwargs)
+        args, kwargs = given(args, kwargs)
         try:
             result = function(*args, **kwargs)
         except BaseException as error:
@@ -134,7 +149,9 @@ def _wrapped(hook: Hook) -> Callable[..., Any]:
 
     @functools.wraps(function)
     async def call_async(*args: Any, **kwargs: Any) -> Any:
-        return await awaited(begin(args, kwargs), args, function(*args, **kwargs))
+        kept = begin(args, kwargs)
+        args, kwargs = given(args, kwargs)
+        return await awaited(kept, args, function(*args, **kwargs))
 
     chosen = call_async if inspect.iscoroutinefunction(function) else call
     setattr(chosen, _MARK, function)

@@ -30,6 +30,7 @@ PATIENCE_VARIABLE = "PENSTOCK_TOOL_PATIENCE_S"
 NODE_VARIABLE = "PENSTOCK_NODE"
 DEFAULT_NODE = "local"
 _PATIENCE_S = 300.0
+_MOST_S = 7 * 86_400.0
 PROGRAM_HEADER = "x-penstock-program-id"
 PARENT_HEADER = "x-penstock-parent-id"
 
@@ -39,27 +40,30 @@ guard = Guard()
 
 def is_on(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether adapters may install themselves."""
-    return _switch(environment, MODE_VARIABLE, "on")
+    return is_switched_on(environment, MODE_VARIABLE, default="on")
 
 
-def _switch(environment: Mapping[str, str], variable: str, default: str) -> bool:
+def is_switched_on(environment: Mapping[str, str], variable: str, *, default: str) -> bool:
+    """``on`` or ``off``; off for anything else, which is warned of."""
     text = environment.get(variable, "").strip().lower() or default
     if text not in ("on", "off"):
         log.warning("penstock: %s: expected on or off, got %r: off", variable, text[:80])
     return text == "on"
 
 
-def patience_s(environment: Mapping[str, str] = os.environ) -> float:
-    """How long a tool waits for a slot at most."""
-    text = environment.get(PATIENCE_VARIABLE, "").strip()
+def seconds(environment: Mapping[str, str], variable: str, default_s: float) -> float:
+    """A length of time; the default for what is none, which is warned of."""
+    text = environment.get(variable, "").strip()
+    if not text:
+        return default_s
     try:
-        value = float(text or _PATIENCE_S)
+        value = float(text)
     except ValueError:
         value = -1.0
-    if 0 <= value < float("inf"):
+    if 0 <= value <= _MOST_S:
         return value
-    log.warning("penstock: %s: expected seconds, got %r: %g", PATIENCE_VARIABLE, text[:80], _PATIENCE_S)
-    return _PATIENCE_S
+    log.warning("penstock: %s: expected seconds up to %g, got %r: %g", variable, _MOST_S, text[:80], default_s)
+    return default_s
 
 
 @functools.cache
@@ -67,8 +71,9 @@ def reporter() -> ToolReporter:
     """The one reporter of this process."""
     node = os.environ.get(NODE_VARIABLE, "").strip() or DEFAULT_NODE
     try:
-        slots = _switch(os.environ, SLOTS_VARIABLE, "off")
-        return ToolReporter(url=bus_of(node), node=node, slots=slots, patience_s=patience_s())
+        slots = is_switched_on(os.environ, SLOTS_VARIABLE, default="off")
+        patience_s = seconds(os.environ, PATIENCE_VARIABLE, _PATIENCE_S)
+        return ToolReporter(url=bus_of(node), node=node, slots=slots, patience_s=patience_s)
     except ConfigError as error:
         log.warning("penstock: %s: %s: nothing is reported", NODE_VARIABLE, error)
         return ToolReporter(url="", node=DEFAULT_NODE, enabled=False)

@@ -14,7 +14,7 @@ from support.scripted_model import Reply, ScriptedModel
 from controlplane.core.events import HostSampled, ProgramArrived, ProgramEnded, ToolEnded, ToolEnqueued, ToolStarted
 
 MOST_OFF_NS = 10_000_000
-MOST_DELAYED_NS = 200_000_000  # where the machine is busy with other tests
+MOST_DELAYED_NS = 1_000_000_000  # where the machine is busy with other tests
 FINISH: Reply = [("finish", {"message": "done"})]
 
 
@@ -95,8 +95,8 @@ def test_parallel_tools_and_one_that_waits_for_them(
     matches_the_clock(heard, said, said["conversation"], "file_editor")
     asked_for = heard.of(ToolEnqueued)[:3]
     assert asked_for[2].at_ns - asked_for[0].at_ns < MOST_DELAYED_NS
-    first, second = heard.of(ToolStarted, tool="terminal")
-    assert abs(second.at_ns - first.at_ns) < 200_000_000, "side by side"
+    _, second = heard.of(ToolStarted, tool="terminal")
+    assert second.at_ns < min(event.at_ns for event in heard.of(ToolEnded, tool="terminal")), "side by side"
     (waited,) = heard.of(ToolStarted, tool="file_editor")
     assert waited.at_ns >= min(event.at_ns for event in heard.of(ToolEnded, tool="terminal"))
 
@@ -121,8 +121,34 @@ def test_tools_wait_for_a_slot_of_the_host(
     assert said["status"] == "finished"
     first, second = sorted((one for one in said["tools"]), key=lambda one: one["began_ns"])
     assert second["began_ns"] >= first["ended_ns"], "one after the other"
-    assert second["began_ns"] - first["ended_ns"] < 1_000_000_000, "as soon as the slot was free"
+    assert second["began_ns"] - first["ended_ns"] < 3_000_000_000, "soon after the slot was free"
     matches_the_clock(heard, said, said["conversation"], "terminal")
+
+
+def test_a_command_that_names_no_time_is_given_one_and_text_is_clean(
+    agent_python: str, nats_server: Any, heard: Heard, told: dict[str, Any], tmp_path: Path
+) -> None:
+    """MARS §5: default timeouts and argument sanitization."""
+    _, asked_for = bash("sleep 2.5 && echo patient")
+    editor, written = create(tmp_path / "workspace" / "new.txt")
+    script: list[Reply] = [
+        [(editor, written | {"file_text": "cle\0an\n"})],
+        [bash("echo warm")],  # a new tmux pane may take its first prompt for a command's end
+        [bash("sleep 20")],
+        [("terminal", asked_for | {"timeout": 60})],
+        FINISH,
+    ]
+    with ScriptedModel({"please begin": script}) as model:
+        bounds = {"PENSTOCK_TOOL_TIMEOUT_S": "1.5", "PENSTOCK_TOOL_CLEAN": "on"}
+        said = run_agent(agent_python, "openhands_run.py", told | {"url": model.url}, nats_server.url, **bounds)
+    heard.until(lambda: bool(heard.of(ProgramEnded)), "end of the run")
+    assert (said["status"], said["failures"]) == ("finished", {})
+    assert (tmp_path / "workspace" / "new.txt").read_text() == "clean\n"
+    _, given, own = heard.of(ToolEnded, tool="terminal")
+    assert 1.5e9 <= given.duration_ns < 15e9
+    assert own.duration_ns >= 2.5e9, "a time that the model names is its own"
+    assert "timed out after 1.5 seconds" in str(model.requests[3].body)
+    assert "patient" in str(model.requests[4].body)
 
 
 def test_a_sub_agent_is_a_child_of_the_run_whose_tool_it_is(

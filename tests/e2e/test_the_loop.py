@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.daemon_process import NODE
+from support.daemon_process import NODE, most_start_s
 from support.whole_loop import Loop
 
 from controlplane.load.replay import ReplayProgress
@@ -69,7 +69,7 @@ def test_kill_minus_nine_of_the_daemon_under_load_fails_no_request(mars: Loop) -
         killed.wait(60)
         began = time.monotonic()
         mars.daemon.start()
-        while mars.daemon.log.count('"event": "up"') < 2 and time.monotonic() < began + 10:
+        while mars.daemon.log.count('"event": "up"') < 2 and time.monotonic() < began + 30:
             time.sleep(0.02)
         back_after_s.append(time.monotonic() - began)
 
@@ -80,7 +80,7 @@ def test_kill_minus_nine_of_the_daemon_under_load_fails_no_request(mars: Loop) -
     assert killed.is_set()
     assert (result.summary.programs_ended, result.summary.programs_failed) == (25, 0)
     assert [turn.error for turn in result.turns if turn.error] == []
-    assert back_after_s[0] < 2.0
+    assert back_after_s[0] < most_start_s()
     mars.wait_for_daemon()
 
 

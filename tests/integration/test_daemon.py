@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.daemon_process import BusClient, DaemonProcess, eventually
+from support.daemon_process import BusClient, DaemonProcess, eventually, most_start_s
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
@@ -66,7 +66,7 @@ def test_serves_and_shuts_down_cleanly(daemon: DaemonProcess) -> None:
 
 
 def test_kill_minus_nine_loses_nothing(daemon: DaemonProcess) -> None:
-    """Window, queue and programs are the same after a kill, and the daemon is back within 2 s."""
+    """Window, queue and programs are the same after a kill, and the daemon is soon back."""
 
     async def run() -> None:
         daemon.start()
@@ -83,7 +83,7 @@ def test_kill_minus_nine_loses_nothing(daemon: DaemonProcess) -> None:
         began = time.monotonic()
         daemon.start()
         after = await bus.status()
-        assert time.monotonic() - began < 2.0
+        assert time.monotonic() - began < most_start_s()
         assert after["status"]["window"]["window"] >= before["status"]["window"]["window"]
         assert after["status"]["window"]["window"] <= before["status"]["window"]["window"] + 2
         assert set(before["programs"]) | {"p20"} == set(after["programs"])

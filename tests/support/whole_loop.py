@@ -77,7 +77,7 @@ class Loop:
 
     @staticmethod
     def until(holds: Callable[[], bool], complaint: str) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while not holds():
             assert time.monotonic() < deadline, complaint
             time.sleep(0.02)

@@ -155,3 +155,27 @@ def test_the_environment_switches_adapters_off(text: str, on: bool, monkeypatch:
     noted = Noted()
     assert noted.adapter.install(TO) is on
     noted.adapter.uninstall()
+
+
+@pytest.mark.parametrize("name", ["work", "work_later"])
+def test_an_argument_is_exchanged_wherever_it_stands(name: str) -> None:
+    hook = Hook(Seam(Framework, name, ("amount",)), exchange=(1, "amount", lambda amount: amount + 1))
+    adapter = Adapter("the framework", lambda to: [hook])
+    assert adapter.install(TO)
+    try:
+        done = [getattr(Framework(), name)(1), getattr(Framework(), name)(amount=1)]
+        assert [asyncio.run(one) if inspect.iscoroutine(one) else one for one in done] == ["2", "2"]
+    finally:
+        adapter.uninstall()
+
+
+def test_an_exchange_that_fails_leaves_the_argument() -> None:
+    hook = Hook(Seam(Framework, "work", ("amount",)), exchange=(1, "amount", lambda amount: amount / 0))
+    adapter = Adapter("the framework", lambda to: [hook])
+    assert adapter.install(TO)
+    try:
+        assert Framework().work(1) == "1"
+        assert Framework().work(amount=1) == "1"
+        assert sum(shared.guard.failures.values()) == 2
+    finally:
+        adapter.uninstall()
