@@ -7,7 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.agent_runs import NODE, TIMEOUT_S, Heard, answers, environment, free_port, run_agent, wait_for
+from support.agent_runs import (
+    NODE,
+    TIMEOUT_S,
+    Heard,
+    ImportedOnce,
+    answers,
+    environment,
+    free_port,
+    run_agent,
+    wait_for,
+)
 from support.daemon_process import DaemonProcess
 from support.scripted_model import Reply, ScriptedModel
 
@@ -51,6 +61,17 @@ def is_near(told_ns: list[int], real_ns: list[int]) -> None:
     assert max(off_ns) < MOST_DELAYED_NS, off_ns
 
 
+@pytest.fixture(scope="module")
+def openhands(agent_python: str) -> Iterator[ImportedOnce]:
+    """Runs of the SDK, whose import takes longer than any of them; so does what its first request imports."""
+    tools = ("terminal", "file_editor", "task", "task_tracker")
+    modules = ["openhands.sdk", *(f"openhands.tools.{one}" for one in tools)]
+    modules += ["openai.resources.beta.beta", "openai.resources.admin"]
+    runs = ImportedOnce(agent_python, "openhands_run.py", *modules)
+    yield runs
+    runs.close()
+
+
 @pytest.fixture
 def told(tmp_path: Path) -> dict[str, Any]:
     (tmp_path / "workspace").mkdir()
@@ -58,7 +79,7 @@ def told(tmp_path: Path) -> dict[str, Any]:
 
 
 def test_runs_and_tools_are_told_as_they_happen(
-    agent_python: str, nats_server: Any, heard: Heard, told: dict[str, Any], tmp_path: Path
+    openhands: ImportedOnce, nats_server: Any, heard: Heard, told: dict[str, Any], tmp_path: Path
 ) -> None:
     plan = {"command": "plan", "task_list": [{"title": "it", "notes": "", "status": "todo"}]}
     script: list[Reply] = [
@@ -68,7 +89,7 @@ def test_runs_and_tools_are_told_as_they_happen(
         FINISH,
     ]
     with ScriptedModel({"please begin": script}) as model:
-        said = run_agent(agent_python, "openhands_run.py", told | {"url": model.url}, nats_server.url)
+        said = openhands.run(told | {"url": model.url}, nats_server.url)
     program = said["conversation"]
     heard.until(lambda: bool(heard.of(ProgramEnded, program_id=program)), "end of the run")
     assert said["status"] == "finished"
@@ -83,13 +104,13 @@ def test_runs_and_tools_are_told_as_they_happen(
 
 
 def test_parallel_tools_and_one_that_waits_for_them(
-    agent_python: str, nats_server: Any, heard: Heard, told: dict[str, Any], tmp_path: Path
+    openhands: ImportedOnce, nats_server: Any, heard: Heard, told: dict[str, Any], tmp_path: Path
 ) -> None:
     """Two at a time: the third is enqueued with them, and starts when one of them has ended."""
     script: list[Reply] = [[bash("sleep 0.4"), bash("sleep 0.6"), create(tmp_path / "workspace" / "a.txt")], FINISH]
     with ScriptedModel({"please begin": script}) as model:
         asked = told | {"url": model.url, "parallel": 2}
-        said = run_agent(agent_python, "openhands_run.py", asked, nats_server.url)
+        said = openhands.run(asked, nats_server.url)
     heard.until(lambda: bool(heard.of(ProgramEnded)), "end of the run")
     matches_the_clock(heard, said, said["conversation"], "terminal")
     matches_the_clock(heard, said, said["conversation"], "file_editor")
@@ -102,7 +123,7 @@ def test_parallel_tools_and_one_that_waits_for_them(
 
 
 def test_tools_wait_for_a_slot_of_the_host(
-    agent_python: str, nats_server: Any, heard: Heard, told: dict[str, Any], tmp_path: Path
+    openhands: ImportedOnce, nats_server: Any, heard: Heard, told: dict[str, Any], tmp_path: Path
 ) -> None:
     """The agent would run two at a time; the daemon has one slot."""
     (tmp_path / "slots.toml").write_text("[host]\ncpus = 1\n[control.tool_slots]\nper_cpu = 1\nbusy = 0\n")
@@ -114,7 +135,7 @@ def test_tools_wait_for_a_slot_of_the_host(
         heard.until(lambda: bool(heard.of(HostSampled)), "daemon")
         with ScriptedModel({"please begin": [[bash("sleep 0.3"), bash("sleep 0.4")], FINISH]}) as model:
             asked = told | {"url": model.url, "parallel": 2}
-            said = run_agent(agent_python, "openhands_run.py", asked, nats_server.url, PENSTOCK_TOOL_SLOTS="on")
+            said = openhands.run(asked, nats_server.url, PENSTOCK_TOOL_SLOTS="on")
         heard.until(lambda: bool(heard.of(ProgramEnded)), "end of the run")
     finally:
         daemon.clean_up()
@@ -126,7 +147,7 @@ def test_tools_wait_for_a_slot_of_the_host(
 
 
 def test_a_command_that_names_no_time_is_given_one_and_text_is_clean(
-    agent_python: str, nats_server: Any, heard: Heard, told: dict[str, Any], tmp_path: Path
+    openhands: ImportedOnce, nats_server: Any, heard: Heard, told: dict[str, Any], tmp_path: Path
 ) -> None:
     """MARS §5: default timeouts and argument sanitization."""
     _, asked_for = bash("sleep 2.5 && echo patient")
@@ -140,7 +161,7 @@ def test_a_command_that_names_no_time_is_given_one_and_text_is_clean(
     ]
     with ScriptedModel({"please begin": script}) as model:
         bounds = {"PENSTOCK_TOOL_TIMEOUT_S": "1.5", "PENSTOCK_TOOL_CLEAN": "on"}
-        said = run_agent(agent_python, "openhands_run.py", told | {"url": model.url}, nats_server.url, **bounds)
+        said = openhands.run(told | {"url": model.url}, nats_server.url, **bounds)
     heard.until(lambda: bool(heard.of(ProgramEnded)), "end of the run")
     assert (said["status"], said["failures"]) == ("finished", {})
     assert (tmp_path / "workspace" / "new.txt").read_text() == "clean\n"
@@ -152,7 +173,7 @@ def test_a_command_that_names_no_time_is_given_one_and_text_is_clean(
 
 
 def test_a_sub_agent_is_a_child_of_the_run_whose_tool_it_is(
-    agent_python: str, nats_server: Any, heard: Heard, told: dict[str, Any]
+    openhands: ImportedOnce, nats_server: Any, heard: Heard, told: dict[str, Any]
 ) -> None:
     task = {"prompt": "help with it", "subagent_type": "helper", "description": "help"}
     scripts: dict[str, list[Reply]] = {
@@ -160,7 +181,7 @@ def test_a_sub_agent_is_a_child_of_the_run_whose_tool_it_is(
         "help with it": [[bash("sleep 0.2")], FINISH],
     }
     with ScriptedModel(scripts) as model:
-        said = run_agent(agent_python, "openhands_run.py", told | {"url": model.url}, nats_server.url)
+        said = openhands.run(told | {"url": model.url}, nats_server.url)
     parent = said["conversation"]
     heard.until(lambda: bool(heard.of(ProgramEnded, program_id=parent)), "end of the run")
     arrived = {event.program_id: event for event in heard.of(ProgramArrived)}
@@ -174,12 +195,12 @@ def test_a_sub_agent_is_a_child_of_the_run_whose_tool_it_is(
 
 
 def test_a_request_for_a_title_is_no_turn_of_the_conversation(
-    agent_python: str, nats_server: Any, heard: Heard, told: dict[str, Any]
+    openhands: ImportedOnce, nats_server: Any, heard: Heard, told: dict[str, Any]
 ) -> None:
     scripts: dict[str, list[Reply]] = {"Generate a title": ["A title"], "please begin": [FINISH]}
     with ScriptedModel(scripts) as model:
         asked = told | {"url": model.url, "title": True}
-        said = run_agent(agent_python, "openhands_run.py", asked, nats_server.url)
+        said = openhands.run(asked, nats_server.url)
     program = said["conversation"]
     assert said["title"] == "A title"
     assert [request.program for request in model.requests] == [program, f"{program}/title"]
@@ -187,10 +208,10 @@ def test_a_request_for_a_title_is_no_turn_of_the_conversation(
 
 
 def test_an_attempt_that_fails_is_made_again_under_the_same_name(
-    agent_python: str, nats_server: Any, heard: Heard, told: dict[str, Any]
+    openhands: ImportedOnce, nats_server: Any, heard: Heard, told: dict[str, Any]
 ) -> None:
     with ScriptedModel({"please begin": [FINISH]}, failures=[500]) as model:
-        said = run_agent(agent_python, "openhands_run.py", told | {"url": model.url}, nats_server.url)
+        said = openhands.run(told | {"url": model.url}, nats_server.url)
     assert (said["status"], len(model.requests)) == ("finished", 2)
     assert {request.program for request in model.requests} == {said["conversation"]}
 
@@ -199,23 +220,23 @@ TWICE: list[Reply] = [[bash("echo one")], [bash("echo two")], FINISH]
 
 
 @pytest.fixture(scope="module")
-def events_without_adapter(agent_python: str, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def events_without_adapter(openhands: ImportedOnce, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What the agent does where there is no Penstock."""
     asked = {"workspace": str(tmp_path_factory.mktemp("bare")), "message": "please begin", "adapter": False}
     with ScriptedModel({"please begin": TWICE}) as model:
-        said = run_agent(agent_python, "openhands_run.py", asked | {"url": model.url}, "")
+        said = openhands.run(asked | {"url": model.url}, "")
     events: list[str] = said["events"]
     return events
 
 
 @pytest.mark.parametrize("trouble", ["bus down", "every report fails", "SDK moved"])
 def test_an_agent_runs_on_whatever_becomes_of_its_reports(
-    agent_python: str, nats_server: Any, told: dict[str, Any], trouble: str, events_without_adapter: list[str]
+    openhands: ImportedOnce, nats_server: Any, told: dict[str, Any], trouble: str, events_without_adapter: list[str]
 ) -> None:
     asked = {"broken": trouble == "every report fails", "moved": trouble == "SDK moved"}
     url = "nats://127.0.0.1:9" if trouble == "bus down" else nats_server.url
     with ScriptedModel({"please begin": TWICE}) as model:
-        said = run_agent(agent_python, "openhands_run.py", told | {"url": model.url} | asked, url)
+        said = openhands.run(told | {"url": model.url} | asked, url)
     assert said["events"] == events_without_adapter
     assert bool(said["failures"]) is (trouble == "every report fails"), "each was caught and counted"
     if trouble == "SDK moved":

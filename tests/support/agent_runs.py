@@ -3,9 +3,11 @@
 import asyncio
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.request
@@ -123,5 +125,47 @@ def run_agent(python: str, script: str, told: dict[str, Any], url: str, **variab
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment(url) | variables
     )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
-    return {**json.loads(done.stdout.splitlines()[-1]), "stderr": done.stderr}
+    return _last_line(done.returncode, done.stdout, done.stderr)
+
+
+def _last_line(status: int, output: str, errors: str) -> dict[str, Any]:
+    assert status == 0, output[-2000:] + errors[-6000:]
+    return {**json.loads(output.splitlines()[-1]), "stderr": errors}
+
+
+class ImportedOnce:
+    """Runs one of ``scripts`` again and again, each time in a process that has ``modules`` imported already."""
+
+    def __init__(self, python: str, script: str, *modules: str) -> None:
+        self._script = str(SCRIPTS / script)
+        command = [python, str(SCRIPTS / "imported_once.py"), *modules]
+        pipe = subprocess.PIPE
+        self._parent = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment(""))
+        self._folder = tempfile.TemporaryDirectory(prefix="penstock-agent-")
+
+    def run(self, told: dict[str, Any], url: str, **variables: str) -> dict[str, Any]:
+        """As ``run_agent`` does."""
+        assert self._parent.stdin is not None
+        assert self._parent.stdout is not None
+        output, errors = Path(self._folder.name) / "stdout", Path(self._folder.name) / "stderr"
+        asked = {
+            "script": self._script,
+            "arguments": [json.dumps(told)],
+            "environment": environment(url) | variables,
+            "stdout": str(output),
+            "stderr": str(errors),
+        }
+        self._parent.stdin.write(json.dumps(asked) + "\n")
+        self._parent.stdin.flush()
+        process = int(self._parent.stdout.readline())
+        alarm = threading.Timer(TIMEOUT_S, os.kill, (process, signal.SIGKILL))
+        alarm.start()
+        status = int(self._parent.stdout.readline())
+        alarm.cancel()
+        return _last_line(status, output.read_text(), errors.read_text())
+
+    def close(self) -> None:
+        """End it."""
+        self._parent.kill()
+        self._parent.communicate()
+        self._folder.cleanup()
