@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import sys
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -45,6 +46,10 @@ _OWN_ANSWER_HEADERS = (
     "keep-alive",
     "date",
 )
+
+
+class _ClientLeft(Exception):
+    """Nobody reads the answer any more."""
 
 
 class Proxy:
@@ -80,15 +85,20 @@ class Proxy:
         called = guard.run("MCP request", calls.to_server, body) if request.method == "POST" else None
         relay = _Relay(request, calls)
         try:
-            async with asyncio.timeout(self._timeout_s if called and self._timeout_s else None):
-                await self._relay(request, body, relay)
-        except TimeoutError:
-            await self._give_up(request, calls, relay)
+            try:
+                async with asyncio.timeout(self._timeout_s if called and self._timeout_s else None):
+                    await self._relay(request, body, relay)
+            except TimeoutError:
+                await self._give_up(request, calls, relay)
+        except _ClientLeft:
+            return relay.response  # its calls go on: it may come back and read their answers in another stream
         except aiohttp.ClientError as error:
             for one in called or ():
                 calls.failed(one)
-            if relay.begun:
-                raise  # the client sees its stream break off, as the server's did
+            if relay.begun:  # the client sees its stream break off, as the server's did
+                if request.transport is not None:
+                    request.transport.abort()
+                return relay.response
             text = f"penstock: the MCP server at {self._url} does not answer: {error}"
             return web.json_response({"error": text}, status=502)
         if relay.status >= 400:
@@ -103,8 +113,6 @@ class Proxy:
         headers = [(n, v) for n, v in request.headers.items() if n.lower() not in _OWN_REQUEST_HEADERS]
         target = self._target(request)
         async with self._client.request(request.method, target, headers=headers, data=body or None) as answer:
-            if told := answer.headers.get(SESSION_HEADER, ""):
-                self._sessions.setdefault(told, relay.calls)
             await relay.begin(answer)
             async for chunk in answer.content.iter_any():
                 await relay.pass_on(chunk)
@@ -129,7 +137,7 @@ class Proxy:
         return f"{self._url}?{request.query_string}" if request.query_string else self._url
 
     def _calls_of(self, session: str, program: str) -> Calls:
-        """Of the session; of a server without sessions, and until one is told, those of no name."""
+        """Of the session, which nobody names before its server has; and of a server that has none."""
         calls = self._sessions.get(session)
         if calls is None:
             calls = self._sessions[session] = Calls(reporter(), program, timeout_s=self._timeout_s)
@@ -169,7 +177,7 @@ class _Relay:
             *events, self._rest = self._rest.replace(b"\r\n", b"\n").split(b"\n\n")
             for event in events:
                 self._look(event)
-        await self.response.write(chunk)
+        await self._write(chunk)
 
     def _look(self, event: bytes) -> None:
         lines = [line[5:].lstrip() for line in event.split(b"\n") if line.startswith(b"data:")]
@@ -182,15 +190,28 @@ class _Relay:
             self.status = 200
             self.response = web.StreamResponse(headers={"content-type": "application/json"})
             await self.response.prepare(self._request)
-            await self.response.write(message)
+            await self._write(message)
         elif self._events:
-            await self.response.write(b"event: message\ndata: " + message.strip() + b"\n\n")
+            await self._write(b"event: message\ndata: " + message.strip() + b"\n\n")
 
     async def end(self) -> None:
         if self._rest and not self._events:
             guard.run("MCP answer", self.calls.to_client, self._rest)
         if self.begun:
-            await self.response.write_eof()
+            with _client_may_leave():
+                await self.response.write_eof()
+
+    async def _write(self, data: bytes) -> None:
+        with _client_may_leave():
+            await self.response.write(data)
+
+
+@contextlib.contextmanager
+def _client_may_leave() -> Iterator[None]:
+    try:
+        yield
+    except ConnectionResetError as error:
+        raise _ClientLeft from error
 
 
 async def serve(url: str, host: str, port: int, program: str, timeout_s: float) -> None:

@@ -11,6 +11,7 @@ import uuid
 from typing import Any
 
 from controlplane.emit.tool_reporter import ToolReporter
+from engine_hooks.tools.hygiene import Hygiene
 from engine_hooks.tools.patching import Adapter, Hook, Seam, argument
 from engine_hooks.tools.shared import PROGRAM_HEADER
 
@@ -29,6 +30,7 @@ class Reports:
 
     def __init__(self, to: ToolReporter) -> None:
         self._to = to
+        self._hygiene = Hygiene.of()
 
     def hooks(self) -> list[Hook]:
         """All seams with what is done there. Raises ``ImportError`` without mini-swe-agent."""
@@ -38,8 +40,10 @@ class Reports:
         run = Hook(Seam(DefaultAgent, "run", ("task",)), self.run_begins, self.run_ends)
         batch = Hook(Seam(DefaultAgent, "execute_actions", ("message",)), self.batch_begins, self.batch_ends)
         asks = Hook(Seam(LitellmModel, "_query", ("messages", "kwargs")), self.name_the_request)
+        clean = (1, "action", self._hygiene.cleaned) if self._hygiene.clean else None
         tools = [
-            Hook(Seam(kind, "execute", ("action",)), self.tool_begins, self.tool_ends) for kind in environments()
+            Hook(Seam(kind, "execute", ("action",)), self.tool_begins, self.tool_ends, clean)
+            for kind in environments()
         ]
         return [run, batch, asks, *tools]
 

@@ -1,16 +1,23 @@
 """The other frameworks, each with its own runner and a scripted model, and an MCP client with its server."""
 
+import contextlib
+import signal
+import socket
 import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from support.agent_runs import Heard, run_agent
+import pytest
+from support.agent_runs import SCRIPTS, TIMEOUT_S, Heard, environment, free_port, run_agent, wait_for
 from support.scripted_model import Reply, ScriptedModel
 
 from controlplane.core.events import ProgramArrived, ProgramEnded, ToolEnded, ToolEnqueued, ToolStarted
 
 MOST_OFF_NS = 10_000_000
-MOST_DELAYED_NS = 200_000_000  # where the machine is busy with other tests
+MOST_DELAYED_NS = 1_000_000_000  # where the machine is busy with other tests
 BEGIN = "please begin"
 LOOKS: list[Reply] = [[("look", {"seconds": 0.2})], "done"]
 
@@ -34,10 +41,10 @@ def matches_the_clock(heard: Heard, said: dict[str, Any], program: str) -> None:
 
 def test_mini_swe_agent(agent_python: str, nats_server: Any, heard: Heard) -> None:
     done = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
-    script: list[Reply] = [[("bash", {"command": "sleep 0.2"})], [("bash", {"command": done})]]
+    script: list[Reply] = [[("bash", {"command": "sleep\0 0.2"})], [("bash", {"command": done})]]
     with ScriptedModel({BEGIN: script}) as model:
         asked = {"message": BEGIN, "url": model.url}
-        said = run_agent(agent_python, "mini_swe_agent_run.py", asked, nats_server.url)
+        said = run_agent(agent_python, "mini_swe_agent_run.py", asked, nats_server.url, PENSTOCK_TOOL_CLEAN="on")
     program = ended(heard).program_id
     assert (said["exit_status"], ended(heard).reason) == ("Submitted", "Submitted")
     assert {request.program for request in model.requests} == {program}
@@ -73,7 +80,7 @@ def test_langgraph(others_python: str, nats_server: Any, heard: Heard) -> None:
 def test_an_mcp_client(others_python: str, nats_server: Any, heard: Heard, tmp_path: Path) -> None:
     asked = {"options": [], "clock": str(tmp_path / "clock")}
     said = run_agent(others_python, "mcp_run.py", asked, nats_server.url)
-    assert said["errors"] == [False, True]
+    assert said["errors"] == ["", "tool"]
     program = ended(heard).program_id
     matches_the_clock(heard, said, program)
     assert [event.ok for event in heard.of(ToolEnded)] == [True, False]
@@ -87,3 +94,63 @@ def test_an_mcp_client_whose_program_is_known(
     heard.until(lambda: len(heard.of(ToolEnded)) == 2, "ends")
     matches_the_clock(heard, said, "conversation-1")
     assert heard.of(ProgramEnded) == [], "whoever named it will end it"
+
+
+def is_listening(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture(params=["events", "json"])
+def http_server(request: pytest.FixtureRequest, others_python: str, tmp_path: Path) -> Iterator[str]:
+    """The real server over streamable HTTP, whose answers are streams of events or single texts."""
+    port = free_port()
+    command = [others_python, str(SCRIPTS / "mcp_server.py"), str(port), request.param]
+    with (tmp_path / "server.log").open("wb") as log:
+        server = subprocess.Popen(
+            command, env=environment("") | {"CLOCK": str(tmp_path / "clock")}, stdout=log, stderr=log
+        )
+    try:
+        wait_for(lambda: is_listening(port), "MCP server")
+        yield f"http://127.0.0.1:{port}/mcp"
+    finally:
+        server.kill()
+        server.wait()
+
+
+@contextlib.contextmanager
+def http_proxy(url: str, bus_url: str, *options: str) -> Iterator[str]:
+    """The proxy before it; its address."""
+    command = [sys.executable, "-m", "engine_hooks.tools.mcp_http_proxy", *options, url]
+    with subprocess.Popen(command, env=environment(bus_url), stderr=subprocess.PIPE, text=True) as proxy:
+        assert proxy.stderr is not None
+        try:
+            yield proxy.stderr.readline().split()[1]
+        finally:
+            proxy.send_signal(signal.SIGINT)
+            status, errors = proxy.wait(TIMEOUT_S), proxy.stderr.read()
+            assert (status, errors) == (0, ""), errors
+
+
+def test_an_mcp_client_that_speaks_http(
+    others_python: str, nats_server: Any, heard: Heard, http_server: str, tmp_path: Path
+) -> None:
+    with http_proxy(http_server, nats_server.url) as url:
+        asked = {"url": url, "clock": str(tmp_path / "clock")}
+        said = run_agent(others_python, "mcp_run.py", asked, nats_server.url)
+        program = ended(heard).program_id  # the client said that it leaves; the proxy is still there
+    assert said["errors"] == ["", "tool"]
+    matches_the_clock(heard, said, program)
+    assert [event.ok for event in heard.of(ToolEnded)] == [True, False]
+
+
+def test_an_mcp_call_over_http_that_takes_too_long_is_answered(
+    others_python: str, nats_server: Any, heard: Heard, http_server: str, tmp_path: Path
+) -> None:
+    with http_proxy(http_server, nats_server.url, "--timeout", "1", "--program", "run-1") as url:
+        asked = {"url": url, "clock": str(tmp_path / "clock"), "seconds": [3, 0.1]}
+        said = run_agent(others_python, "mcp_run.py", asked, nats_server.url)
+    assert said["errors"] == ["look took longer than 1 s and was given up", ""]
+    heard.until(lambda: len(heard.of(ToolEnded)) == 2, "ends")
+    assert [event.ok for event in heard.of(ToolEnded)] == [False, True]
+    assert 1e9 <= heard.of(ToolEnded)[0].duration_ns < 2.9e9

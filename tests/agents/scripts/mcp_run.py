@@ -1,4 +1,4 @@
-"""A real MCP client with the proxy before its server; JSON on the last line."""
+"""A real MCP client with the proxy before its server, or that at a ``url``; JSON on the last line."""
 
 import asyncio
 import json
@@ -6,25 +6,36 @@ import os
 import sys
 from pathlib import Path
 
-from mcp import ClientSession, StdioServerParameters
+from mcp import ClientSession, MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
 
 told = json.loads(sys.argv[1])
-proxied = ["-m", "engine_hooks.tools.mcp_proxy", *told["options"], "--", sys.executable]
-server = StdioServerParameters(
-    command=sys.executable,
-    args=[*proxied, str(Path(__file__).parent / "mcp_server.py")],
-    env={**os.environ, "CLOCK": told["clock"]},
-)
+
+
+def connection():  # type: ignore[no-untyped-def]
+    if "url" in told:
+        return streamable_http_client(told["url"])
+    proxied = ["-m", "engine_hooks.tools.mcp_proxy", *told["options"], "--", sys.executable]
+    return stdio_client(
+        StdioServerParameters(
+            command=sys.executable,
+            args=[*proxied, str(Path(__file__).parent / "mcp_server.py")],
+            env={**os.environ, "CLOCK": told["clock"]},
+        )
+    )
 
 
 async def main() -> None:
     errors = []
-    async with stdio_client(server) as (read, write), ClientSession(read, write) as session:
+    async with connection() as (read, write), ClientSession(read, write) as session:
         await session.initialize()
-        for seconds in (0.2, 0.3):
-            result = await session.call_tool("look", {"seconds": seconds})
-            errors.append(bool(result.is_error))
+        for seconds in told.get("seconds", (0.2, 0.3)):
+            try:
+                result = await session.call_tool("look", {"seconds": seconds})
+                errors.append("tool" if result.is_error else "")
+            except MCPError as error:
+                errors.append(str(error))
     tools = [json.loads(line) for line in Path(told["clock"]).read_text().splitlines()]
     print(json.dumps({"errors": errors, "tools": tools}))
 

@@ -1,7 +1,8 @@
-"""A real MCP server over its standard input and output; it notes the clock in a file."""
+"""A real MCP server over its standard input and output, or HTTP where it is given a port; it notes the clock."""
 
 import json
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -23,4 +24,7 @@ def look(seconds: float) -> str:
     return "nothing"
 
 
-server.run()
+if len(sys.argv) > 1:
+    server.run("streamable-http", host="127.0.0.1", port=int(sys.argv[1]), json_response=sys.argv[2:] == ["json"])
+else:
+    server.run()
