@@ -15,10 +15,10 @@ import sys
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp import web
+from yarl import URL
 
 from engine_hooks.tools.mcp_calls import Calls
 from engine_hooks.tools.mcp_proxy import add_common
@@ -56,7 +56,7 @@ class Proxy:
     """Passes requests on to ``url`` and reports the tool calls in them."""
 
     def __init__(self, url: str, program: str = "", timeout_s: float = 0.0) -> None:
-        self._url = url
+        self._url = URL(url)
         self._program = program
         self._timeout_s = timeout_s
         self._sessions: OrderedDict[str, Calls] = OrderedDict()
@@ -133,8 +133,11 @@ class Proxy:
         async with self._client.post(self._target(request), headers=headers, data=data) as answer:
             await answer.read()
 
-    def _target(self, request: web.Request) -> str:
-        return f"{self._url}?{request.query_string}" if request.query_string else self._url
+    def _target(self, request: web.Request) -> URL:
+        """The server's address, or another page of its host: authorization asks for some."""
+        if request.path != self._url.path:
+            return self._url.origin().join(request.rel_url)
+        return self._url.update_query(request.query)
 
     def _calls_of(self, session: str, program: str) -> Calls:
         """Of the session, which nobody names before its server has; and of a server that has none."""
@@ -222,8 +225,7 @@ async def serve(url: str, host: str, port: int, program: str, timeout_s: float) 
         site = web.TCPSite(runner, host, port)
         await site.start()
         address = runner.addresses[0]
-        path = urlsplit(url).path
-        sys.stderr.write(f"penstock: http://{address[0]}:{address[1]}{path} passes on to {url}\n")
+        sys.stderr.write(f"penstock: http://{address[0]}:{address[1]}{URL(url).path} passes on to {url}\n")
         sys.stderr.flush()
         await asyncio.Event().wait()
     finally:
@@ -245,7 +247,7 @@ def main() -> int:
     )
     parser.add_argument("url", help="the server's")
     options = parser.parse_args()
-    if urlsplit(options.url).scheme not in ("http", "https"):
+    if URL(options.url).scheme not in ("http", "https"):
         parser.error(f"{options.url!r} is no http:// or https:// address")
     if not is_on():
         parser.error("PENSTOCK_TOOLS is off: let the client speak to the server itself")

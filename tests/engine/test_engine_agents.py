@@ -1,4 +1,4 @@
-"""A real OpenHands agent on the real engine: its tools and its turns on one stream, its sub-agent's, too."""
+"""Agents on the real engine: OpenHands, its tools and its turns on one stream; and a client that names nobody."""
 
 import asyncio
 import itertools
@@ -11,6 +11,7 @@ from engine_scene import NODE, Bus, Scene, play
 from engine_server import EngineServer, serving
 from support.agent_runs import python_of, run_agent
 from support.scripted_model import Reply, ScriptedModel
+from tiny_model import words
 
 from controlplane.core.events import (
     HostSampled,
@@ -41,17 +42,22 @@ SCRIPTS: dict[str, list[Reply]] = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def roomy_engine(
-    engine_env: Path, tiny_model: Path, engine_state_dir: Path, tmp_path: Path
+    engine_env: Path, tiny_model: Path, engine_state_dir: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[EngineServer]:
+    variables = {
+        "PENSTOCK_NODE": NODE,
+        "PENSTOCK_STATE_DIR": str(engine_state_dir),
+        "PENSTOCK_PREFIX_IDENTITY": "1",
+    }
     server = EngineServer(
-        tmp_path / "roomy",
+        tmp_path_factory.mktemp("roomy"),
         environment=engine_env,
         model=tiny_model,
         pool_tokens=POOL_TOKENS,
         plugins=("penstock",),
-        variables={"PENSTOCK_NODE": NODE, "PENSTOCK_STATE_DIR": str(engine_state_dir)},
+        variables=variables,
     )
     yield from serving(server)
 
@@ -84,6 +90,29 @@ def test_turns_and_tools_of_an_agent_and_its_sub_agent(
         health = await scene.penstock()
         assert health["plugin"]["hook_failures"] == {}
         assert (health["held_turns"], health["running_turns"]) == (0, 0)
+
+    bus.daemon(MARS)
+    play(story, roomy_engine, bus)
+
+
+def test_a_client_that_names_nobody_is_known_by_how_its_prompt_goes_on(
+    roomy_engine: EngineServer, bus: Bus
+) -> None:
+    def said(role: str, seed: int, count: int = 300) -> dict[str, str]:
+        return {"role": role, "content": words(seed, count)}
+
+    async def story(scene: Scene) -> None:
+        first, other = [said("user", 1)], [said("user", 2)]
+        for messages in (first, other, [*first, said("assistant", 3, 20), said("user", 4)], [said("user", 5)]):
+            assert (await scene.chat("", messages)).status == 200
+        await scene.until(TurnEnded, 4, where=lambda event: event.program_id.startswith("continued-"))
+        ended = [event for event in scene.heard(TurnEnded) if event.program_id.startswith("continued-")]
+        one, two, again, three = (event.program_id for event in ended)
+        assert again == one
+        assert len({one, two, three}) == 3
+        assert ended[2].cached_tokens >= 300, "its context is found, as that of a program that is known"
+        for program in (one, two, three):
+            await scene.publish(ProgramEnded(program_id=program))
 
     bus.daemon(MARS)
     play(story, roomy_engine, bus)

@@ -32,7 +32,7 @@ def talk(handler: Handler, story: Callable[[Client], Awaitable[None]], **options
 
     async def main() -> None:
         app = web.Application()
-        app.router.add_route("*", "/mcp", handler)
+        app.router.add_route("*", "/{path:.*}", handler)
         async with TestServer(app) as server:
             proxy = TestServer(Proxy(str(server.make_url("/mcp")), **options).app())
             async with TestClient(proxy) as client:
@@ -49,7 +49,7 @@ def test_what_is_asked_and_answered_passes_as_it_is(reports: Reports) -> None:
     seen = []
 
     async def handler(request: web.Request) -> web.StreamResponse:
-        seen.append((request.method, request.query_string, request.headers.get("x-own"), await request.read()))
+        seen.append((request.method, str(request.rel_url), request.headers.get("x-own"), await request.read()))
         return web.Response(body=b'{"jsonrpc":  "2.0", "id": 1, "result": {}}', headers={"x-back": "told"})
 
     async def story(client: Client) -> None:
@@ -57,7 +57,9 @@ def test_what_is_asked_and_answered_passes_as_it_is(reports: Reports) -> None:
         async with client.post("/mcp?a=b", data=told, headers={"x-own": "mine"}) as answer:
             assert (answer.status, answer.headers["x-back"]) == (200, "told")
             assert await answer.read() == b'{"jsonrpc":  "2.0", "id": 1, "result": {}}'
-        assert seen == [("POST", "a=b", "mine", told)]
+        await (await client.get("/.well-known/oauth-protected-resource?c=d")).read()
+        other = ("GET", "/.well-known/oauth-protected-resource?c=d", None, b"")
+        assert seen == [("POST", "/mcp?a=b", "mine", told), other]
 
     talk(handler, story, program="run-1")
     (started,) = (event for event in reports.events if isinstance(event, ToolStarted))
