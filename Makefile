@@ -9,7 +9,7 @@ SPACE := $(subst ,, )
 OTHERS_OR := $(subst $(SPACE), or ,$(OTHERS))
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help install demo test test-rest test-no-engine test-quick test-engine test-engine-first test-engine-others test-beside engine-env agent-env lint bench proto docs clean engine-choice
+.PHONY: help install demo test test-live test-rest test-no-engine test-quick test-engine test-engine-first test-engine-others test-beside engine-env agent-env lint bench proto docs clean engine-choice
 
 help: ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -27,17 +27,23 @@ $(VENV)/.installed: pyproject.toml
 demo: install ## NATS, daemon and engine double on real traces: fcfs, then mars, and a report
 	$(BIN)/penstock demo $(DEMO_ARGS)
 
-# The tests with the real SGLang wait for it half of the time: the others run beside them, then those of other versions.
+# Tests with real processes wait for them half of the time, so the three kinds run side by side: with the real SGLang,
+# with other processes, and without any; after the last one those with SGLang's other versions.
 test: engine-choice lint ## everything that CI runs; PENSTOCK_NO_ENGINE=1 leaves test-engine out
-	@$(MAKE) --no-print-directory -j2 -Oline $(if $(PENSTOCK_NO_ENGINE),test-rest test-no-engine,test-beside test-engine-first)
+	@$(MAKE) --no-print-directory -j3 -Oline test-live \
+		$(if $(PENSTOCK_NO_ENGINE),test-rest test-no-engine,test-beside test-engine-first)
 
 test-beside: test-rest
 	$(if $(OTHERS),@$(MAKE) --no-print-directory test-engine-others)
 
-test-rest: install agent-env
+LIVE := tests/agents tests/e2e tests/integration
+test-live: install agent-env
+	$(BIN)/pytest $(LIVE)
+
+test-rest: install
 	$(BIN)/coverage run -m pytest tests/unit/core tests/property
 	$(BIN)/coverage report
-	$(BIN)/pytest --ignore=tests/unit/core --ignore=tests/property --ignore=tests/engine
+	$(BIN)/pytest $(patsubst %,--ignore=%,tests/unit/core tests/property tests/engine $(LIVE))
 
 test-no-engine:
 	@echo "left out, as PENSTOCK_NO_ENGINE asks: the tests with the real SGLang"
