@@ -57,7 +57,12 @@ def timed(kind: type, name: str) -> None:
 timed(TerminalExecutor, TerminalTool.name)
 timed(FileEditorExecutor, FileEditorTool.name)
 
-tools = [Tool(name=TerminalTool.name), Tool(name=FileEditorTool.name), Tool(name=TaskTrackerTool.name)]
+terminal = {"terminal_type": told["terminal"]} if "terminal" in told else {}
+tools = [
+    Tool(name=TerminalTool.name, params=terminal),
+    Tool(name=FileEditorTool.name),
+    Tool(name=TaskTrackerTool.name),
+]
 llm = LLM(
     model="openai/scripted",
     base_url=told["url"],
