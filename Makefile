@@ -9,7 +9,7 @@ SPACE := $(subst ,, )
 OTHERS_OR := $(subst $(SPACE), or ,$(OTHERS))
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help install demo test test-live test-rest test-no-engine test-quick test-engine test-engine-first test-engine-own test-engine-others test-row-1 test-row-2 test-row-3 engine-env agent-env lint bench proto docs clean engine-choice
+.PHONY: help install demo test test-rest test-no-engine test-quick test-engine test-engine-first test-engine-others test-beside engine-env agent-env lint bench proto docs clean engine-choice
 
 help: ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -27,25 +27,17 @@ $(VENV)/.installed: pyproject.toml
 demo: install ## NATS, daemon and engine double on real traces: fcfs, then mars, and a report
 	$(BIN)/penstock demo $(DEMO_ARGS)
 
-# Tests with real processes wait for them half of the time, so three rows of them run side by side.
+# The tests with the real SGLang wait for it half of the time: the others run beside them, then those of other versions.
 test: engine-choice lint ## everything that CI runs; PENSTOCK_NO_ENGINE=1 leaves test-engine out
-	@$(MAKE) --no-print-directory -j3 -Oline \
-		$(if $(PENSTOCK_NO_ENGINE),test-rest test-live test-no-engine,test-row-1 test-row-2 test-row-3)
+	@$(MAKE) --no-print-directory -j2 -Oline $(if $(PENSTOCK_NO_ENGINE),test-rest test-no-engine,test-beside test-engine-first)
 
-test-row-1: test-rest
-	@$(MAKE) --no-print-directory test-engine-own
-test-row-2: test-live
+test-beside: test-rest
 	$(if $(OTHERS),@$(MAKE) --no-print-directory test-engine-others)
-test-row-3: test-engine-first
 
-LIVE := tests/agents tests/e2e tests/integration
-test-live: install agent-env
-	$(BIN)/pytest $(LIVE)
-
-test-rest: install
+test-rest: install agent-env
 	$(BIN)/coverage run -m pytest tests/unit/core tests/property
 	$(BIN)/coverage report
-	$(BIN)/pytest $(patsubst %,--ignore=%,tests/unit/core tests/property tests/engine $(LIVE))
+	$(BIN)/pytest --ignore=tests/unit/core --ignore=tests/property --ignore=tests/engine
 
 test-no-engine:
 	@echo "left out, as PENSTOCK_NO_ENGINE asks: the tests with the real SGLang"
@@ -57,20 +49,13 @@ engine-choice:
 test-quick: install ## unit and property tests
 	$(BIN)/pytest tests/unit tests/property
 
-test-engine: test-engine-first test-engine-own $(if $(OTHERS),test-engine-others) ## the real SGLang on the CPU, with the plugin, the daemon and NATS
+test-engine: test-engine-first $(if $(OTHERS),test-engine-others) ## the real SGLang on the CPU, with the plugin, the daemon and NATS
 
-ENGINE_TESTS = PENSTOCK_TEST_ENGINES="$(ENGINES)" $(BIN)/pytest
-NOT_OTHERS := $(if $(OTHERS),-k "not ($(OTHERS_OR))")
-# Those that start engines of their own, with other settings than those that the rest share.
-OWN_ENGINES := $(patsubst %,tests/engine/test_%.py,ab_smoke engine_agents engine_chunks engine_env engine_host_tier engine_pages engine_probe)
 test-engine-first: engine-env
-	$(ENGINE_TESTS) tests/engine $(NOT_OTHERS) $(patsubst %,--ignore=%,$(OWN_ENGINES))
-
-test-engine-own: engine-env
-	$(ENGINE_TESTS) $(OWN_ENGINES) $(NOT_OTHERS)
+	PENSTOCK_TEST_ENGINES="$(ENGINES)" $(BIN)/pytest tests/engine $(if $(OTHERS),-k "not ($(OTHERS_OR))")
 
 test-engine-others: engine-env
-	$(ENGINE_TESTS) tests/engine -k "$(OTHERS_OR)"
+	PENSTOCK_TEST_ENGINES="$(ENGINES)" $(BIN)/pytest tests/engine -k "$(OTHERS_OR)"
 
 engine-env: install ## the real SGLang for CPU, in environments of its own (3 GB, two minutes, kept)
 	@for version in $(ENGINES); do $(BIN)/python scripts/engine_env.py --version $$version || exit 1; done

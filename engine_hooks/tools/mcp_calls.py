@@ -114,6 +114,11 @@ class Calls:
             found.append(Overdue(_line(answer), _line(told)))
         return found
 
+    def end_if_idle(self) -> None:
+        """The client will ask for nothing more."""
+        if not self._open:
+            self.end()
+
     def end(self) -> None:
         """The connection is closed."""
         with self._lock:

@@ -11,6 +11,7 @@ the server is told to stop. For servers that speak HTTP there is ``engine_hooks.
 import argparse
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -60,8 +61,9 @@ def _pass_on(source: int, target: _Pipe, wanted: Callable[[bytes], object], name
 
 
 def _feed(server: IO[bytes], to_server: _Pipe, calls: Calls) -> None:
-    """The client's side, until it closes."""
+    """The client's side, until it closes. It may end this process soon after, so what is over is told now."""
     _pass_on(0, to_server, calls.to_server, "MCP request")
+    guard.run("MCP end", calls.end_if_idle)
     with contextlib.suppress(OSError):
         server.close()
 
@@ -88,12 +90,15 @@ def serve(command: Sequence[str], program: str = "", timeout_s: float = 0.0) -> 
             every_s = min(_LONGEST_LOOK_S, max(_SHORTEST_LOOK_S, timeout_s / _LOOKS_A_TIMEOUT))
             watching = (calls, to_client, to_server, every_s, over)
             threading.Thread(target=_end_overdue, args=watching, daemon=True).start()
-        _pass_on(server.stdout.fileno(), to_client, calls.to_client, "MCP answer")
-        status = server.wait()
-    over.set()
-    guard.run("MCP end", calls.end)
-    reporter().close(_END_WAIT_S)
-    return status
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+        try:
+            _pass_on(server.stdout.fileno(), to_client, calls.to_client, "MCP answer")
+            return server.wait()
+        finally:
+            server.terminate()  # where this is what is being ended
+            over.set()
+            guard.run("MCP end", calls.end)
+            reporter().close(_END_WAIT_S)
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:

@@ -17,6 +17,9 @@ from support.scripted_model import Reply, ScriptedModel
 from controlplane.core.events import ProgramArrived, ProgramEnded, ToolEnded, ToolEnqueued, ToolStarted
 
 MOST_OFF_NS = 10_000_000
+MOST_APART_NS = (
+    100_000_000  # of two processes, the client's proxy and the server: a busy machine turns to each in time
+)
 MOST_DELAYED_NS = 1_000_000_000  # where the machine is busy with other tests
 BEGIN = "please begin"
 LOOKS: list[Reply] = [[("look", {"seconds": 0.2})], "done"]
@@ -29,13 +32,13 @@ def ended(heard: Heard) -> ProgramEnded:
     return event
 
 
-def matches_the_clock(heard: Heard, said: dict[str, Any], program: str) -> None:
+def matches_the_clock(heard: Heard, said: dict[str, Any], program: str, most_off_ns: int = MOST_OFF_NS) -> None:
     off_ns = []
     for real, begin, end in zip(said["tools"], heard.of(ToolStarted), heard.of(ToolEnded), strict=True):
         assert begin.program_id == end.program_id == program
         off_ns += [abs(begin.at_ns - real["began_ns"])] if "began_ns" in real else []
         off_ns += [abs(end.at_ns - real["ended_ns"])] if end.ok else []  # a failure is written up first
-    assert statistics.median(off_ns) < MOST_OFF_NS, off_ns
+    assert statistics.median(off_ns) < most_off_ns, off_ns
     assert max(off_ns) < MOST_DELAYED_NS, off_ns
 
 
@@ -82,7 +85,7 @@ def test_an_mcp_client(others_python: str, nats_server: Any, heard: Heard, tmp_p
     said = run_agent(others_python, "mcp_run.py", asked, nats_server.url)
     assert said["errors"] == ["", "tool"]
     program = ended(heard).program_id
-    matches_the_clock(heard, said, program)
+    matches_the_clock(heard, said, program, MOST_APART_NS)
     assert [event.ok for event in heard.of(ToolEnded)] == [True, False]
 
 
@@ -92,7 +95,7 @@ def test_an_mcp_client_whose_program_is_known(
     asked = {"options": ["--program", "conversation-1"], "clock": str(tmp_path / "clock")}
     said = run_agent(others_python, "mcp_run.py", asked, nats_server.url)
     heard.until(lambda: len(heard.of(ToolEnded)) == 2, "ends")
-    matches_the_clock(heard, said, "conversation-1")
+    matches_the_clock(heard, said, "conversation-1", MOST_APART_NS)
     assert heard.of(ProgramEnded) == [], "whoever named it will end it"
 
 
@@ -140,7 +143,7 @@ def test_an_mcp_client_that_speaks_http(
         said = run_agent(others_python, "mcp_run.py", asked, nats_server.url)
         program = ended(heard).program_id  # the client said that it leaves; the proxy is still there
     assert said["errors"] == ["", "tool"]
-    matches_the_clock(heard, said, program)
+    matches_the_clock(heard, said, program, MOST_APART_NS)
     assert [event.ok for event in heard.of(ToolEnded)] == [True, False]
 
 

@@ -104,5 +104,18 @@ def test_a_call_that_the_server_refused_is_over() -> None:
     assert ended(reports) == [False]
 
 
+def test_a_client_that_asks_for_nothing_more_has_ended_once_its_calls_have() -> None:
+    reports = Reports()
+    calls = Calls(reports)
+    calls.to_server(call(1))
+    calls.end_if_idle()
+    assert not isinstance(reports.events[-1], ProgramEnded), "an answer is to come"
+    calls.to_client(line(id=1, result={}))
+    calls.end_if_idle()
+    calls.end()
+    assert [type(event) for event in reports.events].count(ProgramEnded) == 1
+    assert isinstance(reports.events[-1], ProgramEnded)
+
+
 def ended(reports: Reports) -> list[bool]:
     return [event.ok for event in reports.events if isinstance(event, ToolEnded)]

@@ -1,8 +1,12 @@
 """The proxy before an MCP server: lines pass as they are, and a call that takes too long is answered."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+
+import pytest
 
 ECHO = "import sys\nfor line in sys.stdin.buffer:\n    sys.stdout.buffer.write(line); sys.stdout.buffer.flush()\n"
 
@@ -55,3 +59,17 @@ def test_a_call_that_takes_too_long_is_answered_and_the_server_is_told_to_stop()
     assert (answer["id"], "wait took longer than 0.2 s" in answer["error"]["message"]) == (7, True)
     assert other["id"] == "other", "the server's own answer came too late and did not pass"
     assert b'"requestId": 7' in errors
+
+
+def test_a_proxy_that_is_ended_ends_its_server() -> None:
+    script = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+    command = [sys.executable, "-m", "engine_hooks.tools.mcp_proxy", "--", sys.executable, "-c", script]
+    environment = {"PENSTOCK_NATS_URL": "nats://127.0.0.1:9", "PATH": "/usr/bin:/bin"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment) as proxy:
+        assert proxy.stdout is not None
+        server = int(proxy.stdout.readline())
+        proxy.terminate()
+        assert proxy.wait(60) == 128 + signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.kill(server, 0)
