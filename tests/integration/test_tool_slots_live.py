@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.daemon_process import NODE, BusClient, DaemonProcess, eventually
@@ -91,14 +92,19 @@ async def runs(tools: Tools, call: str) -> None:
     await eventually(look, what=f"start of {call}")
 
 
+def tools_of(told: dict[str, Any]) -> tuple[int, int]:
+    """As the daemon counts them: those that run, and those that wait."""
+    pressure = told["status"]["pressure"]
+    return pressure["tools_active"], pressure["tools_waiting"]
+
+
 @pytest.mark.parametrize("through", ["bus", "socket"])
 def test_they_start_one_after_the_other_and_the_wait_is_told(daemon: DaemonProcess, through: str) -> None:
     async def tell(tools: Tools, client: BusClient) -> None:
         tools.begin("one")
         await runs(tools, "one")
         tools.begin("two")
-        waiting = await client.status_where(lambda s: s["status"]["pressure"]["tools_waiting"] == 1, "one waits")
-        assert waiting["status"]["pressure"]["tools_active"] == 1
+        await client.status_where(lambda s: tools_of(s) == (1, 1), "one runs and one waits")
         await asyncio.sleep(0.5)
         assert "two" not in tools.ran
         tools.may_end["one"].set()
@@ -120,7 +126,7 @@ def test_a_daemon_that_died_holds_nobody_up_and_a_new_one_knows_who_waits(
         tools.begin("one")
         await runs(tools, "one")
         tools.begin("two")
-        await client.status_where(lambda s: s["status"]["pressure"]["tools_waiting"] == 1, "one waits")
+        await client.status_where(lambda s: tools_of(s) == (1, 1), "one runs and one waits")
         daemon.kill()
         began_s = time.monotonic()
         await runs(tools, "two")
