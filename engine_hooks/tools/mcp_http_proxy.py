@@ -14,10 +14,11 @@ import contextlib
 import sys
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import aiohttp
-from aiohttp import web
+from aiohttp import ClientResponse, web
 from yarl import URL
 
 from engine_hooks.tools.mcp_calls import Calls
@@ -109,10 +110,7 @@ class Proxy:
         return relay.response
 
     async def _relay(self, request: web.Request, body: bytes, relay: "_Relay") -> None:
-        assert self._client is not None
-        headers = [(n, v) for n, v in request.headers.items() if n.lower() not in _OWN_REQUEST_HEADERS]
-        target = self._target(request)
-        async with self._client.request(request.method, target, headers=headers, data=body or None) as answer:
+        async with self._ask(request, request.method, body) as answer:
             await relay.begin(answer)
             async for chunk in answer.content.iter_any():
                 await relay.pass_on(chunk)
@@ -123,15 +121,15 @@ class Proxy:
         for one in calls.overdue():
             await relay.answer(one.to_client)
             with contextlib.suppress(aiohttp.ClientError, TimeoutError):
-                async with asyncio.timeout(_CONNECT_S):
-                    await self._tell(request, one.to_server)
+                async with asyncio.timeout(_CONNECT_S), self._ask(request, "POST", one.to_server) as answer:
+                    await answer.read()
         await relay.end()
 
-    async def _tell(self, request: web.Request, data: bytes) -> None:
+    def _ask(self, request: web.Request, method: str, data: bytes) -> AbstractAsyncContextManager[ClientResponse]:
+        """The server's answer to what the client of ``request`` sends it, or the proxy in its name."""
         assert self._client is not None
         headers = [(n, v) for n, v in request.headers.items() if n.lower() not in _OWN_REQUEST_HEADERS]
-        async with self._client.post(self._target(request), headers=headers, data=data) as answer:
-            await answer.read()
+        return self._client.request(method, self._target(request), headers=headers, data=data or None)
 
     def _target(self, request: web.Request) -> URL:
         """The server's address, or another page of its host: authorization asks for some."""
@@ -166,7 +164,7 @@ class _Relay:
     def begun(self) -> bool:
         return self.status != 0
 
-    async def begin(self, answer: aiohttp.ClientResponse) -> None:
+    async def begin(self, answer: ClientResponse) -> None:
         kept = [(n, v) for n, v in answer.headers.items() if n.lower() not in _OWN_ANSWER_HEADERS]
         self._events = answer.content_type == "text/event-stream"
         self.response = web.StreamResponse(status=answer.status, headers=kept)

@@ -2,7 +2,6 @@
 
 import contextlib
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -11,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.agent_runs import SCRIPTS, TIMEOUT_S, Heard, environment, free_port, run_agent, wait_for
+from support.agent_runs import SCRIPTS, TIMEOUT_S, Heard, environment, run_agent, wait_for
+from support.ports import free_port, is_listening
 from support.scripted_model import Reply, ScriptedModel
 
 from controlplane.core.events import ProgramArrived, ProgramEnded, ToolEnded, ToolEnqueued, ToolStarted
@@ -97,11 +97,6 @@ def test_an_mcp_client_whose_program_is_known(
     heard.until(lambda: len(heard.of(ToolEnded)) == 2, "ends")
     matches_the_clock(heard, said, "conversation-1", MOST_APART_NS)
     assert heard.of(ProgramEnded) == [], "whoever named it will end it"
-
-
-def is_listening(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.fixture(params=["events", "json"])

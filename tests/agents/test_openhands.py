@@ -14,11 +14,11 @@ from support.agent_runs import (
     ImportedOnce,
     answers,
     environment,
-    free_port,
     run_agent,
     wait_for,
 )
 from support.daemon_process import DaemonProcess
+from support.ports import free_port
 from support.scripted_model import Reply, ScriptedModel
 
 from controlplane.core.events import HostSampled, ProgramArrived, ProgramEnded, ToolEnded, ToolEnqueued, ToolStarted

@@ -3,13 +3,14 @@
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+
+from support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 START_TIMEOUT_S = 240.0  # a busy machine takes many times the usual 20
@@ -58,7 +59,7 @@ class EngineServer:
         folder.mkdir(parents=True, exist_ok=True)
         self.log_path = folder / "engine.log"
         self.pool_tokens = pool_tokens
-        self.port = _free_port()
+        self.port = free_port()
         self._python = environment / "bin" / "python"
         self._arguments = [*_ARGUMENTS, "--model-path", str(model), "--port", str(self.port)]
         self._arguments += ["--max-total-tokens", str(pool_tokens), *arguments]
@@ -144,10 +145,3 @@ def serving(server: EngineServer) -> Iterator[EngineServer]:
         yield server
     finally:
         server.kill()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
