@@ -1,4 +1,4 @@
-"""The ``penstock`` command: the daemon, presets and configuration; ``cli_runs`` has what runs workloads.
+"""The ``penstock`` command: the daemon and presets; ``cli_runs`` has what runs workloads.
 
 Heavy imports wait inside the commands: ``penstock up`` must be back in a blink.
 """
@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from controlplane.cli_config import ConfigFile, PresetName, config_app
 from controlplane.cli_runs import register
 from controlplane.core.errors import ControlPlaneError
 
@@ -18,16 +19,9 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help="Penstock: the control plane for multi-turn LLM agents.",
 )
-config_app = typer.Typer(no_args_is_help=True, help="Check and show configuration.")
 app.add_typer(config_app, name="config")
 register(app)
 
-ConfigFile = Annotated[
-    Path | None, typer.Option("--config", "-c", help="TOML file; `penstock config show` prints one with every key.")
-]
-PresetName = Annotated[
-    str | None, typer.Option("--preset", "-p", help="Named set of policies: `penstock presets`.")
-]
 Node = Annotated[str | None, typer.Option("--node", help="Name of this serving node, part of every subject.")]
 NatsUrl = Annotated[str | None, typer.Option("--nats", help="NATS URL. Default: an embedded nats-server.")]
 StateDir = Annotated[
@@ -55,10 +49,11 @@ def up(
     """Run the daemon: read events, decide, send commands.
 
     Without `--nats` it starts a nats-server of its own and writes its address to the endpoint file, where engine
-    and tool hooks on this machine find it. Stop it with Ctrl-C or SIGTERM.
+    and tool hooks on this machine find it. It reads the configuration again when its file changes, and on SIGHUP.
+    Stop it with Ctrl-C or SIGTERM.
     """
     from controlplane.compose import run_daemon
-    from controlplane.config import load
+    from controlplane.config import Source
     from controlplane.shell.logs import LEVELS, configure
 
     if log_level not in LEVELS:
@@ -66,14 +61,14 @@ def up(
             f"expected one of {', '.join(LEVELS)}, got {log_level!r}", param_hint="--log-level"
         )
     configure(log_level)
-    overrides = {
+    options = {
         "preset": preset,
         "node": node,
         "nats_url": nats,
         "state_dir": state_dir,
         "time_scale": time_scale,
     }
-    run_daemon(load(config, overrides), record=record, nats_port=nats_port)
+    run_daemon(Source(path=config, options=options), record=record, nats_port=nats_port)
 
 
 @app.command()
@@ -87,23 +82,6 @@ def presets(
         typer.echo(as_json())
     else:
         print_presets()
-
-
-@config_app.command("check")
-def config_check(file: Annotated[Path, typer.Argument(help="The TOML file.")]) -> None:
-    """Say whether a configuration would be accepted; exit 1 and say where and why if not."""
-    from controlplane.config import load
-
-    load(file)
-    typer.echo(f"{file}: ok")
-
-
-@config_app.command("show")
-def config_show(config: ConfigFile = None, preset: PresetName = None) -> None:
-    """Print the configuration in force as TOML, with every default written out."""
-    from controlplane.config import load, show
-
-    typer.echo(show(load(config, {"preset": preset})), nl=False)
 
 
 def main() -> None:

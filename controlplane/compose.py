@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from controlplane.config import Config, show
+from controlplane.config import Config, Source, show
 from controlplane.eventloop import loop_factory
 from controlplane.shell.bus import Bus
 from controlplane.shell.daemon import Daemon
@@ -17,13 +17,15 @@ from controlplane.wire.endpoint import default_state_dir, socket_path
 from controlplane.wire.log import Header, LogWriter
 
 
-def run_daemon(config: Config, *, record: Path | None = None, nats_port: int = 0) -> None:
-    """``penstock up``: serve until SIGINT or SIGTERM."""
+def run_daemon(source: Source, *, record: Path | None = None, nats_port: int = 0) -> None:
+    """``penstock up``: serve until SIGINT or SIGTERM; SIGHUP reads the configuration again."""
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(_serve(config, record=record, nats_port=nats_port))
+        runner.run(_serve(source, record=record, nats_port=nats_port))
 
 
-async def _serve(config: Config, *, record: Path | None, nats_port: int) -> None:
+async def _serve(source: Source, *, record: Path | None, nats_port: int) -> None:
+    resolved = source.read()
+    config = resolved.config
     state_dir = Path(config.state_dir) if config.state_dir else default_state_dir()
     embedded = None if config.nats_url else EmbeddedNats(config.node, state_dir, nats_port)
     if embedded is not None:
@@ -33,8 +35,9 @@ async def _serve(config: Config, *, record: Path | None, nats_port: int) -> None
         await bus.connect()
         with _recorder(record, config) as recorder:
             socket = EventSocket(Path(config.tool_socket or socket_path(config.node, state_dir)), bus)
-            daemon = Daemon(config, bus, state_dir / config.node / "snapshot.json", recorder, socket)
-            _on_signals(daemon.stop)
+            state_path = state_dir / config.node / "snapshot.json"
+            daemon = Daemon(source, resolved, bus, state_path, recorder, socket)
+            _on_signals(daemon.stop, lambda: daemon.reloader.reload("SIGHUP"))
             supervisor = asyncio.create_task(embedded.supervise()) if embedded else None
             try:
                 await daemon.run()
@@ -59,7 +62,8 @@ def _recorder(path: Path | None, config: Config) -> Iterator[LogWriter | None]:
         yield log
 
 
-def _on_signals(stop: Callable[[], None]) -> None:
+def _on_signals(stop: Callable[[], None], reload: Callable[[], object]) -> None:
     loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, reload)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)

@@ -16,21 +16,13 @@ from typing import Any
 
 import click
 import typer
-from reference_words import (
-    MEANINGS,
-    OBEYED_BY,
-    PRESETS_PAGE,
-    PROFILES_PAGE,
-    PUBLISHERS,
-    STATES_PAGE,
-    UNIT_OF,
-    UNITS,
-)
+from reference_words import OBEYED_BY, PRESETS_PAGE, PROFILES_PAGE, PUBLISHERS, STATES_PAGE
 
 from controlplane.cli import app
 from controlplane.config import ENVIRONMENT, Config
+from controlplane.config.changes import UNTIL_RESTART
+from controlplane.config.describe import comments, describe
 from controlplane.core.commands import COMMAND_TYPES
-from controlplane.core.errors import ConfigError
 from controlplane.core.events import EVENT_TYPES
 from controlplane.core.lifecycle import TRANSITIONS, Trigger
 from controlplane.core.presets import POLICIES, PRESETS, policy_name
@@ -57,42 +49,17 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 # Configuration
 
 
-def comments(cls: type) -> dict[str, str]:
-    """The comment at the end of each field's line."""
-    found = re.finditer(r"^    (\w+)(?::| =) [^#\n]*?#\s*(.+)$", inspect.getsource(cls), flags=re.M)
-    return {match[1]: match[2].strip() for match in found}
-
-
-def allowed(cls: Any, name: str, default: Any) -> str:
-    """The range of a number, as the constructor states it when it refuses one far out of it."""
-    if isinstance(default, bool) or not isinstance(default, int | float):
-        return ""
-    bounds = []
-    for extreme in (-(10**18), 10**18):
-        try:
-            cls(**{name: type(default)(extreme)})
-        except ConfigError as error:
-            bounds.append(str(error).partition("expected ")[2].partition(", got")[0])
-    ranges = [text for text in dict.fromkeys(bounds) if name in text.split()]
-    return f"`{ranges[0]}`" if ranges else ""
-
-
-def unit(name: str) -> str:
-    """The unit that a key's name, or the table above, tells."""
-    return UNIT_OF.get(name) or next((text for end, text in UNITS.items() if name.endswith(end)), "")
-
-
 def keys(cls: Any, path: str, instance: Any, prefix: str) -> list[list[str]]:
     """A row for each plain field."""
-    said = comments(cls)
     rows = []
     for field in dataclasses.fields(cls):
         value = getattr(instance, field.name)
         if dataclasses.is_dataclass(value):
             continue
-        meaning = MEANINGS.get(f"{path}{field.name}") or said.get(field.name, "")
+        said = describe(cls, path, field.name, value)
         shown = f'`"{value}"`' if isinstance(value, str) else f"`{value}`"
-        rows.append([f"`{prefix}{field.name}`", shown, unit(field.name), allowed(cls, field.name, value), meaning])
+        allowed = f"`{said.allowed}`" if said.allowed else ""
+        rows.append([f"`{prefix}{field.name}`", shown, said.unit, allowed, said.meaning])
     return rows
 
 
@@ -106,11 +73,16 @@ def configuration() -> str:
         "# Configuration",
         "",
         _EDIT,
-        "A TOML file, given with `--config`. `penstock config show` prints one with every key;",
-        "`penstock config check FILE` says whether a file would be accepted. A wrong value is refused with its",
-        "path and range:",
+        "A TOML file, given with `--config`. `penstock config show --comments` prints one with every key and what",
+        "it means, `penstock config check FILE` says whether a file would be accepted, and `penstock config diff",
+        "FILE` what it changes. A wrong value is refused with its line, path and range:",
         "",
-        "    $.admission.beta: expected 0 < beta < 1, got 1.5",
+        "    penstock.toml:7: $.admission.beta: expected 0 < beta < 1, got 1.5",
+        "",
+        "A running daemon reads the file again when it changes, and on SIGHUP: see",
+        "[change a running daemon](../how-to/change-a-running-daemon.md). Not what names and connections go by: "
+        + ", ".join(f"`{key}`" for key in UNTIL_RESTART)
+        + " wait for a restart.",
         "",
         "Order of precedence, lowest first: defaults, the file, the environment, options on the command line. An",
         "unknown key is an error, with the nearest known key as a hint.",
@@ -128,13 +100,12 @@ def configuration() -> str:
 
 
 def _gate_limits() -> list[str]:
-    said = comments(GateLimits)
     rows = []
     for field in dataclasses.fields(GateLimits):
         name = field.name
         value: Any = field.default
         shown = f"{value / 1e9:g} s" if name.endswith("_ns") else f"{value:,}"
-        rows.append([f"`{name}`", shown, said.get(name, "") or MEANINGS.get(f"gate.{name}", "")])
+        rows.append([f"`{name}`", shown, describe(GateLimits, "gate.", name, value).meaning])
     return [
         "## Gate limits",
         "",

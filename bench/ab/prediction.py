@@ -18,7 +18,7 @@ from rich.table import Table
 from ab.results import RUN, Cell, Row
 from ab.scenario import Scenario
 from controlplane.config import parse
-from controlplane.core.controller import ControlRules
+from controlplane.core.control import ControlRules
 from controlplane.core.errors import ConfigError
 from controlplane.core.presets import preset
 from controlplane.sim.profile import Profile

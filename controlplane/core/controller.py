@@ -11,25 +11,25 @@ tool boundaries).
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 from controlplane.core import commands as cmd
 from controlplane.core import environments
 from controlplane.core import events as ev
+from controlplane.core.control import ControllerState, ControlRules
 from controlplane.core.enact import enact
-from controlplane.core.errors import RemoteEventError, require
+from controlplane.core.errors import RemoteEventError
 from controlplane.core.estimate import as_seconds
 from controlplane.core.forecast import demand
 from controlplane.core.ledger import Ledger
 from controlplane.core.outlook import demand_blocks, growing, newcomer, parts, shared_blocks
-from controlplane.core.overload import Load, Overload, OverloadRules, detect
+from controlplane.core.overload import Load, detect
 from controlplane.core.policies import Window, fitting_in
 from controlplane.core.presets import Preset
-from controlplane.core.records import LedgerState, Signals
-from controlplane.core.silence import SilenceRules, sweep
-from controlplane.core.tool_slots import ToolSlots
+from controlplane.core.records import Signals
+from controlplane.core.silence import sweep
 from controlplane.core.types import Pressure, Program, QueuedProgram, Status, seconds
 from controlplane.core.unasked import leaving, may_leave_now
 
@@ -48,47 +48,6 @@ _BOUNDARIES = (
     ev.PublisherState,
 )
 _FREE_SLOTS = (ev.ToolEnded, ev.HostSampled)  # a tool that waits for a slot of the host may start
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlRules:
-    """Rules that hold whatever the preset. Times in seconds."""
-
-    interval_s: float = 1.0  # the control interval: load is sensed once in it
-    overdue_s: float = 120.0  # who has waited this long goes first
-    stall_s: float = 5.0  # queue not empty and the engine idle for this long: admit the head
-    resync_s: float = 1.0  # between two requests for one publisher's state
-    grant_s: float = 900.0  # lease of a grant; use renews it
-    overload: OverloadRules = field(default_factory=OverloadRules)
-    silence: SilenceRules = field(default_factory=SilenceRules)
-    tool_slots: ToolSlots = field(default_factory=ToolSlots)
-    prepare_ahead: int = 4  # environments are made for so many of those that are next in the queue
-
-    def __post_init__(self) -> None:
-        require("interval_s", self.interval_s, low=0.01, high=3600)
-        require("overdue_s", self.overdue_s, low=0, high=86_400)
-        require("stall_s", self.stall_s, low=0, high=86_400)
-        require("resync_s", self.resync_s, low=0, high=3600, ends="(]")
-        require("prepare_ahead", self.prepare_ahead, low=0, high=1_000_000)
-        require("grant_s", self.grant_s, low=1, high=86_400)
-
-
-@dataclass(slots=True, kw_only=True)
-class ControllerState:
-    """Everything that decides the next command: what a snapshot holds."""
-
-    ledger: LedgerState = field(default_factory=LedgerState)
-    admission: Any = None
-    packing: Any = None
-    retention: Any = None
-    overload: Overload = field(default_factory=Overload)
-    window: Window = field(default_factory=lambda: Window(limit=0, window=0.0, reason="starting"))
-    announced: tuple[int, float] = (-1, -1.0)  # the limit and window last sent
-    forecast: tuple[int, ...] = ()
-    forecast_key: tuple[int, int] = (-1, -1)  # the active programs' changes and the interval it was made in
-    interval_ends_ns: int = 0
-    tools_beyond: int = 0  # that were let start above the slots in this interval
-    commands_sent: int = 0
 
 
 class Controller:
@@ -132,6 +91,19 @@ class Controller:
             program.quarantined = True
             program.accused = event.publisher
         self.ledger.resync[event.publisher] = 0
+
+    def reconfigure(self, preset: Preset, rules: ControlRules) -> None:
+        """Decide by other policies and rules from the next tick on, which is due at once.
+
+        Programs, queue and window stay, and so does what a policy remembers where one of its kind follows it.
+        """
+        for kind in ("admission", "packing", "retention"):
+            policy = getattr(preset, kind)
+            if type(policy) is not type(getattr(self.preset, kind)):
+                setattr(self.state, kind, policy.initial())
+        self.preset, self.rules = preset, rules
+        self.ledger.cold_return_ratio = rules.overload.kv_cold_return
+        self._urgent = True
 
     def recall(self, command: cmd.Command, now_ns: int) -> None:
         """Believe a command that was sent before a restart: what was said holds, it is not decided again."""

@@ -4,7 +4,7 @@ import asyncio
 import secrets
 from pathlib import Path
 
-from controlplane.config import Config
+from controlplane.config import Config, Resolved, Source, show
 from controlplane.core.commands import StateRequest
 from controlplane.core.controller import Controller
 from controlplane.core.engine_policies import EnginePolicies
@@ -17,6 +17,7 @@ from controlplane.shell.event_socket import EventSocket
 from controlplane.shell.host_probe import HostProbe
 from controlplane.shell.logs import logger
 from controlplane.shell.pump import Pump
+from controlplane.shell.reload import Reloader
 from controlplane.shell.status import Status, describe
 from controlplane.wire.codec import Heartbeat, encode_events
 from controlplane.wire.log import LogWriter
@@ -32,13 +33,15 @@ class Daemon:
 
     def __init__(
         self,
-        config: Config,
+        source: Source,
+        resolved: Resolved,
         bus: Bus,
         state_path: Path,
         recorder: LogWriter | None = None,
         socket: EventSocket | None = None,
     ) -> None:
-        self.config = config
+        config = resolved.config
+        self.reloader = Reloader(source, resolved, self._take_over)
         self.bus = bus
         self.clock = Clock(config.time_scale)
         self.boot_id = secrets.token_hex(4)
@@ -55,6 +58,11 @@ class Daemon:
         self._save_took_ns = 0
         self._resync_all = False
         self._log = logger("daemon")
+
+    @property
+    def config(self) -> Config:
+        """The configuration in force."""
+        return self.reloader.config
 
     @property
     def controller(self) -> Controller:
@@ -88,6 +96,7 @@ class Daemon:
                     self._probe_host(),
                     self._publish_status(),
                     self.bus.keep_reading(self._on_new_stream),
+                    self.reloader.watch(),
                 )
             ]
             await self._stopping.wait()
@@ -186,6 +195,12 @@ class Daemon:
 
     # Serving
 
+    def _take_over(self, config: Config) -> None:
+        """Decide by ``config`` from now on. What does not go by names and connections is read where it is used."""
+        self.controller.reconfigure(config.policies, config.control)
+        if self.pump.recorder is not None:
+            self.pump.recorder.config(show(config), self.clock.now_ns())
+
     async def _pump_events(self) -> None:
         clock, pump, inbox = self.clock, self.pump, self.bus.inbox
         while not self._stopping.is_set():
@@ -207,36 +222,35 @@ class Daemon:
                 self._save(now_ns)
 
     async def _beat(self) -> None:
-        policies = self.config.policies
-        engine_policies = EnginePolicies(priority=policies.priority, memory=policies.memory).dumps()
         while not self._stopping.is_set():
-            window = self.controller.window
+            window, policies = self.controller.window, self.config.policies
             heartbeat = Heartbeat(
                 node=self.config.node,
                 boot_id=self.boot_id,
                 lease_ttl_ns=seconds(self.config.lease_s),
                 limit=window.limit,
                 window=window.window,
-                engine_policies=engine_policies,
+                engine_policies=EnginePolicies(priority=policies.priority, memory=policies.memory).dumps(),
             )
             await self.bus.beat(heartbeat)
             await asyncio.sleep(self.config.heartbeat_s)
 
     async def _probe_host(self) -> None:
-        probe = HostProbe(self.config.host.cpus)
+        probe = HostProbe()
         publisher = publisher_name(self.config.node, "host", self.boot_id)
         sequence = 0
         while not self._stopping.is_set():
             if self.bus.connected:
                 sequence += 1
-                batch = encode_events(publisher, sequence, [(self.clock.now_ns(), probe.sample())])
+                sample = probe.sample(self.config.host.cpus)
+                batch = encode_events(publisher, sequence, [(self.clock.now_ns(), sample)])
                 await self.bus.publish_events("host", batch)
             await asyncio.sleep(self.config.host.probe_interval_s)
 
     # Status
 
     def _status(self) -> Status:
-        return describe(self.pump, self.config, self.boot_id, self.position, self.clock.now_ns())
+        return describe(self.pump, self.reloader, self.boot_id, self.position, self.clock.now_ns())
 
     def _answer(self, request: bytes) -> bytes:
         return self._status().with_programs(self.controller) if request == b"programs" else self._status().encode()

@@ -13,16 +13,18 @@ _PSI_CPU = (Path("/sys/fs/cgroup/cpu.pressure"), Path("/proc/pressure/cpu"))
 
 
 class HostProbe:
-    """Reads in tens of microseconds. ``cpus`` overrides what is detected (tools may run elsewhere)."""
+    """Reads in tens of microseconds."""
 
-    def __init__(self, cpus: float = 0.0) -> None:
-        self.cpus = cpus or usable_cpus()
+    def __init__(self) -> None:
         psutil.cpu_percent()  # the first call only starts the measurement
 
-    def sample(self) -> HostSampled:
-        """CPU use since the last call; the stall ratio is the kernel's average over 10 s."""
+    def sample(self, cpus: float = 0.0) -> HostSampled:
+        """CPU use since the last call; the stall ratio is the kernel's average over 10 s.
+
+        ``cpus``, unless 0, is told instead of what is detected: tools may run elsewhere.
+        """
         return HostSampled(
-            cpus=self.cpus,
+            cpus=cpus or usable_cpus(),
             cpu_use_ratio=psutil.cpu_percent() / 100,
             cpu_stall_ratio=cpu_stall_ratio(),
             memory_use_ratio=psutil.virtual_memory().percent / 100,

@@ -11,6 +11,7 @@ from controlplane.core.errors import ConfigError
 from controlplane.shell import snapshot as snapshots
 from controlplane.wire.log import (
     CommandRecord,
+    ConfigRecord,
     EventRecord,
     Header,
     StateRecord,
@@ -50,7 +51,7 @@ def replay_log(path: Path) -> LogReplay:
     header = next(records)
     if not isinstance(header, Header):
         raise ConfigError(f"{path}: the log has no header")
-    config = _config_of(header, path)
+    config = _config_of(header.config, path, header.preset)
     controller = Controller(config.policies, config.control)
     expected: list[Command] = []
     for record in records:
@@ -62,6 +63,9 @@ def replay_log(path: Path) -> LogReplay:
             case EventRecord():
                 report.events += 1
                 controller.receive(record.event, record.now_ns)
+            case ConfigRecord():
+                config = _config_of(record.text, path)
+                controller.reconfigure(config.policies, config.control)
             case TickRecord():
                 _missing(expected, report)
                 report.ticks += 1
@@ -76,11 +80,12 @@ def replay_log(path: Path) -> LogReplay:
     return report
 
 
-def _config_of(header: Header, path: Path) -> Config:
+def _config_of(text: str, path: Path, preset: str = "") -> Config:
+    """``preset`` where there is no text."""
     try:
-        return parse(tomllib.loads(header.config) or {"preset": header.preset})
+        return parse(tomllib.loads(text) or {"preset": preset})
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: the header's configuration is not TOML: {error}") from error
+        raise ConfigError(f"{path}: a configuration in it is not TOML: {error}") from error
 
 
 def _compare(decided: Command | None, record: CommandRecord, report: LogReplay) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from controlplane.core.controller import ControllerState
+from controlplane.core.control import ControllerState
 from controlplane.core.overload import Overload
 from controlplane.core.policies import Window
 from controlplane.core.presets import Preset

@@ -5,12 +5,12 @@ from typing import Any
 
 import msgspec
 
-from controlplane.config import Config
 from controlplane.core.controller import Controller
 from controlplane.core.policies import Window
 from controlplane.core.records import Counts
 from controlplane.core.types import Pressure
 from controlplane.shell.pump import Pump
+from controlplane.shell.reload import ConfigState, Reloader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +20,7 @@ class Status:
     node: str
     boot_id: str
     preset: str
+    config: ConfigState
     now_ns: int
     stream_sequence: int
     programs: int
@@ -43,13 +44,14 @@ class Status:
         return msgspec.json.encode(detail)
 
 
-def describe(pump: Pump, config: Config, boot_id: str, position: int, now_ns: int) -> Status:
+def describe(pump: Pump, reloader: Reloader, boot_id: str, position: int, now_ns: int) -> Status:
     """The status now."""
-    controller = pump.controller
+    controller, config = pump.controller, reloader.config
     return Status(
         node=config.node,
         boot_id=boot_id,
         preset=config.policies.name,
+        config=reloader.state,
         now_ns=now_ns,
         stream_sequence=position,
         programs=len(controller.ledger.programs),

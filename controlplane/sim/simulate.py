@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from typing import Any
 
-from controlplane.core.controller import Controller, ControlRules
+from controlplane.core.control import ControlRules
+from controlplane.core.controller import Controller
 from controlplane.core.errors import ConfigError, require
 from controlplane.core.placement import PLACEMENT
 from controlplane.core.placement.session import Session as SessionAware

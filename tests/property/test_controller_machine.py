@@ -14,7 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
 from controlplane.core.admission.fixed import Fixed
-from controlplane.core.controller import Controller, ControllerState, ControlRules
+from controlplane.core.control import ControllerState, ControlRules
+from controlplane.core.controller import Controller
 from controlplane.core.ledger import Ledger
 from controlplane.core.outlook import parts, replicas
 from controlplane.core.presets import PRESETS, Preset
@@ -294,6 +295,15 @@ class ControllerMachine(RuleBasedStateMachine):
             return set()
         unasked = sorted(self.state.unasked, key=lambda name: self.state.programs[name].arrived_at_ns, reverse=True)
         return set(unasked[:excess])
+
+    @rule(preset=st.sampled_from(sorted(PRESET_CHOICES)), slots_per_cpu=st.sampled_from([0.0, 0.5, 1.0]))
+    def reconfigure(self, preset: str, slots_per_cpu: float) -> None:
+        """Other policies and rules; what the programs are and what was promised stays."""
+        before = self.controller.state.ledger, self.controller.window
+        self.preset = PRESET_CHOICES[preset]
+        self.rules = replace(self.rules, tool_slots=ToolSlots(per_cpu=slots_per_cpu))
+        self.controller.reconfigure(self.preset, self.rules)
+        assert (self.controller.state.ledger, self.controller.window) == before
 
     @rule(after_s=st.sampled_from([0, 1, 11, 61]))
     def die_and_decide_the_same(self, after_s: float) -> None:

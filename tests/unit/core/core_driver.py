@@ -7,7 +7,8 @@ from typing import TypeVar
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
 from controlplane.core.admission.fixed import Fixed
-from controlplane.core.controller import Controller, ControlRules
+from controlplane.core.control import ControlRules
+from controlplane.core.controller import Controller
 from controlplane.core.presets import PRESETS, Preset
 from controlplane.core.types import Program, seconds
 

@@ -7,7 +7,8 @@ from core_driver import Driver, Publisher, fixed, of
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
-from controlplane.core.controller import Controller, ControlRules
+from controlplane.core.control import ControlRules
+from controlplane.core.controller import Controller
 from controlplane.core.errors import ConfigError, RemoteEventError
 from controlplane.core.handlers import HANDLERS
 from controlplane.core.packing.pressure_aware import PressureAware

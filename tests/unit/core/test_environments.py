@@ -4,7 +4,7 @@ from core_driver import Driver, fixed, of
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
-from controlplane.core.controller import ControlRules
+from controlplane.core.control import ControlRules
 from controlplane.core.types import seconds
 
 

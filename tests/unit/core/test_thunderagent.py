@@ -6,7 +6,7 @@ from made_facts import MadeFacts
 
 from controlplane.core import commands as cmd
 from controlplane.core.admission.capacity import Capacity
-from controlplane.core.controller import ControlRules
+from controlplane.core.control import ControlRules
 from controlplane.core.errors import ConfigError
 from controlplane.core.outlook import demand_blocks
 from controlplane.core.packing.shortest import Shortest

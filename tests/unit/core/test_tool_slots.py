@@ -5,7 +5,7 @@ from core_driver import Driver, of
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
-from controlplane.core.controller import ControlRules
+from controlplane.core.control import ControlRules
 from controlplane.core.errors import ConfigError
 from controlplane.core.records import Totals
 from controlplane.core.tool_slots import ANY, ToolSlots

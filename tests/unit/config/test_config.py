@@ -120,10 +120,18 @@ CASES = [[part.strip() for part in line.split(" | ")] for line in BAD.strip().sp
 
 @pytest.mark.parametrize(("text", "message"), CASES, ids=[case[0] for case in CASES])
 def test_a_wrong_value_is_refused_with_its_path(tmp_path: Path, text: str, message: str) -> None:
+    lines = text.replace("DIGITS", DIGITS).replace("; ", "\n")
     with pytest.raises(ConfigError) as error:
-        read(tmp_path, text.replace("DIGITS", DIGITS).replace("; ", "\n"))
-    assert str(error.value).startswith(message)
-    assert "\n" not in str(error.value)
+        read(tmp_path, f"# first\n\n{lines}")
+    place, _, said = str(error.value).partition(": ")
+    assert said.startswith(message)
+    assert "\n" not in said
+    file, _, line = place.partition("penstock.toml")
+    assert file == f"{tmp_path}/"
+    # The key's line; a range that another key narrowed may name one that is not in the file.
+    key = message.partition(": ")[0].rpartition(".")[2]
+    named = [number for number, each in enumerate(lines.splitlines(), start=3) if key and key in each]
+    assert not named or line == f":{named[-1]}"
 
 
 def test_unknown_policies_and_presets_have_their_own_error(tmp_path: Path) -> None:
@@ -189,8 +197,13 @@ def test_the_environment_overrides_the_file_and_arguments_override_both(
 
 def test_a_wrong_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_NODE", "a/b")
-    with pytest.raises(ConfigError, match=r"^\$\.node"):
+    with pytest.raises(ConfigError, match=r"^PENSTOCK_NODE: \$\.node"):
         load(None)
+
+
+def test_a_wrong_option_is_refused_by_its_name() -> None:
+    with pytest.raises(ConfigError, match=r"^--preset: \$\.preset: no preset 'marz'"):
+        load(None, {"preset": "marz"})
 
 
 def test_every_variable_names_a_field() -> None:

@@ -1,0 +1,30 @@
+"""Configuration: TOML to checked dataclasses, each error with its file, line, path and range.
+
+    penstock.toml:7: $.admission.beta: expected 0 < beta < 1, got 1.5
+
+A preset gives the six policies; a section of the policy's kind overrides its parameters, or names another policy:
+
+    preset = "mars"
+    [admission]
+    beta = 0.6
+"""
+
+from controlplane.config.changes import Change, changes, keep_until_restart
+from controlplane.config.model import ENVIRONMENT, Config, HostConfig
+from controlplane.config.parse import parse
+from controlplane.config.show import show
+from controlplane.config.sources import Resolved, Source, load
+
+__all__ = [
+    "ENVIRONMENT",
+    "Change",
+    "Config",
+    "HostConfig",
+    "Resolved",
+    "Source",
+    "changes",
+    "keep_until_restart",
+    "load",
+    "parse",
+    "show",
+]

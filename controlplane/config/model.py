@@ -1,0 +1,52 @@
+"""What a daemon can be told, with the defaults."""
+
+from dataclasses import dataclass, field
+
+from controlplane.core.control import ControlRules
+from controlplane.core.errors import require
+from controlplane.core.presets import PRESETS, Preset
+from controlplane.wire.subjects import check_name
+
+ENVIRONMENT = {
+    "PENSTOCK_NODE": "node",
+    "PENSTOCK_PRESET": "preset",
+    "PENSTOCK_NATS_URL": "nats_url",
+    "PENSTOCK_STATE_DIR": "state_dir",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostConfig:
+    """The machine that tools run on. ``cpus`` 0: what this process may use."""
+
+    cpus: float = 0.0
+    probe_interval_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        require("cpus", self.cpus, low=0, high=100_000)
+        require("probe_interval_s", self.probe_interval_s, low=0.05, high=3600)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Everything that a daemon is told."""
+
+    node: str = "local"
+    preset: str = "mars"
+    nats_url: str = ""  # empty: an embedded nats-server
+    state_dir: str = ""  # empty: $XDG_STATE_HOME/penstock
+    tool_socket: str = ""  # for agents without credentials of the bus; empty: NODE.sock in the state directory
+    time_scale: float = 1.0  # for demos: engine seconds that pass in one second
+    heartbeat_s: float = 0.25
+    lease_s: float = 5.0
+    snapshot_s: float = 1.0
+    host: HostConfig = field(default_factory=HostConfig)
+    control: ControlRules = field(default_factory=ControlRules)
+    policies: Preset = field(default_factory=lambda: PRESETS["mars"])
+
+    def __post_init__(self) -> None:
+        check_name(self.node, field="node")
+        require("time_scale", self.time_scale, low=0, high=100, ends="(]")
+        require("heartbeat_s", self.heartbeat_s, low=0.01, high=60)
+        require("lease_s", self.lease_s, low=2 * self.heartbeat_s, high=600)
+        require("snapshot_s", self.snapshot_s, low=0.05, high=3600)

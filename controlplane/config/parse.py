@@ -1,0 +1,80 @@
+"""Tables to a ``Config``: every wrong value is refused with its path and its range."""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar, get_type_hints
+
+import msgspec
+
+from controlplane.config.model import Config
+from controlplane.core.errors import ConfigError, UnknownPolicy
+from controlplane.core.presets import POLICIES, policy_name, preset
+
+T = TypeVar("T")
+
+
+def parse(data: Mapping[str, Any]) -> Config:
+    """Build a ``Config`` from tables. Raises ``ConfigError``, its text beginning with ``$.PATH: ``."""
+    rest = dict(data)
+    sections = {kind: rest.pop(kind) for kind in POLICIES if kind in rest}
+    if "policies" in rest:
+        raise ConfigError("$.policies: unknown key; name a policy in its own section, as [admission]")
+    name = _plain(rest.get("preset", Config().preset), str, "$.preset")
+    try:
+        chosen = preset(name)
+    except UnknownPolicy as error:
+        raise UnknownPolicy(f"$.preset: {error}", field="preset") from None
+    for kind, section in sections.items():
+        policy = _policy(kind, getattr(chosen, kind), section, f"$.{kind}")
+        chosen = replace(chosen, **{kind: policy})
+    return _build(Config, rest, "$", policies=chosen, choices=[*POLICIES])
+
+
+def _policy(kind: str, base: Any, section: Any, path: str) -> Any:
+    if not isinstance(section, Mapping):
+        raise ConfigError(f"{path}: expected a table, got {section!r}", field=kind)
+    values = dict(section)
+    registry = POLICIES[kind]
+    name = values.pop("policy", policy_name(kind, base))
+    if not isinstance(name, str) or name not in registry:
+        raise UnknownPolicy(
+            f"{path}.policy: no {kind} policy {name!r}; there are: {', '.join(registry)}", field="policy"
+        )
+    policy = registry[name]
+    if policy is type(base):  # the preset's own: what the section leaves out stays as the preset has it
+        values = {item.name: getattr(base, item.name) for item in fields(base)} | values
+    return _build(policy, values, path)
+
+
+def _build(
+    cls: type[T], data: Mapping[str, Any], path: str, *, choices: list[str] | None = None, **given: Any
+) -> T:
+    known = [item.name for item in fields(cls) if item.name not in given]  # type: ignore[arg-type]
+    known += choices or []
+    for key in data:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(known) or 'none'}"
+            raise ConfigError(f"{path}.{key}: unknown key{hint}", field=key)
+    kinds = get_type_hints(cls)
+    values = dict(given)
+    for key, value in data.items():
+        kind = kinds[key]
+        if is_dataclass(kind) and isinstance(value, Mapping):
+            values[key] = _build(kind, value, f"{path}.{key}")  # type: ignore[arg-type]
+        else:
+            values[key] = _plain(value, kind, f"{path}.{key}")
+    try:
+        return cls(**values)
+    except ConfigError as error:
+        where = f"{path}.{error.field}" if error.field else path
+        raise type(error)(f"{where}: {error}", field=error.field) from None
+
+
+def _plain(value: Any, kind: Any, path: str) -> Any:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        reason = str(error).split(" - at ")[0]
+        raise ConfigError(f"{path}: {reason[0].lower()}{reason[1:]}", field=path.rpartition(".")[2]) from None

@@ -1,0 +1,84 @@
+"""Where a configuration comes from: defaults, then a file, then the environment, then the command line."""
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from controlplane.config.lines import lines_of
+from controlplane.config.model import ENVIRONMENT, Config
+from controlplane.config.parse import parse
+from controlplane.core.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """A configuration, and by dotted key where each value that is no default comes from."""
+
+    config: Config
+    origins: Mapping[str, str]  # ``penstock.toml:7``, ``PENSTOCK_NODE``, ``--preset``
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What is read at the start, and again at each reload. ``options``: by key, None where not given."""
+
+    path: Path | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def read(self) -> Resolved:
+        """Raises ``ConfigError``: where, which key, and what was expected."""
+        text = _text(self.path) if self.path else ""
+        data, origins = _tables(text, self.path), _in_file(text, self.path)
+        for name, key in ENVIRONMENT.items():
+            if os.environ.get(name):
+                data[key], origins[key] = os.environ[name], name
+        for key, value in self.options.items():
+            if value is not None:
+                data[key], origins[key] = value, f"--{key.removesuffix('_url').replace('_', '-')}"
+        try:
+            return Resolved(config=parse(data), origins=origins)
+        except ConfigError as error:
+            where = self._to_blame(str(error), origins)
+            raise type(error)(f"{where}: {error}" if where else str(error), field=error.field) from None
+
+    def _to_blame(self, message: str, origins: Mapping[str, str]) -> str:
+        """Where the key stands that the message begins with, or else its table, or else the file."""
+        matched = re.match(r"\$\.(.*?): ", message)
+        key = matched[1] if matched else ""
+        while key:
+            if key in origins:
+                return origins[key]
+            key = key.rpartition(".")[0]
+        return str(self.path) if self.path else ""
+
+
+def load(path: Path | None, options: Mapping[str, Any] | None = None) -> Config:
+    """Defaults, then the file, then the environment, then ``options`` (None values are left out).
+
+    Raises ``ConfigError`` with the place, path and range of the first wrong value.
+    """
+    return Source(path=path, options=options or {}).read().config
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path}: not TOML: {error}") from error
+
+
+def _tables(text: str, path: Path | None) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # a wrong syntax; a number or nesting without end
+        raise ConfigError(f"{path}: not TOML: {error}") from error
+
+
+def _in_file(text: str, path: Path | None) -> dict[str, str]:
+    return {key: f"{path}:{line}" for key, line in lines_of(text).items()}

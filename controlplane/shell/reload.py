@@ -1,0 +1,98 @@
+"""A new configuration for a running daemon: read and judged as a whole, then taken over at once, or refused.
+
+What names, files and connections go by waits for a restart, and says so.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import watchfiles
+
+from controlplane.config import Config, Resolved, Source, changes, keep_until_restart
+from controlplane.core.errors import ConfigError
+from controlplane.shell.logs import logger
+
+_SETTLE_MS = 200  # an editor writes more than once
+_LOOK_MS = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigState:
+    """Which configuration is in force. ``version`` counts from 1 in a daemon's life."""
+
+    version: int = 1
+    file: str = ""
+    refused: str = ""  # why the last attempt was; empty: it was taken over
+    refusals: int = 0
+    until_restart: tuple[str, ...] = ()  # keys whose new value waits for one
+
+
+class Reloader:
+    """Owns the configuration in force. ``take_over`` is told of each new one."""
+
+    def __init__(self, source: Source, resolved: Resolved, take_over: Callable[[Config], None]) -> None:
+        self.source, self.resolved = source, resolved
+        self.state = ConfigState(file=str(source.path or ""))
+        self._take_over = take_over
+        self._log = logger("config")
+
+    @property
+    def config(self) -> Config:
+        """In force."""
+        return self.resolved.config
+
+    def set(self, key: str, value: Any) -> ConfigState:
+        """``key`` as if given on the command line; not for longer than this daemon lives. None: as if not given."""
+        return self._attempt(
+            replace(self.source, options={**self.source.options, key: value}), f"{key} was set to {value!r}"
+        )
+
+    def reload(self, why: str) -> ConfigState:
+        """Read all of it again. A wrong one is refused, and what was in force stays so."""
+        return self._attempt(self.source, why)
+
+    def _attempt(self, source: Source, why: str) -> ConfigState:
+        try:
+            wanted = source.read()
+            config = keep_until_restart(self.config, wanted.config)
+        except ConfigError as error:
+            self.state = replace(self.state, refused=str(error), refusals=self.state.refusals + 1)
+            self._log.error("refused", why=why, error=str(error), version=self.state.version)
+            return self.state
+        found = changes(self.config, config)
+        waiting = tuple(change.key for change in changes(config, wanted.config))
+        self.source, self.resolved = source, replace(wanted, config=config)
+        version = self.state.version + bool(found)
+        self.state = replace(self.state, version=version, refused="", until_restart=waiting)
+        if found:
+            self._take_over(config)
+        self._log.info("reloaded", why=why, version=version, changes=[str(change) for change in found])
+        if waiting:
+            self._log.warning("not before a restart", keys=waiting)
+        return self.state
+
+    async def watch(self) -> None:
+        """Reload whenever the file's content changes. Its folder is watched, since editors replace files."""
+        path = self.source.path
+        if path is None:
+            return
+        before = _content(path)
+        try:
+            async for _ in watchfiles.awatch(
+                path.absolute().parent, recursive=False, debounce=_SETTLE_MS, step=_LOOK_MS
+            ):
+                if (now := _content(path)) not in (before, None):
+                    before = now
+                    self.reload(f"{path} changed")
+        except OSError as error:
+            self._log.warning("not watched: send SIGHUP after a change", file=str(path), error=str(error))
+
+
+def _content(path: Path) -> bytes | None:
+    """None while there is no such file: it is being replaced."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None

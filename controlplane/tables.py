@@ -1,0 +1,24 @@
+"""What operators' commands print: a table for a person, or JSON for a program."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+_PIPE_WIDTH = 200  # nobody's terminal: a line there is not to be broken
+
+
+def print_table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """One line a row."""
+    table = Table(*head, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        table.add_row(*map(str, row))
+    Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(table)
+
+
+def print_json(value: Any) -> None:
+    """Indented."""
+    print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())  # noqa: T201

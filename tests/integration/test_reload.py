@@ -1,0 +1,199 @@
+"""A running daemon's configuration: edited, refused, switched, and nothing is lost."""
+
+import asyncio
+import random
+import signal
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.daemon_process import BusClient, DaemonProcess
+
+from controlplane.config import Config, Source, parse
+from controlplane.config.changes import values
+from controlplane.core import commands as cmd
+from controlplane.core import events as ev
+from controlplane.core.errors import ConfigError
+from controlplane.shell.log_replay import replay_log
+from controlplane.wire.codec import decode_heartbeat
+from controlplane.wire.subjects import heartbeat_subject
+
+GATE = "test/gate/one"
+ENGINE = "test/engine/one"
+POOL = ev.PoolSampled(total_blocks=1000, free_blocks=1000, block_tokens=16)
+WINDOW = 'preset = "fcfs"\n\n[admission]\nwindow = {}\n'
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "etc" / "penstock.toml"
+    path.parent.mkdir()
+    path.write_text(WINDOW.format(1))
+    return path
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, file: Path) -> Iterator[DaemonProcess]:
+    process = DaemonProcess(tmp_path / "state", "--config", str(file), "--record", str(tmp_path / "run.jsonl"))
+    process.start()
+    yield process
+    process.clean_up()
+
+
+def queued(*names: str) -> list[ev.Event]:
+    return [ev.TurnQueued(program_id=name, turn_id=f"{name}.1", prompt_tokens=160) for name in names]
+
+
+async def serving(daemon: DaemonProcess) -> BusClient:
+    bus = await BusClient.connect(await daemon.url())
+    await bus.status()
+    return bus
+
+
+def signalled(daemon: DaemonProcess) -> None:
+    assert daemon.process is not None
+    daemon.process.send_signal(signal.SIGHUP)
+
+
+async def version(bus: BusClient, number: int) -> dict[str, Any]:
+    return await bus.status_where(lambda s: s["status"]["config"]["version"] == number, f"version {number}")
+
+
+def active(status: dict[str, Any]) -> set[str]:
+    return {name for name, program in status["programs"].items() if program["status"] == "active"}
+
+
+def test_an_edited_file_holds_at_the_next_tick(daemon: DaemonProcess, file: Path, tmp_path: Path) -> None:
+    async def run() -> None:
+        bus = await serving(daemon)
+        await bus.publish(ENGINE, 1, [POOL])
+        await bus.publish(GATE, 1, queued("a", "b", "c", "d"))
+        before = await bus.status_where(
+            lambda s: active(s) == {"a"} and len(s["queue"]) == 3, "one in, three waiting"
+        )
+        assert before["status"]["config"] == {
+            "version": 1,
+            "file": str(file),
+            "refused": "",
+            "refusals": 0,
+            "until_restart": [],
+        }
+        draft = file.with_suffix(".new")  # as editors do
+        draft.write_text(WINDOW.format(3))
+        draft.replace(file)
+        after = await version(bus, 2)
+        assert after["status"]["window"]["limit"] in (1, 3)  # it holds from the tick on that follows at once
+        await bus.status_where(lambda s: active(s) == {"a", "b", "c"}, "two more")
+        told = await bus.hears(lambda c: isinstance(c, cmd.SetWindow) and c.limit == 3, "the new window")
+        assert told.reason
+        await bus.close()
+
+    asyncio.run(run())
+    assert daemon.stop() == 0
+    assert "admission.window: 1 -> 3" in daemon.log
+    report = replay_log(tmp_path / "run.jsonl")
+    assert report.differences == []
+
+
+def test_a_hundred_bad_files_are_refused_and_the_daemon_goes_on(daemon: DaemonProcess, file: Path) -> None:
+    """Each with the right place; what was in force stays, programs are served, and a good file is taken over."""
+
+    async def run() -> None:
+        bus = await serving(daemon)
+        await bus.publish(ENGINE, 1, [POOL])
+        chance = random.Random(7)
+        for _ in range(100):
+            file.write_text(bad(chance))
+            with pytest.raises(ConfigError) as error:
+                Source(path=file).read()
+            signalled(daemon)
+            seen = await bus.status_where(
+                lambda s, why=str(error.value): s["status"]["config"]["refused"] == why, str(error.value)
+            )
+            assert str(error.value).startswith(f"{file}:")
+            assert seen["status"]["config"]["version"] == 1
+            assert seen["status"]["preset"] == "fcfs"
+        await bus.publish(GATE, 1, queued("a", "b"))
+        await bus.status_where(lambda s: active(s) == {"a"} and s["queue"] == ["b"], "a window of one still")
+        file.write_text(WINDOW.format(2))
+        good = await version(bus, 2)
+        assert good["status"]["config"]["refused"] == ""
+        assert good["status"]["config"]["refusals"] >= 100
+        await bus.status_where(lambda s: active(s) == {"a", "b"}, "a window of two")
+        await bus.close()
+
+    asyncio.run(run())
+    assert daemon.stop() == 0
+    assert "Traceback" not in daemon.log
+
+
+def bad(chance: random.Random) -> str:
+    """A file with one mistake, under some good lines."""
+    numbers = [key for key, value in values(Config()).items() if type(value) in (int, float)]
+    key = chance.choice(numbers)
+    wrong = chance.choice(["-1e300", '"much"', "[1]", "true", "1e300", "nan"])
+    mistakes = [f"{key} = {wrong}", f"{key}_ = 1", f"{key} =", f"{key} = 1\n{key} = 2", 'preset = "marz"']
+    mistake = chance.choices(mistakes, weights=[6, 3, 1, 1, 1])[0]
+    text = "\n".join([*chance.sample(["# a comment", "", 'state_dir = "x"'], chance.randint(0, 3)), mistake, ""])
+    try:
+        parse(tomllib.loads(text))
+    except ValueError:
+        return text
+    return bad(chance)  # a number that this key does not mind
+
+
+def test_presets_are_switched_and_programs_stay(daemon: DaemonProcess, file: Path) -> None:
+    async def run() -> None:
+        bus = await serving(daemon)
+        told: list[str] = []
+
+        async def hear(message: Any) -> None:
+            told.append(decode_heartbeat(message.data).engine_policies)
+
+        await bus.client.subscribe(heartbeat_subject("test"), cb=hear)
+        await bus.publish(ENGINE, 1, [POOL])
+        await bus.publish(GATE, 1, queued("a", "b"))
+        await bus.status_where(lambda s: active(s) == {"a"}, "one in")
+        for number, preset in enumerate(("mars", "continuum", "thunderagent", "mori"), start=2):
+            file.write_text(f'preset = "{preset}"\n')
+            signalled(daemon)
+            seen = await version(bus, number)
+            assert seen["status"]["preset"] == preset
+            assert {"a", "b"} == set(seen["programs"])
+        await bus.status_where(lambda s: active(s) == {"a", "b"}, "both in")
+        await bus.status_where(lambda s: any("typed" in each for each in told), "mori's policies for the engine")
+        assert any("mlfq" in each for each in told)
+        await bus.close()
+
+    asyncio.run(run())
+    assert daemon.stop() == 0
+
+
+def test_what_cannot_change_live_says_so(daemon: DaemonProcess, file: Path) -> None:
+    async def run() -> None:
+        bus = await serving(daemon)
+        file.write_text('node = "other"\ntime_scale = 2\n' + WINDOW.format(2))
+        seen = await version(bus, 2)
+        assert seen["status"]["config"]["until_restart"] == ["time_scale"]  # --node is an option: it goes before
+        assert seen["status"]["node"] == "test"
+        await bus.close()
+
+    asyncio.run(run())
+    assert "not before a restart" in daemon.log
+
+
+def test_a_file_that_vanishes_changes_nothing(daemon: DaemonProcess, file: Path) -> None:
+    async def run() -> None:
+        bus = await serving(daemon)
+        file.unlink()
+        signalled(daemon)
+        seen = await bus.status_where(lambda s: s["status"]["config"]["refused"], "a refusal")
+        assert seen["status"]["config"]["refused"] == f"{file}: No such file or directory"
+        file.write_text(WINDOW.format(4))
+        await version(bus, 2)
+        await bus.close()
+
+    asyncio.run(run())
+    assert daemon.stop() == 0

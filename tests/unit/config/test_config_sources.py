@@ -1,0 +1,142 @@
+"""Where each value comes from, and on which line."""
+
+import re
+import textwrap
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from controlplane.config import ENVIRONMENT, Config, Source, changes, keep_until_restart, parse, show
+from controlplane.config.changes import UNTIL_RESTART, values
+from controlplane.config.lines import lines_of
+from controlplane.core.presets import POLICIES, PRESETS
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ENVIRONMENT:
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_lines_of_keys_and_tables() -> None:
+    text = textwrap.dedent(
+        '''\
+        # a comment
+        node = "a"  # another
+
+        control.overload.kv_high = 0.9
+        state_dir = """
+        [host]
+        cpus = 3
+        """
+        [host]
+        cpus = 2
+
+        [priority]
+        shares = [
+          0.1,  # one
+          0.2,
+        ]
+        [admission]
+        "beta" = 0.6
+        window_max = { x = 1 }
+        '''
+    )
+    assert lines_of(text) == {
+        "node": 2,
+        "control": 4,
+        "control.overload": 4,
+        "control.overload.kv_high": 4,
+        "state_dir": 5,
+        "host": 9,
+        "host.cpus": 10,
+        "priority": 12,
+        "priority.shares": 13,
+        "admission": 17,
+        "admission.beta": 18,
+        "admission.window_max": 19,
+        "admission.window_max.x": 19,
+    }
+
+
+def test_lines_of_a_file_from_windows() -> None:
+    assert lines_of('node = "a"\r\n[host]\r\ncpus = 2\r\n') == {"node": 1, "host": 2, "host.cpus": 3}
+
+
+def test_a_separator_within_a_string_is_no_line() -> None:
+    assert lines_of('node = "a\u2028b"\nlease_s = 3') == {"node": 1, "lease_s": 2}
+
+
+def test_every_value_knows_where_it_is_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "penstock.toml"
+    path.write_text('node = "file"\nlease_s = 4\n[admission]\nbeta = 0.6\n')
+    monkeypatch.setenv("PENSTOCK_NODE", "environment")
+    seen = Source(path=path, options={"preset": "mars", "nats_url": "nats://x", "state_dir": None}).read()
+    assert seen.origins == {
+        "node": "PENSTOCK_NODE",
+        "lease_s": f"{path}:2",
+        "admission": f"{path}:3",
+        "admission.beta": f"{path}:4",
+        "preset": "--preset",
+        "nats_url": "--nats",
+    }
+    shown = show(seen.config, origins=seen.origins)
+    assert 'node = "environment"  # PENSTOCK_NODE\n' in shown
+    assert f"beta = 0.6  # {path}:4\n" in shown
+    assert "alpha = 1.0\n" in shown
+
+
+def test_the_commented_configuration_reads_back_and_explains_every_key() -> None:
+    for name in PRESETS:
+        config = parse({"preset": name})
+        shown = show(config, explained=True)
+        assert show(config) == "".join(f"{line}\n" for line in shown.splitlines() if not line.startswith("#"))
+        keys = [(above, line) for above, line in pairwise(["", *shown.splitlines()]) if _is_key(line)]
+        assert not [line for above, line in keys if not re.match(r"# \w", above)]
+    assert "# factor on the window in an interval with overload; factor; 0 < beta < 1\nbeta = 0.7\n" in show(
+        Config(), explained=True
+    )
+
+
+def _is_key(line: str) -> bool:
+    return " = " in line and not line.startswith(("#", "policy = "))
+
+
+# Differences
+
+
+def test_what_differs_key_by_key() -> None:
+    found = changes(parse({}), parse({"lease_s": 4, "admission": {"beta": 0.6}, "host": {"cpus": 2}, "node": "b"}))
+    assert [(c.key, c.before, c.after, c.is_live) for c in found] == [
+        ("node", "local", "b", False),
+        ("lease_s", 5.0, 4.0, True),
+        ("host.cpus", 0.0, 2.0, True),
+        ("admission.beta", 0.7, 0.6, True),
+    ]
+    assert str(found[-1]) == "admission.beta: 0.7 -> 0.6"
+
+
+def test_another_policy_brings_other_keys() -> None:
+    found = {c.key: (c.before, c.after) for c in changes(parse({}), parse({"admission": {"policy": "fixed"}}))}
+    assert found["admission.policy"] == ("aimd", "fixed")
+    assert found["admission.beta"] == (0.7, None)
+    assert found["admission.window"] == (None, 0)
+
+
+def test_no_difference() -> None:
+    assert changes(parse({}), parse({})) == []
+
+
+def test_every_key_of_the_file_has_a_value() -> None:
+    keys = values(Config())
+    assert "control.overload.kv_high" in keys
+    assert all(f"{kind}.policy" in keys for kind in POLICIES)
+    assert not [key for key in keys if key.startswith("policies")]
+
+
+def test_what_cannot_change_in_a_running_daemon_stays() -> None:
+    running, wanted = parse({"node": "a"}), parse({"node": "b", "time_scale": 2, "lease_s": 4})
+    kept = keep_until_restart(running, wanted)
+    assert (kept.node, kept.time_scale, kept.lease_s) == ("a", 1.0, 4.0)
+    assert {c.key for c in changes(kept, wanted)} == {"node", "time_scale"} <= set(UNTIL_RESTART)

@@ -1,0 +1,102 @@
+"""Other policies and rules in a running controller."""
+
+from dataclasses import replace
+
+import pytest
+from core_driver import Driver, fixed, of
+
+from controlplane.core import commands as cmd
+from controlplane.core.admission.aimd import Aimd
+from controlplane.core.control import ControlRules
+from controlplane.core.presets import PRESETS, Preset
+from controlplane.core.types import Status
+
+
+def switch(driver: Driver, preset: Preset, rules: ControlRules | None = None) -> None:
+    driver.controller.reconfigure(preset, rules or driver.controller.rules)
+
+
+def test_a_wider_window_holds_at_once() -> None:
+    driver = Driver(fixed(1))
+    for name in "abc":
+        driver.ask(name)
+    assert driver.admitted() == ["a"]
+    switch(driver, fixed(3))
+    assert driver.controller.next_deadline_ns() == 0
+    assert driver.admitted() == ["b", "c"]
+
+
+def test_a_narrower_window_takes_no_granted_slot_back() -> None:
+    driver = Driver(fixed(3))
+    for name in "abc":
+        driver.ask(name)
+    assert driver.admitted() == ["a", "b", "c"]
+    switch(driver, fixed(1))
+    driver.ask("d")
+    assert of(cmd.Pause, driver.tick(1)) == []
+    assert driver.controller.window.limit == 1
+    assert driver.program("d").status is Status.WAITING
+    for name in "abc":
+        driver.run_turn(name)
+        driver.end(name)
+    assert driver.admitted(1) == ["d"]
+
+
+def test_a_policy_of_the_same_kind_remembers() -> None:
+    driver = Driver(PRESETS["mars"])
+    driver.pool()
+    for number in range(12):
+        driver.ask(f"p{number}")
+        driver.tick(1)
+    grown = driver.controller.state.admission
+    assert grown.window > Aimd().window_initial
+    switch(driver, replace(PRESETS["mars"], admission=Aimd(beta=0.5)))
+    assert driver.controller.state.admission == grown
+    switch(driver, PRESETS["fcfs"])
+    assert driver.controller.state.admission == PRESETS["fcfs"].admission.initial()
+
+
+def test_the_rules_hold_too() -> None:
+    driver = Driver(fixed(1), ControlRules(overdue_s=1000))
+    rules = ControlRules(overdue_s=0)
+    switch(driver, fixed(1), replace(rules, overload=replace(rules.overload, kv_cold_return=0.9)))
+    assert driver.controller.rules.overdue_s == 0
+    assert driver.ledger.cold_return_ratio == 0.9
+
+
+@pytest.mark.parametrize("before", sorted(PRESETS))
+@pytest.mark.parametrize("after", sorted(PRESETS))
+def test_every_program_that_waits_is_let_in_after_any_switch(before: str, after: str) -> None:
+    """Some run, some use tools, some wait: with the other preset all of them come to their end."""
+    driver = Driver(PRESETS[before])
+    driver.pool(total=100, free=100)
+    driver.cpus(4)
+    names = [f"p{number}" for number in range(6)]
+    for name in names:
+        driver.ask(name, tokens=40)
+    for name in driver.admitted():
+        driver.submit(name, blocks=40)
+    driver.tick(1)
+    for name in list(driver.ledger.active)[:2]:
+        if driver.program(name).open_turns:
+            driver.finish(name, prompt=40, calls=1, tool="bash")
+            driver.start_tool(name)
+    driver.tick(6)
+    switch(driver, PRESETS[after])
+    assert set(names) == set(driver.ledger.programs)
+    ended: set[str] = set()
+    for _ in range(400):
+        driver.tick(1)
+        for name in [n for n in names if n not in ended and driver.program(n).status is Status.ACTIVE]:
+            program = driver.program(name)
+            if program.open_tools:
+                driver.end_tool(name)
+            if program.open_turns:
+                driver.finish(name, prompt=40)
+            elif program.queued_turns:
+                driver.run_turn(name)
+            driver.end(name)
+            ended.add(name)
+        for name in [n for n in names if n not in ended and driver.program(n).status is Status.PAUSED]:
+            driver.ask(name, turn=f"{name}.2", tokens=40)  # its client comes back
+    assert ended == set(names)
