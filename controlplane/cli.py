@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from controlplane.cli_config import ConfigFile, PresetName, config_app
+from controlplane.cli_control import register as register_control
 from controlplane.cli_runs import register
 from controlplane.core.errors import ControlPlaneError
 
@@ -21,6 +22,7 @@ app = typer.Typer(
 )
 app.add_typer(config_app, name="config")
 register(app)
+register_control(app)
 
 Node = Annotated[str | None, typer.Option("--node", help="Name of this serving node, part of every subject.")]
 NatsUrl = Annotated[str | None, typer.Option("--nats", help="NATS URL. Default: an embedded nats-server.")]
@@ -69,6 +71,42 @@ def up(
         "time_scale": time_scale,
     }
     run_daemon(Source(path=config, options=options), record=record, nats_port=nats_port)
+
+
+@app.command()
+def doctor(
+    config: ConfigFile = None,
+    node: Node = None,
+    nats: NatsUrl = None,
+    state_dir: StateDir = None,
+    api: Annotated[str | None, typer.Option("--api", help="The daemon's control API. Default: its socket.")] = None,
+    engine: Annotated[
+        str | None, typer.Option("--engine", help="URL of the engine's HTTP server, to look at its plugin too.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Look at this node and say what is not in order and what to do; exit 1 if something does not work.
+
+    Versions, configuration, state directory, host, bus and JetStream, clocks, daemon, what reports to it, the gate.
+    """
+    from controlplane.config import Source
+    from controlplane.doctor import State, examine
+    from controlplane.tables import print_json
+
+    options = {"node": node, "nats_url": nats, "state_dir": state_dir}
+    findings = []
+    for finding in examine(Source(path=config, options=options), api=api, engine=engine):
+        findings.append(finding)
+        if not json:
+            colour = {State.OK: "green", State.LOOK: "yellow", State.BAD: "red"}[finding.state]
+            typer.secho(f"{finding.state:<5}", fg=colour, nl=False)
+            typer.echo(f"{finding.what:<16} {finding.found}")
+            if finding.advice:
+                typer.echo(f"{'':<22}-> {finding.advice}")
+    if json:
+        print_json(findings)
+    if any(finding.state is State.BAD for finding in findings):
+        raise typer.Exit(1)
 
 
 @app.command()

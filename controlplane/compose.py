@@ -8,12 +8,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from controlplane.config import Config, Source, show
+from controlplane.core.errors import ConfigError
 from controlplane.eventloop import loop_factory
 from controlplane.shell.bus import Bus
+from controlplane.shell.control_api import ControlApi
 from controlplane.shell.daemon import Daemon
+from controlplane.shell.decision_log import DecisionLog
 from controlplane.shell.event_socket import EventSocket
+from controlplane.shell.grpc_server import GrpcServer
 from controlplane.shell.nats_server import EmbeddedNats
-from controlplane.wire.endpoint import default_state_dir, socket_path
+from controlplane.wire.decisions import log_path
+from controlplane.wire.endpoint import control_path, default_state_dir, socket_path
 from controlplane.wire.log import Header, LogWriter
 
 
@@ -37,11 +42,20 @@ async def _serve(source: Source, *, record: Path | None, nats_port: int) -> None
             socket = EventSocket(Path(config.tool_socket or socket_path(config.node, state_dir)), bus)
             state_path = state_dir / config.node / "snapshot.json"
             daemon = Daemon(source, resolved, bus, state_path, recorder, socket)
+            log = _decision_log(config, state_dir, daemon)
             _on_signals(daemon.stop, lambda: daemon.reloader.reload("SIGHUP"))
+            server = GrpcServer(ControlApi(daemon), config.api, control_path(config.node, state_dir))
             supervisor = asyncio.create_task(embedded.supervise()) if embedded else None
+            opening = asyncio.create_task(_open(server, daemon))
             try:
                 await daemon.run()
+                if opening.done():
+                    opening.result()  # raises what kept it from listening
             finally:
+                opening.cancel()
+                await server.stop()
+                if log is not None:
+                    log.close()
                 await socket.close()
                 if supervisor is not None:
                     supervisor.cancel()
@@ -49,6 +63,25 @@ async def _serve(source: Source, *, record: Path | None, nats_port: int) -> None
     finally:
         if embedded is not None:
             await embedded.stop()
+
+
+def _decision_log(config: Config, state_dir: Path, daemon: Daemon) -> DecisionLog | None:
+    max_bytes = round(config.decision_log_mb * 1e6)
+    if not max_bytes:
+        return None
+    log = DecisionLog(log_path(config.node, state_dir), max_bytes, lambda: daemon.controller)
+    daemon.pump.recorders.append(log)
+    return log
+
+
+async def _open(server: GrpcServer, daemon: Daemon) -> None:
+    """Operators are let in once the daemon knows what was before it started."""
+    await daemon.ready.wait()
+    try:
+        await server.start()
+    except ConfigError:
+        daemon.stop()
+        raise
 
 
 @contextlib.contextmanager

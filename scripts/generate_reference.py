@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 import typer
-from reference_words import OBEYED_BY, PRESETS_PAGE, PROFILES_PAGE, PUBLISHERS, STATES_PAGE
+from reference_words import CONTROL_PAGE, OBEYED_BY, PRESETS_PAGE, PROFILES_PAGE, PUBLISHERS, STATES_PAGE
 
 from controlplane.cli import app
 from controlplane.config import ENVIRONMENT, Config
@@ -260,6 +260,35 @@ def events_and_commands() -> str:
     return "\n".join(lines) + "\n"
 
 
+def control_api() -> str:
+    """``control-api.md``."""
+    source = (ROOT / "proto" / "penstock" / "v1" / "control.proto").read_text()
+    known = messages(source)
+    service = re.search(r"((?:^//[^\n]*\n)+)^service Control \{(.*?)^\}", source, flags=re.M | re.S)
+    assert service is not None
+    method = r"((?:^  //[^\n]*\n)+)^  rpc (\w+)\((\w+)\) returns \((stream )?(\w+)\);"
+    rows = [
+        (f"`{name}`", _linked(request, known), f"{stream}{_linked(reply, known)}", _joined(comment))
+        for comment, name, request, stream, reply in re.findall(method, service[2], flags=re.M)
+    ]
+    lines = ["# Control API", "", _EDIT, *CONTROL_PAGE, "", _joined(service[1]), ""]
+    lines += table(("method", "request", "reply", "what it does"), rows)
+    for name, (comment, fields) in known.items():
+        if name == "Heartbeat" or not fields:
+            continue
+        lines += ["", f"## {name}", "", *([comment, ""] if comment else [])]
+        lines += table(
+            ("field", "type", "meaning"), [(f"`{f}`", _linked(kind, known), text) for f, kind, text in fields]
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _linked(kind: str, known: dict[str, tuple[str, list[tuple[str, str, str]]]]) -> str:
+    """A message's name, with a link where this page has it."""
+    name = kind.rpartition(" ")[2]
+    return kind.replace(name, f"[{name}](#{name.lower()})") if known.get(name, ("", []))[1] else kind
+
+
 def snake_case_of(name: str) -> str:
     """``TurnQueued`` as ``turn_queued``."""
     return next(snake_case(kind) for kind in (*EVENT_TYPES, *COMMAND_TYPES) if kind.__name__ == name)
@@ -356,6 +385,7 @@ PAGES = {
     "events-and-commands.md": events_and_commands,
     "program-states.md": program_states,
     "cli.md": command_line,
+    "control-api.md": control_api,
     "hardware-profiles.md": hardware_profiles,
     "presets-compared.md": presets_compared,
 }

@@ -18,6 +18,7 @@ PUBLISHERS = {
     "CommandApplied": "engine, gate",
     "CommandRejected": "engine, gate",
     "PublisherState": "any publisher, when asked",
+    "OperatorOrders": "daemon (its control API)",
 }
 OBEYED_BY = {
     "SetWindow": "gate",
@@ -36,6 +37,18 @@ OBEYED_BY = {
     "PrepareEnvironment": "the agent that asked",
     "CancelEnvironment": "the agent that asked",
 }
+
+CONTROL_PAGE = (
+    "What an operator, or a program of theirs, may ask of a daemon: gRPC service `penstock.v1.Control`, from",
+    "[`proto/penstock/v1/control.proto`](../../proto/penstock/v1/control.proto). The commands `penstock top`,",
+    "`status`, `programs`, `queue`, `decisions`, `hold`, `release`, `drain`, `set-preset` and `reload` use it.",
+    "",
+    "It listens on a Unix socket in the state directory that only the daemon's user may open, or where `[api]`",
+    "says ([configuration](configuration.md#api)): a host that others reach needs a certificate, and with",
+    "`client_ca` every client needs one too. Health (`grpc.health.v1`) and reflection are served:",
+    "",
+    "    grpcurl -plaintext -unix ~/.local/state/penstock/local.control.sock penstock.v1.Control/GetStatus",
+)
 
 STATES_PAGE = (
     "Where a program stands with the admission window. Drawn from the one transition table,",

@@ -8,7 +8,7 @@ from controlplane.config.model import Config
 from controlplane.core.presets import POLICIES, policy_name
 
 # Names of subjects, files and connections, and the clock: what exists goes by them.
-UNTIL_RESTART = ("node", "nats_url", "state_dir", "tool_socket", "time_scale")
+UNTIL_RESTART = ("node", "nats_url", "state_dir", "tool_socket", "time_scale", "decision_log_mb", "api")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class Change:
     @property
     def is_live(self) -> bool:
         """Whether a running daemon takes it over."""
-        return self.key not in UNTIL_RESTART
+        return self.key.partition(".")[0] not in UNTIL_RESTART
 
     def __str__(self) -> str:
         return f"{self.key}: {said(self.before)} -> {said(self.after)}"

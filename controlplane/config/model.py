@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from controlplane.core.control import ControlRules
-from controlplane.core.errors import require
+from controlplane.core.errors import ConfigError, require
 from controlplane.core.presets import PRESETS, Preset
 from controlplane.wire.subjects import check_name
 
@@ -13,6 +13,8 @@ ENVIRONMENT = {
     "PENSTOCK_NATS_URL": "nats_url",
     "PENSTOCK_STATE_DIR": "state_dir",
 }
+
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,33 @@ class HostConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ApiConfig:
+    """Where operators reach the daemon (gRPC)."""
+
+    listen: str = ""  # HOST:PORT, unix:PATH or off; empty: NODE.control.sock in the state directory
+    certificate: str = ""  # PEM file of the daemon's certificate chain, which a HOST that others reach needs
+    private_key: str = ""  # PEM file of its key
+    client_ca: str = (
+        ""  # PEM file of the authority that must have signed every client's certificate; empty: none need one
+    )
+
+    def __post_init__(self) -> None:
+        if bool(self.certificate) != bool(self.private_key):
+            missing = "private_key" if self.certificate else "certificate"
+            raise ConfigError("expected a certificate and its private_key, got one of them", field=missing)
+        if self.client_ca and not self.certificate:
+            raise ConfigError("expected a certificate and its private_key too", field="client_ca")
+        host, colon, port = self.listen.rpartition(":")
+        if self.listen in ("", "off") or self.listen.startswith("unix:"):
+            return
+        if not colon or not host or not port.isdecimal() or int(port) > 65535:
+            raise ConfigError(f"expected HOST:PORT, unix:PATH or off, got {self.listen!r}", field="listen")
+        if not self.certificate and host.strip("[]") not in _LOOPBACK:
+            what = "expected a certificate and its private_key for a HOST that others reach, or 127.0.0.1"
+            raise ConfigError(what, field="listen")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """Everything that a daemon is told."""
 
@@ -40,7 +69,9 @@ class Config:
     heartbeat_s: float = 0.25
     lease_s: float = 5.0
     snapshot_s: float = 1.0
+    decision_log_mb: float = 64.0  # on disk, for `penstock explain`, with what is rotated; 0: none
     host: HostConfig = field(default_factory=HostConfig)
+    api: ApiConfig = field(default_factory=ApiConfig)
     control: ControlRules = field(default_factory=ControlRules)
     policies: Preset = field(default_factory=lambda: PRESETS["mars"])
 
@@ -49,4 +80,5 @@ class Config:
         require("time_scale", self.time_scale, low=0, high=100, ends="(]")
         require("heartbeat_s", self.heartbeat_s, low=0.01, high=60)
         require("lease_s", self.lease_s, low=2 * self.heartbeat_s, high=600)
+        require("decision_log_mb", self.decision_log_mb, low=0, high=1_000_000)
         require("snapshot_s", self.snapshot_s, low=0.05, high=3600)

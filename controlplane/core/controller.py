@@ -10,7 +10,7 @@ The daemon, the simulator and the replay of a log drive the same three calls, so
 tool boundaries).
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -24,6 +24,7 @@ from controlplane.core.errors import RemoteEventError
 from controlplane.core.estimate import as_seconds
 from controlplane.core.forecast import demand
 from controlplane.core.ledger import Ledger
+from controlplane.core.orders import admissible, held_back
 from controlplane.core.outlook import demand_blocks, growing, newcomer, parts, shared_blocks
 from controlplane.core.overload import Load, detect
 from controlplane.core.policies import Window, fitting_in
@@ -46,6 +47,7 @@ _BOUNDARIES = (
     ev.ProgramEnded,
     ev.EnvironmentWanted,
     ev.PublisherState,
+    ev.OperatorOrders,
 )
 _FREE_SLOTS = (ev.ToolEnded, ev.HostSampled)  # a tool that waits for a slot of the host may start
 
@@ -65,6 +67,7 @@ class Controller:
         )
         self.ledger = Ledger(self.state.ledger, cold_return_ratio=self.rules.overload.kv_cold_return)
         self.pressure = Pressure()
+        self.considered: Sequence[QueuedProgram] = ()  # who could be let in at the last tick, in packing's order
         self._urgent = True
         self._out: list[cmd.Command] = []
 
@@ -133,7 +136,7 @@ class Controller:
             self.ledger.forget_ended(now_ns)
         self.pressure = self._observe(now_ns)
         self._balance_and_admit(now_ns)
-        self._let_in_active(self._take_back(now_ns), now_ns)
+        self._let_in_active(self._take_back(now_ns) | self._hold_back(now_ns), now_ns)
         self._rescue(now_ns)
         self._start_tools(now_ns)
         self._prepare(now_ns)
@@ -219,7 +222,7 @@ class Controller:
 
     def _balance_and_admit(self, now_ns: int) -> None:
         """MARS Algorithm 1, BalanceAndAdmit."""
-        state, preset, facts = self.state, self.preset, self.ledger.estimates
+        state, preset, facts, self.considered = self.state, self.preset, self.ledger.estimates, ()
         state.admission, window = preset.admission.update(state.admission, facts, self.pressure, now_ns)
         state.window = window
         waiting = len(self.ledger.queue)
@@ -227,9 +230,10 @@ class Controller:
         if slots <= 0 or not waiting:
             return
         state.packing, order = preset.packing.order(
-            state.packing, self.ledger.queued(), facts, self.pressure, now_ns
+            state.packing, admissible(self.ledger), facts, self.pressure, now_ns
         )
-        for chosen in fitting_in(self._overdue_first(order, now_ns)[:slots], window.room_blocks):
+        self.considered = self._overdue_first(order, now_ns)
+        for chosen in fitting_in(self.considered[:slots], window.room_blocks):
             slot = f"slot {self.ledger.totals.active_roots + 1} of {window.limit or 'any'}"
             self._admit(chosen.program_id, f"{slot}; {chosen.blocks} blocks", now_ns)
 
@@ -250,9 +254,9 @@ class Controller:
     def _rescue(self, now_ns: int) -> None:
         """Safety valve: whoever waits while nothing runs is let in, whatever the window says."""
         state = self.ledger.state
-        if not self.ledger.queue or state.running:
+        if not self.ledger.queue or state.running or not (queued := admissible(self.ledger)):
             return
-        head = self.ledger.queued()[0]
+        head = queued[0]
         if now_ns - max(state.engine_idle_since_ns, head.queued_at_ns) >= seconds(self.rules.stall_s):
             self._admit(head.program_id, f"the engine was idle for {self.rules.stall_s:g}s", now_ns)
             state.engine_idle_since_ns = now_ns  # one at a time: its turn is on its way
@@ -277,7 +281,7 @@ class Controller:
         """Who will be admitted first, as it looks now. Packing is asked and does not remember it."""
         if not self.ledger.queue:
             return set()
-        facts, queued = self.ledger.estimates, self.ledger.queued()
+        facts, queued = self.ledger.estimates, admissible(self.ledger)
         _, order = self.preset.packing.order(self.state.packing, queued, facts, self.pressure, now_ns)
         return {each.program_id for each in self._overdue_first(order, now_ns)[: self.rules.prepare_ahead]}
 
@@ -289,13 +293,24 @@ class Controller:
                 going.add(root_id)
                 continue
             taken += 1
-            pinned = self.ledger.programs[root_id].retained_until_ns > now_ns
             self.state.ledger.counts.taken_back += 1
-            self._issue(cmd.Pause(program_id=root_id, reason="an open gate let it in above the window"), now_ns)
-            if pinned:
-                self._issue(cmd.Release(program_id=root_id, reason="its slot was taken back"), now_ns)
+            self._take_slot(root_id, "an open gate let it in above the window", now_ns)
         self._urgent = self._urgent or taken >= _MOST_TAKEN_BACK
         return going
+
+    def _hold_back(self, now_ns: int) -> set[str]:
+        """Slots of programs that an operator holds, at a turn's end. All such roots that are active."""
+        going = held_back(self.ledger)
+        for root_id in going:
+            if may_leave_now(self.ledger, root_id):
+                self._take_slot(root_id, "an operator holds it", now_ns)
+        return set(going)
+
+    def _take_slot(self, root_id: str, reason: str, now_ns: int) -> None:
+        pinned = self.ledger.programs[root_id].retained_until_ns > now_ns
+        self._issue(cmd.Pause(program_id=root_id, reason=reason), now_ns)
+        if pinned:
+            self._issue(cmd.Release(program_id=root_id, reason="its slot was taken back"), now_ns)
 
     def _let_in_active(self, going: Collection[str], now_ns: int) -> None:
         """Held turns whose root holds a slot: a gate that lost its grant, or a child. Not of those that must go."""

@@ -17,6 +17,10 @@ class UnknownPolicy(ConfigError):
     """No policy or preset has this name."""
 
 
+class UnknownProgram(ConfigError):
+    """Nobody told of a program of this name, or it ended."""
+
+
 class LocalEventError(ControlPlaneError):
     """We fed our own code something impossible: a bug of ours, so stop."""
 

@@ -233,6 +233,18 @@ class PublisherState(Event):
     role: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorOrders(Event):
+    """What an operator wants now, as a whole: it replaces what was wanted before.
+
+    ``held``: root programs that get no slot, and give theirs back at the end of their turn. ``draining``: nobody
+    who has no slot gets one.
+    """
+
+    held: Sequence[str] = field(default_factory=tuple)
+    draining: bool = False
+
+
 EVENT_TYPES: tuple[type[Event], ...] = (
     ProgramArrived,
     TurnQueued,
@@ -251,4 +263,5 @@ EVENT_TYPES: tuple[type[Event], ...] = (
     PublisherState,
     ReplyRead,
     EnvironmentWanted,
+    OperatorOrders,
 )

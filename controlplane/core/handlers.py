@@ -256,6 +256,11 @@ def command_rejected(ledger: "Ledger", event: ev.CommandRejected, now_ns: int) -
         program.retained_until_ns = 0  # only pins are believed before they are confirmed
 
 
+def operator_orders(ledger: "Ledger", event: ev.OperatorOrders, now_ns: int) -> None:
+    ledger.state.ordered_held = dict.fromkeys(event.held)
+    ledger.state.draining = event.draining
+
+
 def publisher_state(ledger: "Ledger", event: ev.PublisherState, now_ns: int) -> None:
     """Replace the slice of state that this publisher owns; what it lists and we know stays as it is."""
     publisher = event.publisher
@@ -341,4 +346,5 @@ HANDLERS: dict[type[ev.Event], Callable[["Ledger", Any, int], None]] = {
     ev.PublisherState: publisher_state,
     ev.ReplyRead: reply_read,
     ev.EnvironmentWanted: environment_wanted,
+    ev.OperatorOrders: operator_orders,
 }

@@ -110,6 +110,8 @@ class LedgerState:
     resync: dict[str, int] = field(default_factory=dict)  # publishers whose state is needed: times asked
     unasked: dict[str, None] = field(default_factory=dict)  # roots that hold a slot which nobody granted
     active_changes: int = 0  # counts who came and went
+    ordered_held: dict[str, None] = field(default_factory=dict)  # roots that an operator holds
+    draining: bool = False  # an operator wants nobody to be let in
     gated: bool = False  # the last turn without a grant was held at a gate, and did not just run
     estimates: Estimates = field(default_factory=Estimates)
     signals: Signals = field(default_factory=Signals)

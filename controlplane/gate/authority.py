@@ -15,6 +15,8 @@ class HeartbeatLike(Protocol):
     def lease_ttl_ns(self) -> int: ...
     @property
     def limit(self) -> int: ...
+    @property
+    def draining(self) -> bool: ...
 
 
 class Mode(StrEnum):
@@ -36,6 +38,7 @@ class Authority:
     def __init__(self, limits: GateLimits) -> None:
         self._limits = limits
         self._limit = 0
+        self._draining = False
         self._boot_id = ""
         self._lease_ns = 0
         self._heard_at_ns: int | None = None
@@ -44,6 +47,11 @@ class Authority:
     def limit(self) -> int:
         """The last limit heard; 0 means no limit."""
         return self._limit
+
+    @property
+    def draining(self) -> bool:
+        """Whether the daemon lets nobody in who has no slot, as far as was heard."""
+        return self._draining
 
     @property
     def boot_id(self) -> str:
@@ -65,6 +73,7 @@ class Authority:
         self._boot_id = beat.boot_id
         self._heard_at_ns = max(now_ns, self._heard_at_ns or now_ns)
         self.set_limit(beat.limit)
+        self._draining = beat.draining
         return fresh
 
     def mode(self, now_ns: int) -> Mode:

@@ -21,7 +21,7 @@ from controlplane.gate.authority import Authority, HeartbeatLike, Mode
 from controlplane.gate.holds import Held, Holds
 from controlplane.gate.limits import GateLimits
 from controlplane.gate.programs import ProgramTable, RootProgram
-from controlplane.gate.tickets import Entered, GateCounters, GateState, Refused, Ticket
+from controlplane.gate.tickets import Entered, GateCounters, GateState, Refused, Ticket, refusal
 
 Send = Callable[[Event, bool], None]
 
@@ -60,7 +60,7 @@ class Gate:
         Raises ``Refused`` once the gate is closed, ``LocalEventError`` for a turn that is here already.
         """
         if self._closed:
-            raise self._refusal(ticket, 503, "gate_closed", "the server is shutting down", 0)
+            raise refusal(self.limits, ticket, 503, "gate_closed", "the server is shutting down", 0)
         if ticket.turn_id in self._running or ticket.turn_id in self._holds:
             raise LocalEventError(f"turn {ticket.turn_id!r} is at the gate already")
         now_ns = self._now_ns()
@@ -217,6 +217,7 @@ class Gate:
             "mode": str(mode),
             "closed": self._closed,
             "limit": self._authority.limit,
+            "draining": self._authority.draining,
             "local_limit": self._authority.local_limit(now_ns) if lost else None,
             "held_turns": len(self._holds),
             "held_programs": len({held.root_id for held in self._holds}),
@@ -273,20 +274,26 @@ class Gate:
         return held
 
     def _check_room(self, ticket: Ticket, program: RootProgram | None) -> None:
-        """Raise ``Refused`` when the queue is full: 429 for new programs, 503 for all at the hard bound."""
+        """Raise ``Refused`` when the queue is full: 429 for new programs, 503 for all at the hard bound.
+
+        New programs get a 503 also while the node drains.
+        """
         limits = self.limits
+        known = program is not None and (program.known or bool(program.held))
+        if not known and self._authority.draining and self._look(self._now_ns()) is Mode.GOVERNED:
+            self.counters.refused_draining += 1
+            raise refusal(self.limits, ticket, 503, "draining", "this node takes no new programs: it drains", 0)
         turns, size = len(self._holds) + 1, self._holds.size_bytes + ticket.held_bytes
         if turns <= limits.max_held and size <= limits.max_held_bytes:
             return
-        known = program is not None and (program.known or bool(program.held))
         if not known:
             self.counters.refused_full += 1
             message = f"{turns - 1} turns are waiting already; new programs are not taken now"
-            raise self._refusal(ticket, 429, "queue_full", message, 0)
+            raise refusal(self.limits, ticket, 429, "queue_full", message, 0)
         factor = limits.hard_factor
         if turns > limits.max_held * factor or size > limits.max_held_bytes * factor:
             self.counters.refused_overload += 1
-            raise self._refusal(ticket, 503, "overloaded", f"{turns - 1} turns are waiting already", 0)
+            raise refusal(self.limits, ticket, 503, "overloaded", f"{turns - 1} turns are waiting already", 0)
 
     def _ask(self, held: Held, now_ns: int, *, urgent: bool) -> None:
         """Send TurnQueued; the same turn id again is a retry that keeps its place."""
@@ -336,18 +343,7 @@ class Gate:
         self._drop(held)
         self._send(TurnAbandoned(program_id=ticket.program_id, turn_id=ticket.turn_id, reason=message), False)
         self._end_if_anonymous(ticket)
-        held.settle(self._refusal(ticket, 503, code, message, hold_ns))
-
-    def _refusal(self, ticket: Ticket, status: int, code: str, message: str, hold_ns: int) -> Refused:
-        wall_s = -(-self.limits.retry_after_ns // self.limits.wall_second_ns)
-        return Refused(
-            status=status,
-            retry_after_s=max(1, wall_s),
-            code=code,
-            message=message,
-            program_id=ticket.program_id,
-            hold_ns=hold_ns,
-        )
+        held.settle(refusal(self.limits, ticket, 503, code, message, hold_ns))
 
     def _abandon(self, ticket: Ticket, reason: str) -> None:
         self.counters.abandoned += 1

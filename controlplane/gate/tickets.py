@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from controlplane.core.errors import ControlPlaneError
 from controlplane.core.events import OpenTurn
+from controlplane.gate.limits import GateLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,19 @@ class Refused(ControlPlaneError):
         self.hold_ns = hold_ns
 
 
+def refusal(limits: GateLimits, ticket: Ticket, status: int, code: str, message: str, hold_ns: int) -> Refused:
+    """Of that turn, with when to come again."""
+    wall_s = -(-limits.retry_after_ns // limits.wall_second_ns)
+    return Refused(
+        status=status,
+        retry_after_s=max(1, wall_s),
+        code=code,
+        message=message,
+        program_id=ticket.program_id,
+        hold_ns=hold_ns,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateState:
     """The gate's share of a ``PublisherState``."""
@@ -75,6 +89,7 @@ class GateCounters:
     refused_full: int = 0  # 429: a new program, the queue full
     refused_overload: int = 0  # 503: a known program, the queue at its hard bound
     refused_deadline: int = 0  # 503: held for hold_ns
+    refused_draining: int = 0  # 503: a new program, while an operator drains the node
     refused_closed: int = 0  # 503: the gate was closed
     abandoned: int = 0  # the client left while held
     asked_again: int = 0

@@ -13,6 +13,7 @@ from controlplane.core.types import seconds
 from controlplane.shell import snapshot as snapshots
 from controlplane.shell.bus import Bus, StreamInfo
 from controlplane.shell.clock import Clock
+from controlplane.shell.decisions import Decisions
 from controlplane.shell.event_socket import EventSocket
 from controlplane.shell.host_probe import HostProbe
 from controlplane.shell.logs import logger
@@ -48,6 +49,7 @@ class Daemon:
         self.pump = Pump(Controller(config.policies, config.control))
         self.position = 0  # in the stream, of what the state contains
         self.ready = asyncio.Event()
+        self.decisions = Decisions()
         self._recorder = recorder
         self._socket = socket
         self._state_path = state_path
@@ -162,7 +164,7 @@ class Daemon:
         if self._recorder is not None:
             now_ns = self.clock.now_ns()
             self._recorder.state(self._snapshot(now_ns).decode(), now_ns)
-            self.pump.recorder = self._recorder
+            self.pump.recorders.append(self._recorder)
 
     def _snapshot(self, now_ns: int) -> bytes:
         return snapshots.take(
@@ -198,8 +200,8 @@ class Daemon:
     def _take_over(self, config: Config) -> None:
         """Decide by ``config`` from now on. What does not go by names and connections is read where it is used."""
         self.controller.reconfigure(config.policies, config.control)
-        if self.pump.recorder is not None:
-            self.pump.recorder.config(show(config), self.clock.now_ns())
+        for recorder in self.pump.recorders:
+            recorder.config(show(config), self.clock.now_ns())
 
     async def _pump_events(self) -> None:
         clock, pump, inbox = self.clock, self.pump, self.bus.inbox
@@ -216,6 +218,7 @@ class Daemon:
                 self._resync_all = False
                 commands = [*commands, StateRequest(reason="the daemon started, or the stream is new")]
             await self.bus.send(commands)
+            self.decisions.tell(commands, now_ns)
             if self._socket is not None:
                 self._socket.pass_on(commands)
             if self._must_save(now_ns):
@@ -229,6 +232,7 @@ class Daemon:
                 boot_id=self.boot_id,
                 lease_ttl_ns=seconds(self.config.lease_s),
                 limit=window.limit,
+                draining=self.controller.state.ledger.draining,
                 window=window.window,
                 engine_policies=EnginePolicies(priority=policies.priority, memory=policies.memory).dumps(),
             )
@@ -249,13 +253,26 @@ class Daemon:
 
     # Status
 
-    def _status(self) -> Status:
-        return describe(self.pump, self.reloader, self.boot_id, self.position, self.clock.now_ns())
+    def status(self) -> Status:
+        """How things stand."""
+        return describe(
+            self.pump,
+            self.reloader,
+            boot_id=self.boot_id,
+            position=self.position,
+            bus_connected=self.bus.connected,
+            now_ns=self.clock.now_ns(),
+        )
 
     def _answer(self, request: bytes) -> bytes:
-        return self._status().with_programs(self.controller) if request == b"programs" else self._status().encode()
+        return self.status().with_programs(self.controller) if request == b"programs" else self.status().encode()
 
     async def _publish_status(self) -> None:
         while not self._stopping.is_set():
-            await self.bus.publish_status(self._status().encode())
-            await asyncio.sleep(max(0.05, self.config.control.interval_s / self.config.time_scale))
+            await self.bus.publish_status(self.status().encode())
+            await asyncio.sleep(self.status_every_s)
+
+    @property
+    def status_every_s(self) -> float:
+        """Seconds of the wall clock between two looks that may differ: a control interval."""
+        return max(0.05, self.config.control.interval_s / self.config.time_scale)

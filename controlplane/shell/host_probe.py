@@ -41,12 +41,22 @@ def usable_cpus() -> float:
     return cpus if quota == "max" else min(cpus, max(0.01, int(quota) / int(period)))
 
 
+def pressure_file() -> Path | None:
+    """Where the kernel tells of CPU stalls; None where it does not."""
+    return next((path for path in _PSI_CPU if _first_line(path)), None)
+
+
+def _first_line(path: Path) -> str:
+    try:
+        return path.read_text().partition("\n")[0]
+    except OSError:
+        return ""
+
+
 def cpu_stall_ratio() -> float:
     """PSI ``some avg10`` as a ratio; 0 where the kernel does not tell."""
     for path in _PSI_CPU:
-        try:
-            some = path.read_text().splitlines()[0]
-        except (OSError, IndexError):
+        if not (some := _first_line(path)):
             continue
         values = dict(part.split("=") for part in some.split()[1:])
         share = float(values.get("avg10", 0.0)) / 100

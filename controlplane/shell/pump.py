@@ -25,9 +25,9 @@ class Recorder(Protocol):
 class Pump:
     """Decodes, applies, decides and records; counts what had to be rejected."""
 
-    def __init__(self, controller: Controller, recorder: Recorder | None = None) -> None:
+    def __init__(self, controller: Controller) -> None:
         self.controller = controller
-        self.recorder = recorder
+        self.recorders: list[Recorder] = []
         self.rejected = 0
         self.last_rejection = ""
         self._now_ns = 0
@@ -42,10 +42,10 @@ class Pump:
             return 0
         if batch.rejected:
             self._reject(len(batch.rejected), batch.rejected[-1])
-        receive, recorder = self.controller.receive, self.recorder
+        receive = self.controller.receive
         for event in batch.events:
             receive(event, now_ns)
-        if recorder is not None:
+        for recorder in self.recorders:
             for event in batch.events:
                 recorder.event(event, now_ns)
         return len(batch.events)
@@ -67,10 +67,10 @@ class Pump:
         if self.controller.next_deadline_ns() > now_ns:
             return ()
         commands = self.controller.tick(now_ns)
-        if self.recorder is not None:
-            self.recorder.tick(now_ns)
+        for recorder in self.recorders:
+            recorder.tick(now_ns)
             for command in commands:
-                self.recorder.command(command, now_ns)
+                recorder.command(command, now_ns)
         return commands
 
     def _forward(self, now_ns: int) -> int:

@@ -14,6 +14,20 @@ from controlplane.shell.reload import ConfigState, Reloader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """What an operator wants now: programs that get no slot, and whether nobody else gets one."""
+
+    held: tuple[str, ...]
+    draining: bool
+
+    @classmethod
+    def of(cls, controller: Controller) -> "Orders":
+        """As the ledger has them."""
+        state = controller.state.ledger
+        return cls(held=tuple(state.ordered_held), draining=state.draining)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """One look at a daemon. Times are its clock's (scaled) nanoseconds."""
 
@@ -29,6 +43,8 @@ class Status:
     counts: Counts
     rejected: int
     last_rejection: str
+    orders: Orders
+    bus_connected: bool
 
     def encode(self) -> bytes:
         """As JSON."""
@@ -44,7 +60,9 @@ class Status:
         return msgspec.json.encode(detail)
 
 
-def describe(pump: Pump, reloader: Reloader, boot_id: str, position: int, now_ns: int) -> Status:
+def describe(
+    pump: Pump, reloader: Reloader, *, boot_id: str, position: int, bus_connected: bool, now_ns: int
+) -> Status:
     """The status now."""
     controller, config = pump.controller, reloader.config
     return Status(
@@ -60,4 +78,6 @@ def describe(pump: Pump, reloader: Reloader, boot_id: str, position: int, now_ns
         counts=controller.state.ledger.counts,
         rejected=pump.rejected,
         last_rejection=pump.last_rejection,
+        orders=Orders.of(controller),
+        bus_connected=bus_connected,
     )

@@ -29,19 +29,24 @@ def encode_commands(commands: Sequence[Command]) -> bytes:
     """
     batch = pb.CommandBatch()
     for command in commands:
-        known = _KINDS.get(type(command))
-        if known is None:
-            raise LocalEventError(f"no command: {type(command).__name__}")
-        kind, names = known
-        try:
-            message = batch.commands.add(command_id=command.command_id, reason=command.reason)
-            body = getattr(message, kind)
-            body.SetInParent()
-            for name in names:
-                setattr(body, name, getattr(command, name))
-        except (TypeError, ValueError) as error:
-            raise LocalEventError(f"cannot encode {command!r:.200}: {error}") from error
+        fill_command(batch.commands.add(), command)
     return batch.SerializeToString()
+
+
+def fill_command(message: pb.Command, command: Command) -> None:
+    """Write ``command`` into ``message``. Raises as ``encode_commands``."""
+    known = _KINDS.get(type(command))
+    if known is None:
+        raise LocalEventError(f"no command: {type(command).__name__}")
+    kind, names = known
+    try:
+        message.command_id, message.reason = command.command_id, command.reason
+        body = getattr(message, kind)
+        body.SetInParent()
+        for name in names:
+            setattr(body, name, getattr(command, name))
+    except (TypeError, ValueError) as error:
+        raise LocalEventError(f"cannot encode {command!r:.200}: {error}") from error
 
 
 def decode_commands(data: bytes) -> list[Command]:
@@ -53,15 +58,17 @@ def decode_commands(data: bytes) -> list[Command]:
         batch = pb.CommandBatch.FromString(data)
     except DecodeError as error:
         raise RemoteEventError(f"malformed command batch of {len(data)} bytes: {error}") from error
-    commands: list[Command] = []
-    for message in batch.commands:
-        kind = message.WhichOneof("kind")
-        if kind is None:
-            continue
-        command_type, names = _TYPES[kind]
-        body = getattr(message, kind)
-        values: dict[str, Any] = {name: getattr(body, name) for name in names}
-        if values.get("program_id") == "":
-            continue
-        commands.append(command_type(command_id=message.command_id, reason=message.reason, **values))
-    return commands
+    return [command for message in batch.commands if (command := read_command(message)) is not None]
+
+
+def read_command(message: pb.Command) -> Command | None:
+    """None for a kind that this version does not know, and for a command about nobody."""
+    kind = message.WhichOneof("kind")
+    if kind is None:
+        return None
+    command_type, names = _TYPES[kind]
+    body = getattr(message, kind)
+    values: dict[str, Any] = {name: getattr(body, name) for name in names}
+    if values.get("program_id") == "":
+        return None
+    return command_type(command_id=message.command_id, reason=message.reason, **values)

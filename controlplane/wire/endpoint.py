@@ -49,6 +49,12 @@ def socket_path(node: str, state_dir: Path | None = None) -> Path:
     return folder / f"{check_name(node, field='node')}.sock"
 
 
+def control_path(node: str, state_dir: Path | None = None) -> Path:
+    """Where operators reach the daemon of ``node``, unless it is configured otherwise."""
+    folder = default_state_dir() if state_dir is None else state_dir
+    return folder / f"{check_name(node, field='node')}.control.sock"
+
+
 def read_endpoint(node: str, state_dir: Path | None = None) -> Endpoint | None:
     """What the file says, or None if there is none.
 

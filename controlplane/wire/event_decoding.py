@@ -356,6 +356,12 @@ def _open_turn(m: pb.OpenTurn) -> core.OpenTurn:
     return core.OpenTurn(program_id=m.program_id, turn_id=m.turn_id, blocks=m.blocks, parent_id=m.parent_id)
 
 
+def _operator_orders(m: pb.OperatorOrders, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
+    return core.OperatorOrders(
+        publisher=publisher, sequence=sequence, at_ns=at_ns, held=tuple(m.held), draining=m.draining
+    )
+
+
 _DECODERS: dict[str, Callable[[Any, str, int, int], core.Event | None]] = {
     "program_arrived": _program_arrived,
     "turn_queued": _turn_queued,
@@ -374,4 +380,5 @@ _DECODERS: dict[str, Callable[[Any, str, int, int], core.Event | None]] = {
     "command_rejected": _command_rejected,
     "publisher_state": _publisher_state,
     "environment_wanted": _environment_wanted,
+    "operator_orders": _operator_orders,
 }

@@ -8,6 +8,7 @@ from controlplane.core.errors import LocalEventError
 from controlplane.core.events import (
     EVENT_TYPES,
     Event,
+    OperatorOrders,
     PublisherState,
     ToolEnded,
     TurnEnded,
@@ -99,10 +100,18 @@ def _publisher_state(event: PublisherState, message: pb.Event) -> None:
         state.pins.add(program_id=pin.program_id, ttl_ns=pin.ttl_ns)
 
 
+def _operator_orders(event: OperatorOrders, message: pb.Event) -> None:
+    orders = message.operator_orders
+    orders.SetInParent()
+    orders.held.extend(event.held)
+    orders.draining = event.draining
+
+
 _SPECIAL: dict[type[Event], Fill] = {
     TurnEnded: _turn_ended,
     ToolEnded: _tool_ended,
     PublisherState: _publisher_state,
+    OperatorOrders: _operator_orders,
 }
 _FILLS: dict[type[Event], Fill] = {
     event_type: _SPECIAL.get(event_type) or _copier(event_type) for event_type in EVENT_TYPES

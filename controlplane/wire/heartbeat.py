@@ -13,7 +13,7 @@ class Heartbeat:
     """The daemon lives and has authority for another ``lease_ttl_ns`` from receipt.
 
     ``limit`` is how many root programs may be active (0: no limit), ``window`` the same before its caps.
-    ``engine_policies`` is for ``controlplane.core.engine_policies.loads``.
+    ``engine_policies`` is for ``controlplane.core.engine_policies.loads``. ``draining``: nobody new is let in.
     """
 
     node: str
@@ -22,6 +22,7 @@ class Heartbeat:
     limit: int
     window: float
     engine_policies: str = ""
+    draining: bool = False
 
 
 def encode_heartbeat(heartbeat: Heartbeat) -> bytes:
@@ -33,6 +34,7 @@ def encode_heartbeat(heartbeat: Heartbeat) -> bytes:
         limit=heartbeat.limit,
         window=heartbeat.window,
         engine_policies=heartbeat.engine_policies,
+        draining=heartbeat.draining,
     ).SerializeToString()
 
 
@@ -54,4 +56,5 @@ def decode_heartbeat(data: bytes) -> Heartbeat:
         limit=message.limit,
         window=message.window,
         engine_policies=message.engine_policies,
+        draining=message.draining,
     )

@@ -16,7 +16,7 @@ import msgspec
 
 from controlplane.core.commands import COMMAND_TYPES, Command
 from controlplane.core.errors import ConfigError
-from controlplane.core.events import EVENT_TYPES, Event, PublisherState
+from controlplane.core.events import EVENT_TYPES, Event, OperatorOrders, PublisherState
 from controlplane.wire.log_records import (
     FORMAT,
     VERSION,
@@ -178,6 +178,8 @@ def _record(data: bytes) -> Record:
             event = _body(_event_decoders, line)
             if isinstance(event, PublisherState):
                 event = _with_tuples(event)
+            elif isinstance(event, OperatorOrders):
+                event = replace(event, held=tuple(event.held))
             return EventRecord(now_ns=line.now_ns, event=event)
         case "command":
             return CommandRecord(now_ns=line.now_ns, command=_body(_command_decoders, line))

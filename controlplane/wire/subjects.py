@@ -11,6 +11,8 @@ from controlplane.core.errors import ConfigError
 PREFIX = "penstock.v1"
 TOOL_ROLE = "tool"
 """The role of those who tell of runs and tools."""
+CONTROL_ROLE = "control"
+"""The daemon's own, in which it tells what an operator ordered."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_-]+")

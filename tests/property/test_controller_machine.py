@@ -56,7 +56,7 @@ class ControllerMachine(RuleBasedStateMachine):
         self.rules = ControlRules(tool_slots=ToolSlots(per_cpu=slots_per_cpu))
         self.controller = Controller(self.preset, self.rules)
         self.now_ns = seconds(100)
-        self.wires = {role: Wire(role) for role in ("gate", "engine", "engine-2", "tool", "host")}
+        self.wires = {role: Wire(role) for role in ("gate", "engine", "engine-2", "tool", "host", "control")}
         self.late: list[ev.Event] = []
         self.seen: list[ev.Event] = []
 
@@ -226,6 +226,10 @@ class ControllerMachine(RuleBasedStateMachine):
     def restart_publisher(self, role: str) -> None:
         self.wires[role] = Wire(role, self.wires[role].boot + 1)
 
+    @rule(held=st.lists(st.sampled_from("abc"), max_size=2, unique=True), draining=st.booleans())
+    def order(self, held: list[str], draining: bool) -> None:
+        self.publish("control", ev.OperatorOrders(held=held, draining=draining))
+
     # Time
 
     @rule(after_s=st.sampled_from([0, 0.01, 1, 5, 11, 35, 61, 121, 901]))
@@ -240,8 +244,12 @@ class ControllerMachine(RuleBasedStateMachine):
         assert all(c.reason for c in commands)
         assert all(c.ttl_ns > 0 for c in commands if isinstance(c, cmd.Retain | cmd.Admit))
         # Whoever held a slot and still had held turns was told so, unless it came unasked and must go.
-        assert set(self.controller.ledger.askers) <= self.must_go()
+        held = set(self.state.ordered_held)
+        assert set(self.controller.ledger.askers) <= self.must_go() | held
         admits = [c for c in commands if isinstance(c, cmd.Admit)]
+        assert not held & {c.program_id for c in admits}
+        if self.state.draining:
+            assert all(c.reason.startswith(("its slot", "child of")) for c in admits)
         assert len({c.program_id for c in admits}) == len(admits)
         limit = self.controller.window.limit
         if limit and any(c.reason.startswith("slot ") for c in admits):

@@ -22,15 +22,50 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from controlplane.wire._generated import commands_pb2 as penstock_dot_v1_dot_commands__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19penstock/v1/control.proto\x12\x0bpenstock.v1\"x\n\tHeartbeat\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\x12\x14\n\x0clease_ttl_ns\x18\x03 \x01(\x03\x12\r\n\x05limit\x18\x04 \x01(\x03\x12\x0e\n\x06window\x18\x05 \x01(\x01\x12\x17\n\x0f\x65ngine_policies\x18\x06 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19penstock/v1/control.proto\x12\x0bpenstock.v1\x1a\x1apenstock/v1/commands.proto\"\x12\n\x10GetStatusRequest\"$\n\x13ListProgramsRequest\x12\r\n\x05\x65nded\x18\x01 \x01(\x08\">\n\x11ListProgramsReply\x12)\n\x08programs\x18\x01 \x03(\x0b\x32\x17.penstock.v1.ProgramRow\"+\n\x15WatchDecisionsRequest\x12\x12\n\nprogram_id\x18\x01 \x01(\t\"$\n\x0eProgramRequest\x12\x12\n\nprogram_id\x18\x01 \x01(\t\"\x1c\n\x0c\x44rainRequest\x12\x0c\n\x04undo\x18\x01 \x01(\x08\"\"\n\x10SetPresetRequest\x12\x0e\n\x06preset\x18\x01 \x01(\t\"\x0f\n\rReloadRequest\"(\n\x06Orders\x12\x0c\n\x04held\x18\x01 \x03(\t\x12\x10\n\x08\x64raining\x18\x02 \x01(\x08\"f\n\x0b\x43onfigState\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0c\n\x04\x66ile\x18\x02 \x01(\t\x12\x0f\n\x07refused\x18\x03 \x01(\t\x12\x10\n\x08refusals\x18\x04 \x01(\x03\x12\x15\n\runtil_restart\x18\x05 \x03(\t\"<\n\x0bWindowState\x12\r\n\x05limit\x18\x01 \x01(\x03\x12\x0e\n\x06window\x18\x02 \x01(\x01\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\xef\x03\n\rPressureState\x12\x17\n\x0fkv_total_blocks\x18\x01 \x01(\x03\x12\x16\n\x0ekv_free_blocks\x18\x02 \x01(\x03\x12\x1b\n\x13kv_evictable_blocks\x18\x03 \x01(\x03\x12\x1a\n\x12kv_retained_blocks\x18\x04 \x01(\x03\x12\x18\n\x10kv_demand_blocks\x18\x05 \x01(\x03\x12\x14\n\x0ckv_use_ratio\x18\x06 \x01(\x01\x12\x19\n\x11host_total_blocks\x18\x07 \x01(\x03\x12\x18\n\x10host_used_blocks\x18\x08 \x01(\x03\x12\x14\n\x0ctools_active\x18\t \x01(\x03\x12\x15\n\rtools_waiting\x18\n \x01(\x03\x12\x13\n\x0btool_wait_s\x18\x0b \x01(\x01\x12\x1b\n\x13tool_slowdown_ratio\x18\x0c \x01(\x01\x12\x0c\n\x04\x63pus\x18\r \x01(\x01\x12\x15\n\rcpu_use_ratio\x18\x0e \x01(\x01\x12\x17\n\x0f\x63pu_stall_ratio\x18\x0f \x01(\x01\x12\x17\n\x0fprograms_active\x18\x10 \x01(\x03\x12\x14\n\x0cqueue_length\x18\x11 \x01(\x03\x12\x16\n\x0e\x63pu_overloaded\x18\x12 \x01(\x08\x12\x15\n\rkv_overloaded\x18\x13 \x01(\x08\x12\x14\n\x0ckv_has_slack\x18\x14 \x01(\x08\"\xc9\x01\n\x0b\x43ountsState\x12\x0f\n\x07\x61pplied\x18\x01 \x01(\x03\x12\x12\n\nduplicates\x18\x02 \x01(\x03\x12\x0c\n\x04gaps\x18\x03 \x01(\x03\x12\x16\n\x0e\x63ontradictions\x18\x04 \x01(\x03\x12\x0c\n\x04late\x18\x05 \x01(\x03\x12\x18\n\x10\x63ommands_applied\x18\x06 \x01(\x03\x12\x19\n\x11\x63ommands_rejected\x18\x07 \x01(\x03\x12\x18\n\x10\x61\x64mitted_unasked\x18\x08 \x01(\x03\x12\x12\n\ntaken_back\x18\t \x01(\x03\"\x88\x03\n\nNodeStatus\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\x12\x0e\n\x06preset\x18\x03 \x01(\t\x12\x0e\n\x06now_ns\x18\x04 \x01(\x03\x12\x17\n\x0fstream_sequence\x18\x05 \x01(\x03\x12\x10\n\x08programs\x18\x06 \x01(\x03\x12(\n\x06window\x18\x07 \x01(\x0b\x32\x18.penstock.v1.WindowState\x12,\n\x08pressure\x18\x08 \x01(\x0b\x32\x1a.penstock.v1.PressureState\x12(\n\x06\x63ounts\x18\t \x01(\x0b\x32\x18.penstock.v1.CountsState\x12\x10\n\x08rejected\x18\n \x01(\x03\x12\x16\n\x0elast_rejection\x18\x0b \x01(\t\x12(\n\x06\x63onfig\x18\x0c \x01(\x0b\x32\x18.penstock.v1.ConfigState\x12#\n\x06orders\x18\r \x01(\x0b\x32\x13.penstock.v1.Orders\x12\x15\n\rbus_connected\x18\x0e \x01(\x08\"\xdd\x02\n\nProgramRow\x12\x12\n\nprogram_id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x11\n\tparent_id\x18\x03 \x01(\t\x12\x0e\n\x06status\x18\x04 \x01(\t\x12\r\n\x05phase\x18\x05 \x01(\t\x12\x0c\n\x04tool\x18\x06 \x01(\t\x12\x16\n\x0equeue_position\x18\x07 \x01(\x03\x12\r\n\x05turns\x18\x08 \x01(\x03\x12\x16\n\x0e\x63ontext_tokens\x18\t \x01(\x03\x12\x11\n\tkv_blocks\x18\n \x01(\x03\x12\x0f\n\x07kv_tier\x18\x0b \x01(\t\x12\x0e\n\x06\x61ge_ns\x18\x0c \x01(\x03\x12\x0f\n\x07hold_ns\x18\r \x01(\x03\x12\x0f\n\x07idle_ns\x18\x0e \x01(\x03\x12\x13\n\x0bretained_ns\x18\x0f \x01(\x03\x12\x16\n\x0eidleness_ratio\x18\x10 \x01(\x01\x12\x0f\n\x07replica\x18\x11 \x01(\t\x12\x18\n\x10held_by_operator\x18\x12 \x01(\x08\"P\n\x08\x44\x65\x63ision\x12\r\n\x05\x61t_ns\x18\x01 \x01(\x03\x12%\n\x07\x63ommand\x18\x02 \x01(\x0b\x32\x14.penstock.v1.Command\x12\x0e\n\x06missed\x18\x03 \x01(\x03\"\x8a\x01\n\tHeartbeat\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\x12\x14\n\x0clease_ttl_ns\x18\x03 \x01(\x03\x12\r\n\x05limit\x18\x04 \x01(\x03\x12\x0e\n\x06window\x18\x05 \x01(\x01\x12\x17\n\x0f\x65ngine_policies\x18\x06 \x01(\t\x12\x10\n\x08\x64raining\x18\x07 \x01(\x08\x32\xee\x04\n\x07\x43ontrol\x12\x43\n\tGetStatus\x12\x1d.penstock.v1.GetStatusRequest\x1a\x17.penstock.v1.NodeStatus\x12G\n\x0bWatchStatus\x12\x1d.penstock.v1.GetStatusRequest\x1a\x17.penstock.v1.NodeStatus0\x01\x12P\n\x0cListPrograms\x12 .penstock.v1.ListProgramsRequest\x1a\x1e.penstock.v1.ListProgramsReply\x12M\n\x0eWatchDecisions\x12\".penstock.v1.WatchDecisionsRequest\x1a\x15.penstock.v1.Decision0\x01\x12\x38\n\x04Hold\x12\x1b.penstock.v1.ProgramRequest\x1a\x13.penstock.v1.Orders\x12;\n\x07Release\x12\x1b.penstock.v1.ProgramRequest\x1a\x13.penstock.v1.Orders\x12\x37\n\x05\x44rain\x12\x19.penstock.v1.DrainRequest\x1a\x13.penstock.v1.Orders\x12\x44\n\tSetPreset\x12\x1d.penstock.v1.SetPresetRequest\x1a\x18.penstock.v1.ConfigState\x12>\n\x06Reload\x12\x1a.penstock.v1.ReloadRequest\x1a\x18.penstock.v1.ConfigStateb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.v1.control_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_HEARTBEAT']._serialized_start=42
-  _globals['_HEARTBEAT']._serialized_end=162
+  _globals['_GETSTATUSREQUEST']._serialized_start=70
+  _globals['_GETSTATUSREQUEST']._serialized_end=88
+  _globals['_LISTPROGRAMSREQUEST']._serialized_start=90
+  _globals['_LISTPROGRAMSREQUEST']._serialized_end=126
+  _globals['_LISTPROGRAMSREPLY']._serialized_start=128
+  _globals['_LISTPROGRAMSREPLY']._serialized_end=190
+  _globals['_WATCHDECISIONSREQUEST']._serialized_start=192
+  _globals['_WATCHDECISIONSREQUEST']._serialized_end=235
+  _globals['_PROGRAMREQUEST']._serialized_start=237
+  _globals['_PROGRAMREQUEST']._serialized_end=273
+  _globals['_DRAINREQUEST']._serialized_start=275
+  _globals['_DRAINREQUEST']._serialized_end=303
+  _globals['_SETPRESETREQUEST']._serialized_start=305
+  _globals['_SETPRESETREQUEST']._serialized_end=339
+  _globals['_RELOADREQUEST']._serialized_start=341
+  _globals['_RELOADREQUEST']._serialized_end=356
+  _globals['_ORDERS']._serialized_start=358
+  _globals['_ORDERS']._serialized_end=398
+  _globals['_CONFIGSTATE']._serialized_start=400
+  _globals['_CONFIGSTATE']._serialized_end=502
+  _globals['_WINDOWSTATE']._serialized_start=504
+  _globals['_WINDOWSTATE']._serialized_end=564
+  _globals['_PRESSURESTATE']._serialized_start=567
+  _globals['_PRESSURESTATE']._serialized_end=1062
+  _globals['_COUNTSSTATE']._serialized_start=1065
+  _globals['_COUNTSSTATE']._serialized_end=1266
+  _globals['_NODESTATUS']._serialized_start=1269
+  _globals['_NODESTATUS']._serialized_end=1661
+  _globals['_PROGRAMROW']._serialized_start=1664
+  _globals['_PROGRAMROW']._serialized_end=2013
+  _globals['_DECISION']._serialized_start=2015
+  _globals['_DECISION']._serialized_end=2095
+  _globals['_HEARTBEAT']._serialized_start=2098
+  _globals['_HEARTBEAT']._serialized_end=2236
+  _globals['_CONTROL']._serialized_start=2239
+  _globals['_CONTROL']._serialized_end=2861
 # @@protoc_insertion_point(module_scope)

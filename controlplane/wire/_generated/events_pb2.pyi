@@ -69,6 +69,7 @@ class Event(google.protobuf.message.Message):
     PUBLISHER_STATE_FIELD_NUMBER: builtins.int
     REPLY_READ_FIELD_NUMBER: builtins.int
     ENVIRONMENT_WANTED_FIELD_NUMBER: builtins.int
+    OPERATOR_ORDERS_FIELD_NUMBER: builtins.int
     at_ns: builtins.int
     """The publisher's monotonic clock in nanoseconds: good for durations within one publisher only."""
     @property
@@ -105,6 +106,8 @@ class Event(google.protobuf.message.Message):
     def reply_read(self) -> global___ReplyRead: ...
     @property
     def environment_wanted(self) -> global___EnvironmentWanted: ...
+    @property
+    def operator_orders(self) -> global___OperatorOrders: ...
     def __init__(
         self,
         *,
@@ -126,10 +129,11 @@ class Event(google.protobuf.message.Message):
         publisher_state: global___PublisherState | None = ...,
         reply_read: global___ReplyRead | None = ...,
         environment_wanted: global___EnvironmentWanted | None = ...,
+        operator_orders: global___OperatorOrders | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["command_applied", b"command_applied", "command_rejected", b"command_rejected", "environment_wanted", b"environment_wanted", "first_token", b"first_token", "host_sampled", b"host_sampled", "kind", b"kind", "pool_sampled", b"pool_sampled", "program_arrived", b"program_arrived", "program_ended", b"program_ended", "publisher_state", b"publisher_state", "reply_read", b"reply_read", "tool_ended", b"tool_ended", "tool_enqueued", b"tool_enqueued", "tool_started", b"tool_started", "turn_abandoned", b"turn_abandoned", "turn_ended", b"turn_ended", "turn_queued", b"turn_queued", "turn_submitted", b"turn_submitted"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["at_ns", b"at_ns", "command_applied", b"command_applied", "command_rejected", b"command_rejected", "environment_wanted", b"environment_wanted", "first_token", b"first_token", "host_sampled", b"host_sampled", "kind", b"kind", "pool_sampled", b"pool_sampled", "program_arrived", b"program_arrived", "program_ended", b"program_ended", "publisher_state", b"publisher_state", "reply_read", b"reply_read", "tool_ended", b"tool_ended", "tool_enqueued", b"tool_enqueued", "tool_started", b"tool_started", "turn_abandoned", b"turn_abandoned", "turn_ended", b"turn_ended", "turn_queued", b"turn_queued", "turn_submitted", b"turn_submitted"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["program_arrived", "turn_queued", "turn_abandoned", "turn_submitted", "first_token", "turn_ended", "tool_enqueued", "tool_started", "tool_ended", "program_ended", "pool_sampled", "host_sampled", "command_applied", "command_rejected", "publisher_state", "reply_read", "environment_wanted"] | None: ...
+    def HasField(self, field_name: typing.Literal["command_applied", b"command_applied", "command_rejected", b"command_rejected", "environment_wanted", b"environment_wanted", "first_token", b"first_token", "host_sampled", b"host_sampled", "kind", b"kind", "operator_orders", b"operator_orders", "pool_sampled", b"pool_sampled", "program_arrived", b"program_arrived", "program_ended", b"program_ended", "publisher_state", b"publisher_state", "reply_read", b"reply_read", "tool_ended", b"tool_ended", "tool_enqueued", b"tool_enqueued", "tool_started", b"tool_started", "turn_abandoned", b"turn_abandoned", "turn_ended", b"turn_ended", "turn_queued", b"turn_queued", "turn_submitted", b"turn_submitted"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["at_ns", b"at_ns", "command_applied", b"command_applied", "command_rejected", b"command_rejected", "environment_wanted", b"environment_wanted", "first_token", b"first_token", "host_sampled", b"host_sampled", "kind", b"kind", "operator_orders", b"operator_orders", "pool_sampled", b"pool_sampled", "program_arrived", b"program_arrived", "program_ended", b"program_ended", "publisher_state", b"publisher_state", "reply_read", b"reply_read", "tool_ended", b"tool_ended", "tool_enqueued", b"tool_enqueued", "tool_started", b"tool_started", "turn_abandoned", b"turn_abandoned", "turn_ended", b"turn_ended", "turn_queued", b"turn_queued", "turn_submitted", b"turn_submitted"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["program_arrived", "turn_queued", "turn_abandoned", "turn_submitted", "first_token", "turn_ended", "tool_enqueued", "tool_started", "tool_ended", "program_ended", "pool_sampled", "host_sampled", "command_applied", "command_rejected", "publisher_state", "reply_read", "environment_wanted", "operator_orders"] | None: ...
 
 global___Event = Event
 
@@ -742,3 +746,27 @@ class PublisherState(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["granted", b"granted", "held_turns", b"held_turns", "open_tools", b"open_tools", "open_turns", b"open_turns", "pins", b"pins", "role", b"role"]) -> None: ...
 
 global___PublisherState = PublisherState
+
+@typing.final
+class OperatorOrders(google.protobuf.message.Message):
+    """What an operator wants now, as a whole: it replaces what was wanted before."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    HELD_FIELD_NUMBER: builtins.int
+    DRAINING_FIELD_NUMBER: builtins.int
+    draining: builtins.bool
+    """Nobody who has no slot gets one."""
+    @property
+    def held(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Programs that get no slot, and give theirs back at the end of their turn."""
+
+    def __init__(
+        self,
+        *,
+        held: collections.abc.Iterable[builtins.str] | None = ...,
+        draining: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["draining", b"draining", "held", b"held"]) -> None: ...
+
+global___OperatorOrders = OperatorOrders

@@ -1,6 +1,6 @@
 """Environments of programs that wait: for whom they are made, when, and for whom no longer."""
 
-from core_driver import Driver, fixed, of
+from support.core_driver import Driver, fixed, of
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev

@@ -1,6 +1,6 @@
 """A tool that waits for a child program: a sub-agent's run, told by the agent's hooks."""
 
-from core_driver import Driver, of
+from support.core_driver import Driver, of
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev

@@ -1,6 +1,6 @@
 """What a reply that somebody read means for its program."""
 
-from core_driver import Driver
+from support.core_driver import Driver
 
 from controlplane.core import events as ev
 from controlplane.core import handlers

@@ -1,6 +1,6 @@
 """What tools do to the ledger."""
 
-from core_driver import Driver
+from support.core_driver import Driver
 
 from controlplane.core import events as ev
 from controlplane.core.types import Status, seconds

@@ -1,7 +1,7 @@
 """What turns do to the ledger: charges, gaps, estimates; late, lost, duplicate and contradictory events."""
 
 import pytest
-from core_driver import Driver, Publisher, fixed, of
+from support.core_driver import Driver, Publisher, fixed, of
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev

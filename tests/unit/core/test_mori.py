@@ -1,8 +1,8 @@
 """MORI's rules, worked by hand from the paper's formulas."""
 
 import pytest
-from core_driver import Driver, of
 from made_facts import MadeFacts
+from support.core_driver import Driver, of
 
 from controlplane.core import commands as cmd
 from controlplane.core.errors import ConfigError

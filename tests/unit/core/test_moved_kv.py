@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from core_driver import Driver
+from support.core_driver import Driver
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev

@@ -1,6 +1,6 @@
 """A publisher's whole state replaces what was believed of it, and nothing else."""
 
-from core_driver import Driver, Publisher, fixed, of
+from support.core_driver import Driver, Publisher, fixed, of
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from core_driver import Driver, fixed, of
+from support.core_driver import Driver, fixed, of
 
 from controlplane.core import commands as cmd
 from controlplane.core.admission.aimd import Aimd

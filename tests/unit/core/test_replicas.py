@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from core_driver import Driver, Publisher, fixed, of
+from support.core_driver import Driver, Publisher, fixed, of
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev

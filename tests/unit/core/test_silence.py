@@ -1,7 +1,7 @@
 """What silence means."""
 
 import pytest
-from core_driver import Driver, fixed, of
+from support.core_driver import Driver, fixed, of
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev

@@ -1,7 +1,7 @@
 """Tools that wait for a slot of the host: who may start, when, and what is made of late or lost answers."""
 
 import pytest
-from core_driver import Driver, of
+from support.core_driver import Driver, of
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev

@@ -1,8 +1,8 @@
 """Programs that an open gate let in: too many of them give their slots back, at a turn's end."""
 
-from core_driver import Driver, Publisher, fixed, of
 from hypothesis import given
 from hypothesis import strategies as st
+from support.core_driver import Driver, Publisher, fixed, of
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev

@@ -47,6 +47,7 @@ class Beat:
     boot_id: str = "boot-1"
     lease_ttl_ns: int = seconds(5)
     limit: int = 4
+    draining: bool = False
 
 
 @dataclass

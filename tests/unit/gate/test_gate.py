@@ -349,3 +349,40 @@ def test_times_follow_a_clock_that_runs_faster_than_the_wall() -> None:
 def test_limits_out_of_range_are_refused_by_name(field: str, value: float) -> None:
     with pytest.raises(ConfigError, match=field):
         GateLimits(**{field: value})  # type: ignore[arg-type]
+
+
+def test_a_draining_node_sends_new_programs_away_and_serves_the_known() -> None:
+    async def story(bench: Bench) -> None:
+        before = bench.enter("old/1")
+        await bench.settle()
+        bench.gate.on_command(Admit(program_id="old"))
+        bench.gate.leave(ticket("old/1"))
+        assert (await before).hold_ns == 0
+        waiting = bench.enter("waiting/1")
+        await bench.settle()
+        bench.gate.on_heartbeat(Beat(draining=True))
+        with pytest.raises(Refused) as refused:
+            await bench.gate.enter(ticket("new/1"))
+        assert (refused.value.status, refused.value.code) == (503, "draining")
+        assert refused.value.retry_after_s >= 1
+        assert (await bench.gate.enter(ticket("old/2"))).reason == "granted"
+        assert not waiting.done()
+        assert bench.gate.health()["draining"] is True
+        bench.gate.on_heartbeat(Beat(draining=False))
+        again = bench.enter("new/1")
+        await bench.settle()
+        assert not again.done()
+        bench.gate.on_command(Admit(program_id="new"))
+        await again
+        waiting.cancel()
+
+    in_virtual_time(story)
+
+
+def test_a_node_whose_daemon_was_lost_while_draining_takes_programs_again() -> None:
+    async def story(bench: Bench) -> None:
+        bench.gate.on_heartbeat(Beat(draining=True, limit=2))
+        await asyncio.sleep(6)
+        assert (await bench.gate.enter(ticket("new/1"))).reason.startswith("the daemon is lost")
+
+    in_virtual_time(story)

@@ -15,6 +15,7 @@ ratios = st.floats(min_value=0, allow_infinity=False, allow_nan=False)
 _SPECIAL: dict[str, st.SearchStrategy[object]] = {
     "tool_calls": st.integers(min_value=-1, max_value=2**31),
     "block_tokens": st.integers(min_value=1, max_value=2**31),
+    "held": st.lists(names, max_size=3).map(tuple),
     "priority": st.integers(min_value=-(2**63), max_value=2**63 - 1),
 }
 

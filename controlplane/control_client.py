@@ -1,0 +1,99 @@
+"""A daemon's control API from the outside, as the commands use it."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from controlplane.core.errors import ConfigError, ControlPlaneError, EngineUnavailable, UnknownProgram
+from controlplane.wire.control import METHODS, Fields
+from controlplane.wire.endpoint import control_path
+
+ADDRESS_VARIABLE = "PENSTOCK_API"
+CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE = (
+    "PENSTOCK_API_CA",
+    "PENSTOCK_API_CERTIFICATE",
+    "PENSTOCK_API_PRIVATE_KEY",
+)
+_TIMEOUT_S = 10.0
+_ERRORS: dict[grpc.StatusCode, type[ControlPlaneError]] = {
+    grpc.StatusCode.NOT_FOUND: UnknownProgram,
+    grpc.StatusCode.INVALID_ARGUMENT: ConfigError,
+}
+
+
+class ControlClient:
+    """One channel. Requests and replies have the fields of ``proto/penstock/v1/control.proto``."""
+
+    def __init__(self, channel: grpc.Channel, address: str) -> None:
+        self.address = address
+        self._channel = channel
+
+    def call(self, method: str, **fields: Any) -> Fields:
+        """Ask once. Raises ``EngineUnavailable`` where nobody answers, and what the daemon answers else."""
+        wire = METHODS[method]
+        ask = self._channel.unary_unary(
+            wire.path, request_serializer=wire.encode_request, response_deserializer=wire.decode_reply
+        )
+        with self._told():
+            return ask(Fields(**fields), timeout=_TIMEOUT_S)  # type: ignore[no-any-return]
+
+    def watch(self, method: str, **fields: Any) -> Iterator[Fields]:
+        """What comes, one after another, until the daemon goes. Raises as ``call``."""
+        wire = METHODS[method]
+        ask = self._channel.unary_stream(
+            wire.path, request_serializer=wire.encode_request, response_deserializer=wire.decode_reply
+        )
+        with self._told():
+            yield from ask(Fields(**fields))
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Errors in the words of whoever can mend them."""
+        try:
+            yield
+        except grpc.RpcError as error:
+            code, details = error.code(), error.details()
+            if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                where = f"the daemon at {self.address} does not answer: {details}"
+                raise EngineUnavailable(where) from None
+            raise _ERRORS.get(code, ControlPlaneError)(details) from None
+
+
+@contextmanager
+def connect(address: str | None, node: str, state_dir: Path | None = None) -> Iterator[ControlClient]:
+    """To ``address``, else ``$PENSTOCK_API``, else the socket of ``node`` in the state directory.
+
+    TLS if ``$PENSTOCK_API_CA`` names the authority that signed the daemon's certificate; a certificate of one's own
+    and its key come from ``$PENSTOCK_API_CERTIFICATE`` and ``$PENSTOCK_API_PRIVATE_KEY``.
+    """
+    chosen = address or os.environ.get(ADDRESS_VARIABLE)
+    if not chosen:
+        path = control_path(node, state_dir)
+        if not path.exists():
+            what = f"no daemon serves node {node!r} here: there is no {path}"
+            raise EngineUnavailable(f"{what}. Start `penstock up --node {node}`, or name one with --api HOST:PORT")
+        chosen = f"unix:{path}"
+    with _channel(chosen) as channel:
+        yield ControlClient(channel, chosen)
+
+
+def _channel(address: str) -> grpc.Channel:
+    authority = _file(CA_VARIABLE)
+    if authority is None:
+        return grpc.insecure_channel(address)
+    credentials = grpc.ssl_channel_credentials(authority, _file(KEY_VARIABLE), _file(CERTIFICATE_VARIABLE))
+    return grpc.secure_channel(address, credentials)
+
+
+def _file(variable: str) -> bytes | None:
+    name = os.environ.get(variable)
+    if not name:
+        return None
+    try:
+        return Path(name).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{variable}: {name}: {error.strerror}") from error

@@ -1,0 +1,118 @@
+"""What operators ask of a daemon: one method for each of ``proto/penstock/v1/control.proto``.
+
+An order travels over the node's stream like everything else that decisions are made from: so it holds after a
+restart, and a recorded run decides alike when it is replayed.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from controlplane.core.errors import ConfigError, EngineUnavailable, UnknownProgram
+from controlplane.core.events import OperatorOrders
+from controlplane.core.types import Status as ProgramStatus
+from controlplane.shell.daemon import Daemon
+from controlplane.shell.decisions import Decision
+from controlplane.shell.reload import ConfigState
+from controlplane.shell.status import Orders, Status
+from controlplane.shell.views import ProgramRow, rows
+from controlplane.wire.codec import encode_events
+from controlplane.wire.control import Fields
+from controlplane.wire.subjects import CONTROL_ROLE, publisher_name
+
+_APPLIED_WITHIN_S = 5.0
+_LOOK_S = 0.005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramList:
+    """The reply of ``ListPrograms``."""
+
+    programs: Sequence[ProgramRow]
+
+
+class ControlApi:
+    """Requests are ``Fields`` of the method's message; replies are records with its reply's fields."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._publisher = publisher_name(daemon.config.node, CONTROL_ROLE, daemon.boot_id)
+        self._told = 0
+        self._one_order = asyncio.Lock()
+
+    async def get_status(self, _: Fields) -> Status:
+        return self._daemon.status()
+
+    async def watch_status(self, _: Fields) -> AsyncIterator[Status]:
+        while True:
+            yield self._daemon.status()
+            await asyncio.sleep(self._daemon.status_every_s)
+
+    async def list_programs(self, request: Fields) -> ProgramList:
+        found = rows(self._daemon.controller.ledger, self._daemon.clock.now_ns(), ended=request.ended)
+        return ProgramList(programs=found)
+
+    async def watch_decisions(self, request: Fields) -> AsyncIterator[Decision]:
+        async for decision in self._daemon.decisions.watch(request.program_id):
+            yield decision
+
+    async def hold(self, request: Fields) -> Orders:
+        root_id = self._root_of(request.program_id)
+        async with self._one_order:
+            orders = self._orders()
+            return await self._order([*orders.held, root_id], orders.draining)
+
+    async def release(self, request: Fields) -> Orders:
+        async with self._one_order:
+            orders, wanted = self._orders(), request.program_id
+            if wanted not in orders.held:  # a program that is no more may be let go all the same
+                wanted = self._root_of(wanted)
+            if wanted not in orders.held:
+                raise UnknownProgram(f"program {wanted!r} is not held; there are: {_names(orders.held)}")
+            return await self._order([name for name in orders.held if name != wanted], orders.draining)
+
+    async def drain(self, request: Fields) -> Orders:
+        async with self._one_order:
+            return await self._order(self._orders().held, not request.undo)
+
+    async def set_preset(self, request: Fields) -> ConfigState:
+        return _taken_over(self._daemon.reloader.set("preset", request.preset))
+
+    async def reload(self, _: Fields) -> ConfigState:
+        return _taken_over(self._daemon.reloader.reload("an operator asked for it"))
+
+    # Orders
+
+    def _orders(self) -> Orders:
+        return Orders.of(self._daemon.controller)
+
+    def _root_of(self, program_id: str) -> str:
+        program = self._daemon.controller.ledger.programs.get(program_id)
+        if program is None or program.status is ProgramStatus.ENDED:
+            raise UnknownProgram(f"no program {program_id!r} here: `penstock programs` lists them")
+        return program.root_id
+
+    async def _order(self, held: Sequence[str], draining: bool) -> Orders:
+        """Tell the stream, and wait until it came back."""
+        event = OperatorOrders(held=tuple(dict.fromkeys(held)), draining=draining)
+        batch = encode_events(self._publisher, self._told + 1, [(self._daemon.clock.now_ns(), event)])
+        if not await self._daemon.bus.relay_events(CONTROL_ROLE, batch):
+            raise EngineUnavailable("the bus is away: nothing was changed")
+        self._told += 1
+        wanted, loop = Orders(held=tuple(event.held), draining=draining), asyncio.get_running_loop()
+        deadline_s = loop.time() + _APPLIED_WITHIN_S
+        while self._orders() != wanted:
+            if loop.time() > deadline_s:
+                raise EngineUnavailable("the bus has the order and has not given it back yet: look again")
+            await asyncio.sleep(_LOOK_S)
+        return wanted
+
+
+def _taken_over(state: ConfigState) -> ConfigState:
+    if state.refused:
+        raise ConfigError(state.refused)
+    return state
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(names[:20]) or "none"

@@ -1,0 +1,184 @@
+"""What was decided, by which rule, on which numbers, instead of what, and what came of it: kept on disk, rotated.
+
+Lines of JSON for ``penstock explain``: a decision, and later, by its number, its outcome. Decisions are some a
+second where events are thousands, so the file stays small; the stream has the events.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import fields
+from datetime import UTC, datetime
+from logging import Formatter, LogRecord
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from controlplane.core import events as ev
+from controlplane.core.commands import Command, ProgramCommand, SetWindow, StateRequest
+from controlplane.core.controller import Controller
+from controlplane.core.presets import policy_name
+from controlplane.core.types import NANOSECONDS_PER_SECOND
+from controlplane.shell.logs import logger
+from controlplane.wire.decisions import Alternative, DecisionRecord, Numbers, OutcomeRecord
+from controlplane.wire.names import snake_case
+
+KEPT_FILES = 3  # beside the one that is written
+_MOST_OPEN = 16  # decisions about a program whose outcome is awaited; what is older had none
+_MOST_ALTERNATIVES = 5
+# Which kinds of policy decide what; a pause may have several reasons, and says its own.
+_RULES = {
+    "set_window": ("admission",),
+    "admit": ("admission", "packing"),
+    "restore": ("admission",),
+    **dict.fromkeys(("retain", "release", "demote", "prefetch", "discard", "label"), ("retention",)),
+}
+_BASE = frozenset(field.name for field in fields(ProgramCommand))
+
+
+class _File(RotatingFileHandler):
+    """Says once that it cannot be written, and goes on trying."""
+
+    _told = False
+
+    def handleError(self, record: LogRecord) -> None:  # noqa: N802
+        if not self._told:
+            self._told = True
+            logger("decisions").warning("not written", path=self.baseFilename, error=str(sys.exc_info()[1]))
+
+
+class DecisionLog:
+    """Writes ``path``, at most ``max_bytes`` with what is rotated. A full disk costs the log, never a decision."""
+
+    def __init__(self, path: Path, max_bytes: int, controller: Callable[[], Controller]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = _File(
+            path,
+            maxBytes=max(1, max_bytes // (KEPT_FILES + 1)),
+            backupCount=KEPT_FILES,
+            delay=True,
+            encoding="utf-8",
+        )
+        self._file.setFormatter(Formatter("%(message)s"))
+        self._controller = controller
+        self._open: dict[str, list[tuple[int, int]]] = {}  # by program: (command_id, when)
+        self._outcomes: dict[type[ev.Event], Callable[[Any], str]] = {
+            ev.FirstToken: _first_token,
+            ev.ProgramEnded: lambda event: "its run ended",
+        }
+
+    def event(self, event: ev.Event, now_ns: int) -> None:
+        """An outcome, where it is one."""
+        if type(event) is ev.CommandRejected:
+            self._rejected(event, now_ns)
+            return
+        told = self._outcomes.get(type(event))
+        if told is None:
+            return
+        for number, at_ns in self._open.pop(event.program_id, ()):  # type: ignore[attr-defined]
+            self._outcome(event.program_id, number, told(event), now_ns - at_ns)  # type: ignore[attr-defined]
+
+    def tick(self, now_ns: int) -> None:
+        """Nothing: the commands say it all."""
+
+    def config(self, text: str, now_ns: int) -> None:
+        """Nothing: each decision names its rule."""
+
+    def command(self, command: Command, now_ns: int) -> None:
+        """A decision, with what it was made from."""
+        if isinstance(command, StateRequest):
+            return
+        kind, controller = snake_case(type(command)), self._controller()
+        program_id = getattr(command, "program_id", "")
+        program = controller.ledger.programs.get(program_id)
+        self._write(
+            DecisionRecord(
+                at=_wall(),
+                now_ns=now_ns,
+                number=command.command_id,
+                program_id=program_id,
+                kind=kind,
+                reason=command.reason,
+                rule=_rule(kind, controller),
+                values={
+                    field.name: getattr(command, field.name) for field in fields(command) if field.name not in _BASE
+                },
+                numbers=_numbers(controller),
+                tool=program.tool if program else "",
+                context_tokens=program.context_tokens if program else 0,
+                alternatives=_alternatives(controller, program_id, now_ns) if kind == "admit" else [],
+            )
+        )
+        if program is not None and not isinstance(command, SetWindow):
+            waiting = self._open.setdefault(program_id, [])
+            waiting.append((command.command_id, now_ns))
+            del waiting[:-_MOST_OPEN]
+            if len(self._open) > len(controller.ledger.programs) + _MOST_OPEN:
+                self._forget(controller)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _forget(self, controller: Controller) -> None:
+        """Programs that are no more, and never said so."""
+        for name in [name for name in self._open if name not in controller.ledger.programs]:
+            del self._open[name]
+
+    def _rejected(self, event: ev.CommandRejected, now_ns: int) -> None:
+        for index, (number, at_ns) in enumerate(waiting := self._open.get(event.program_id, [])):
+            if number == event.command_id:
+                del waiting[index]
+                self._outcome(
+                    event.program_id, number, f"rejected by {event.publisher}: {event.reason}", now_ns - at_ns
+                )
+                return
+
+    def _outcome(self, program_id: str, number: int, outcome: str, after_ns: int) -> None:
+        self._write(
+            OutcomeRecord(at=_wall(), number=number, program_id=program_id, outcome=outcome, after_ns=after_ns)
+        )
+
+    def _write(self, record: DecisionRecord | OutcomeRecord) -> None:
+        text = msgspec.json.encode(record).decode()
+        self._file.handle(LogRecord("", 0, "", 0, text, None, None))
+
+
+def _rule(kind: str, controller: Controller) -> str:
+    preset = controller.preset
+    named = [f"{policy} {policy_name(policy, getattr(preset, policy))}" for policy in _RULES.get(kind, ())]
+    return ", ".join([f"preset {preset.name}", *named])
+
+
+def _numbers(controller: Controller) -> Numbers:
+    pressure, window = controller.pressure, controller.window
+    return Numbers(
+        limit=window.limit,
+        window=window.window,
+        active=controller.ledger.totals.active_roots,
+        waiting=len(controller.ledger.queue),
+        kv_use_ratio=pressure.kv_use_ratio,
+        cpu_use_ratio=pressure.cpu_use_ratio,
+        tools_active=pressure.tools_active,
+        tool_slowdown_ratio=pressure.tool_slowdown_ratio,
+    )
+
+
+def _alternatives(controller: Controller, program_id: str, now_ns: int) -> list[Alternative]:
+    """Who else could have been let in, in the order of this tick."""
+    others = [each for each in controller.considered if each.program_id != program_id]
+    return [
+        Alternative(program_id=each.program_id, blocks=each.blocks, waited_ns=now_ns - each.queued_at_ns)
+        for each in others[:_MOST_ALTERNATIVES]
+    ]
+
+
+def _first_token(event: ev.FirstToken) -> str:
+    cached = f"{event.cached_tokens:,} of {event.prompt_tokens:,} prompt tokens were cached"
+    return f"its turn began after {event.launch_delay_ns / NANOSECONDS_PER_SECOND:.2f}s in the engine; {cached}"
+
+
+def _wall() -> str:
+    return datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,115 @@
+"""The control API on the wire: its methods as the .proto file lists them, and records as messages and back.
+
+A reply is made from any record that has the message's fields, so the .proto file says what is told; a request and a
+client's reply are ``Fields``, plain objects with one attribute a field.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from types import SimpleNamespace
+from typing import Any
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+
+from controlplane.core.commands import Command
+from controlplane.core.errors import RemoteEventError
+from controlplane.wire._generated import control_pb2
+from controlplane.wire.command_codec import fill_command, read_command
+
+_SERVICE = control_pb2.DESCRIPTOR.services_by_name["Control"]
+SERVICE: str = _SERVICE.full_name
+
+Fields = SimpleNamespace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """One method: how its messages become bytes, and whether replies come one after another."""
+
+    name: str
+    streams: bool
+    encode_request: Callable[[Any], bytes]
+    decode_request: Callable[[bytes], Fields]
+    encode_reply: Callable[[Any], bytes]
+    decode_reply: Callable[[bytes], Fields]
+
+    @property
+    def path(self) -> str:
+        """As gRPC addresses it."""
+        return f"/{SERVICE}/{self.name}"
+
+
+def _encoder(kind: type[Message]) -> Callable[[Any], bytes]:
+    def encode(record: Any) -> bytes:
+        message = kind()
+        _fill(message, record)
+        return message.SerializeToString()
+
+    return encode
+
+
+def _decoder(kind: type[Message]) -> Callable[[bytes], Fields]:
+    def decode(data: bytes) -> Fields:
+        try:
+            return _fields(kind.FromString(data))
+        except DecodeError as error:
+            raise RemoteEventError(f"malformed {kind.DESCRIPTOR.name}: {error}") from error
+
+    return decode
+
+
+def _fill(message: Any, record: Any) -> None:
+    """Every field of ``message`` that ``record`` has; a mapping's keys and a set's names count as lists."""
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(record, field.name, None)
+        if value is None:
+            continue
+        target = getattr(message, field.name)
+        if field.is_repeated:
+            for each in value:
+                if field.message_type:
+                    _fill(target.add(), each)
+                else:
+                    target.append(each)
+        elif isinstance(value, Command):
+            fill_command(target, value)
+        elif field.message_type:
+            target.SetInParent()
+            _fill(target, value)
+        else:
+            setattr(message, field.name, value.value if isinstance(value, Enum) else value)
+
+
+def _fields(message: Any) -> Fields:
+    found = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if field.is_repeated:
+            found[field.name] = [_fields(each) if field.message_type else each for each in value]
+        elif _is_command(field):
+            found[field.name] = read_command(value)
+        else:
+            found[field.name] = _fields(value) if field.message_type else value
+    return Fields(**found)
+
+
+def _is_command(field: FieldDescriptor) -> bool:
+    return field.message_type is not None and field.message_type.name == "Command"
+
+
+def _method(descriptor: Any) -> Method:
+    request, reply = GetMessageClass(descriptor.input_type), GetMessageClass(descriptor.output_type)
+    return Method(
+        name=descriptor.name,
+        streams=descriptor.server_streaming,
+        encode_request=_encoder(request),
+        decode_request=_decoder(request),
+        encode_reply=_encoder(reply),
+        decode_reply=_decoder(reply),
+    )
+
+
+METHODS: dict[str, Method] = {each.name: _method(each) for each in _SERVICE.methods}

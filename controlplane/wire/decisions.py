@@ -1,0 +1,88 @@
+"""The decision log on disk: its lines, and how they are read back."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from controlplane.core.errors import ConfigError
+
+
+class Numbers(msgspec.Struct, frozen=True, kw_only=True):
+    """The node when it was decided."""
+
+    limit: int  # 0: none
+    window: float
+    active: int
+    waiting: int
+    kv_use_ratio: float
+    cpu_use_ratio: float
+    tools_active: int
+    tool_slowdown_ratio: float
+
+
+class Alternative(msgspec.Struct, frozen=True, kw_only=True):
+    """A program that waited too."""
+
+    program_id: str
+    blocks: int
+    waited_ns: int
+
+
+class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="decision"):
+    """A command. ``at`` is UTC, ISO 8601; ``values`` are the command's own."""
+
+    at: str
+    now_ns: int
+    number: int
+    program_id: str
+    kind: str
+    reason: str
+    rule: str
+    values: dict[str, Any]
+    numbers: Numbers
+    tool: str = ""
+    context_tokens: int = 0
+    alternatives: list[Alternative] = []
+
+
+class OutcomeRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="outcome"):
+    """What became of decision ``number``."""
+
+    at: str
+    number: int
+    program_id: str
+    outcome: str
+    after_ns: int
+
+
+Record = DecisionRecord | OutcomeRecord
+_decode: Any = msgspec.json.Decoder(Record).decode
+
+
+def log_path(node: str, state_dir: Path) -> Path:
+    """The file that a daemon writes."""
+    return state_dir / node / "decisions.jsonl"
+
+
+def read_decisions(path: Path) -> Iterator[Record]:
+    """The records of a log and of what was rotated, the oldest first. A line that was cut is left out.
+
+    :raises ConfigError: there is no such log.
+    """
+    numbered = [each for each in path.parent.glob(f"{path.name}.*") if each.suffix[1:].isdecimal()]
+    rotated = sorted(numbered, key=lambda each: int(each.suffix[1:]), reverse=True)
+    files = [*rotated, *([path] if path.exists() else [])]
+    if not files:
+        raise ConfigError(f"{path}: no decision log: has a daemon run here?")
+    for file in files:
+        try:
+            with file.open("rb") as lines:
+                for line in lines:
+                    try:
+                        yield _decode(line)
+                    except msgspec.DecodeError:
+                        continue
+        except FileNotFoundError:
+            continue  # it was rotated away meanwhile

@@ -1,0 +1,330 @@
+"""The control API of a daemon in a process of its own, over its Unix socket and over TLS."""
+
+import asyncio
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import trustme
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from support.daemon_process import BusClient, DaemonProcess, eventually
+from support.ports import free_port
+
+from controlplane.control_client import (
+    CA_VARIABLE,
+    CERTIFICATE_VARIABLE,
+    KEY_VARIABLE,
+    ControlClient,
+    connect,
+)
+from controlplane.core import commands as cmd
+from controlplane.core import events as ev
+from controlplane.core.errors import ConfigError, EngineUnavailable, UnknownProgram
+from controlplane.wire.control import SERVICE
+from controlplane.wire.endpoint import control_path, read_endpoint
+
+GATE, ENGINE, TOOL = "test/gate/one", "test/engine/one", "test/tool/one"
+POOL = ev.PoolSampled(total_blocks=1000, free_blocks=900, block_tokens=16)
+TWO_SLOTS = 'preset = "fcfs"\n[admission]\nwindow = 2\n'
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "penstock.toml"
+    path.write_text(TWO_SLOTS)
+    return path
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, file: Path) -> Iterator[DaemonProcess]:
+    process = DaemonProcess(tmp_path / "state", "--config", str(file))
+    process.start()
+    yield process
+    process.clean_up()
+
+
+@pytest.fixture
+def client(daemon: DaemonProcess) -> Iterator[ControlClient]:
+    asyncio.run(listening(daemon))
+    with connect(None, "test", daemon.folder) as found:
+        yield found
+
+
+async def listening(daemon: DaemonProcess) -> None:
+    async def look() -> bool:
+        return '"listening"' in daemon.log
+
+    await eventually(look, what="a control API")
+
+
+def publish(daemon: DaemonProcess, *batches: tuple[str, int, list[ev.Event]]) -> None:
+    async def run() -> None:
+        bus = await BusClient.connect(await daemon.url())
+        for publisher, first, events in batches:
+            await bus.publish(publisher, first, events)
+        await bus.close()
+
+    asyncio.run(run())
+
+
+def queued(*names: str) -> list[ev.Event]:
+    return [ev.TurnQueued(program_id=name, turn_id=f"{name}.1", prompt_tokens=160) for name in names]
+
+
+def rows(client: ControlClient) -> dict[str, Any]:
+    return {row.program_id: row for row in client.call("ListPrograms", ended=False).programs}
+
+
+def wait(look: Any, what: str) -> Any:
+    async def ask() -> Any:
+        return look()
+
+    return asyncio.run(eventually(ask, what=what))
+
+
+def statuses(client: ControlClient) -> dict[str, str]:
+    return {name: row.status for name, row in rows(client).items()}
+
+
+def test_a_node_and_its_programs_are_told(daemon: DaemonProcess, client: ControlClient) -> None:
+    publish(
+        daemon,
+        (ENGINE, 1, [POOL]),
+        (GATE, 1, queued("a", "b", "c")),
+        (ENGINE, 2, [ev.TurnSubmitted(program_id="a", turn_id="a.1", projected_blocks=11, prompt_tokens=160)]),
+        (TOOL, 1, [ev.ToolStarted(program_id="b", call_id="1", tool="bash")]),
+    )
+    found = wait(lambda: (r := rows(client)) and r["b"].phase == "acting" and r, "a tool that runs")
+    assert {name: (row.status, row.phase) for name, row in found.items()} == {
+        "a": ("active", "reasoning"),
+        "b": ("active", "acting"),
+        "c": ("waiting", "held"),
+    }
+    assert (found["c"].queue_position, found["b"].tool, found["a"].kv_blocks) == (1, "bash", 11)
+    assert found["c"].hold_ns > 0
+    status = client.call("GetStatus")
+    assert (status.node, status.preset, status.window.limit, status.bus_connected) == ("test", "fcfs", 2, True)
+    assert (status.pressure.programs_active, status.pressure.queue_length) == (2, 1)
+    assert status.pressure.kv_total_blocks == 1000
+    assert status.config.version == 1
+    watched = client.watch("WatchStatus")
+    assert next(watched).now_ns < next(watched).now_ns
+
+
+def test_hold_and_release(daemon: DaemonProcess, client: ControlClient) -> None:
+    publish(daemon, (ENGINE, 1, [POOL]), (GATE, 1, queued("a", "b", "c", "d")))
+    wait(lambda: list(statuses(client).values()).count("active") == 2, "two that run")
+    assert client.call("Hold", program_id="a").held == ["a"]
+    wait(lambda: statuses(client)["a"] == "paused" and statuses(client)["c"] == "active", "the next in its place")
+    assert client.call("Hold", program_id="d").held == ["a", "d"]
+    publish(daemon, (TOOL, 1, [ev.ProgramEnded(program_id="b"), ev.ProgramEnded(program_id="c")]))
+    wait(lambda: "c" not in statuses(client), "an end")
+    assert statuses(client)["d"] == "waiting"
+    assert rows(client)["d"].held_by_operator
+    assert client.call("Release", program_id="d").held == ["a"]
+    wait(lambda: statuses(client)["d"] == "active", "it is let in")
+    assert client.call("Release", program_id="a").held == []
+
+
+def test_what_is_not_there_is_told(client: ControlClient) -> None:
+    with pytest.raises(UnknownProgram, match="no program 'nobody' here"):
+        client.call("Hold", program_id="nobody")
+    with pytest.raises(UnknownProgram, match="no program 'nobody' here"):
+        client.call("Release", program_id="nobody")
+    with pytest.raises(ConfigError, match=r"--preset: \$\.preset: no preset 'marz'; there are: autellix"):
+        client.call("SetPreset", preset="marz")
+    assert client.call("GetStatus").preset == "fcfs"
+
+
+def test_orders_survive_a_kill(daemon: DaemonProcess, client: ControlClient) -> None:
+    publish(daemon, (ENGINE, 1, [POOL]), (GATE, 1, queued("a")))
+    wait(lambda: statuses(client) == {"a": "active"}, "a program")
+    client.call("Hold", program_id="a")
+    assert client.call("Drain", undo=False).draining
+    daemon.kill()
+    daemon.log_path.write_text("")
+    daemon.start()
+    asyncio.run(listening(daemon))
+    with connect(None, "test", daemon.folder) as again:
+        orders = again.call("GetStatus").orders
+        assert (orders.held, orders.draining) == (["a"], True)
+        publish(daemon, (GATE, 2, queued("new")))
+        wait(lambda: "new" in statuses(again), "a newcomer")
+        assert statuses(again)["new"] == "waiting"
+        assert not again.call("Drain", undo=True).draining
+        wait(lambda: statuses(again)["new"] == "active", "it is let in")
+
+
+def test_decisions_are_told_as_they_are_made(daemon: DaemonProcess, client: ControlClient, file: Path) -> None:
+    file.write_text('preset = "fcfs"\n')  # everybody is let in
+    client.call("Reload")
+    told: list[Any] = []
+    stream = client.watch("WatchDecisions", program_id="")
+    threading.Thread(target=lambda: told.append(next(stream)), daemon=True).start()
+
+    async def run() -> None:
+        bus = await BusClient.connect(await daemon.url())
+        for number in range(1, 300):  # until the watcher was heard of, and then hears
+            await bus.publish(GATE, number, queued(f"p{number}"))
+            await asyncio.sleep(0.1)
+            if told:
+                break
+        await bus.close()
+
+    asyncio.run(run())
+    assert isinstance(told[0].command, cmd.Admit | cmd.SetWindow)
+    assert told[0].command.reason
+    assert told[0].missed == 0
+
+
+def test_presets_and_files_are_taken_over_by_command(client: ControlClient, file: Path) -> None:
+    assert client.call("SetPreset", preset="continuum").version == 2
+    assert client.call("GetStatus").preset == "continuum"
+    file.write_text("lease_s = 700\n")
+    with pytest.raises(ConfigError, match=r"penstock\.toml:1: \$\.lease_s: expected 0\.5 <= lease_s <= 600"):
+        client.call("Reload")
+    assert client.call("GetStatus").config.refused
+    file.write_text("lease_s = 7\n")
+    assert client.call("Reload").refused == ""
+    assert client.call("GetStatus").preset == "continuum"  # what was set by command goes before the file
+
+
+def test_health_and_reflection(daemon: DaemonProcess, client: ControlClient) -> None:
+    with grpc.insecure_channel(client.address) as channel:
+        answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=SERVICE))
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        ask = reflection_pb2.ServerReflectionRequest(file_containing_symbol=SERVICE)
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        reply = next(stub.ServerReflectionInfo(iter([ask])))
+        assert reply.file_descriptor_response.file_descriptor_proto
+    mode = stat.S_IMODE(control_path("test", daemon.folder).stat().st_mode)
+    assert mode == 0o600
+    assert daemon.stop() == 0
+    assert not control_path("test", daemon.folder).exists()
+
+
+def test_while_the_bus_is_away_nothing_is_changed(daemon: DaemonProcess, client: ControlClient) -> None:
+    publish(daemon, (GATE, 1, queued("a")))
+    wait(lambda: "a" in statuses(client), "a program")
+    endpoint = read_endpoint("test", daemon.folder)
+    assert endpoint is not None
+    os.kill(endpoint.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(EngineUnavailable, match="nothing was changed"):
+            client.call("Hold", program_id="a")
+    finally:
+        os.kill(endpoint.pid, signal.SIGCONT)
+    assert client.call("Hold", program_id="a").held == ["a"]
+
+
+# TCP
+
+
+def test_tls_lets_only_signed_clients_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority, stranger = trustme.CA(), trustme.CA()
+    own, clients, others = authority.issue_cert("localhost"), authority.issue_cert("me"), stranger.issue_cert("me")
+    files = {"ca": authority.cert_pem, "own": own.cert_chain_pems[0], "own_key": own.private_key_pem}
+    files |= {"client": clients.cert_chain_pems[0], "client_key": clients.private_key_pem}
+    files |= {"other": others.cert_chain_pems[0], "other_key": others.private_key_pem}
+    for name, blob in files.items():
+        blob.write_to_path(tmp_path / f"{name}.pem")
+    address = f"localhost:{free_port()}"
+    config = tmp_path / "penstock.toml"
+    pem = {name: str(tmp_path / f"{name}.pem") for name in files}
+    config.write_text(
+        f'[api]\nlisten = "{address}"\ncertificate = "{pem["own"]}"\nprivate_key = "{pem["own_key"]}"\n'
+        f'client_ca = "{pem["ca"]}"\n'
+    )
+    daemon = DaemonProcess(tmp_path / "state", "--config", str(config))
+    daemon.start()
+    try:
+        asyncio.run(listening(daemon))
+        monkeypatch.setenv(CA_VARIABLE, pem["ca"])
+        monkeypatch.setenv(CERTIFICATE_VARIABLE, pem["client"])
+        monkeypatch.setenv(KEY_VARIABLE, pem["client_key"])
+        with connect(address, "test") as client:
+            assert client.call("GetStatus").node == "test"
+        monkeypatch.setenv(CERTIFICATE_VARIABLE, pem["other"])
+        monkeypatch.setenv(KEY_VARIABLE, pem["other_key"])
+        with connect(address, "test") as client, pytest.raises(EngineUnavailable):
+            client.call("GetStatus")
+        for variable in (CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE):
+            monkeypatch.delenv(variable)
+        with connect(address, "test") as client, pytest.raises(EngineUnavailable):
+            client.call("GetStatus")
+    finally:
+        daemon.clean_up()
+
+
+def test_an_address_in_use_ends_the_daemon_with_a_word(tmp_path: Path) -> None:
+    port = free_port()
+    config = tmp_path / "penstock.toml"
+    config.write_text(f'[api]\nlisten = "127.0.0.1:{port}"\n')
+    first = DaemonProcess(tmp_path / "one", "--config", str(config))
+    second = DaemonProcess(tmp_path / "two", "--config", str(config))
+    first.start()
+    try:
+        asyncio.run(listening(first))
+        second.start()
+        assert second.wait() == 1
+        assert f"$.api.listen: cannot listen at 127.0.0.1:{port}" in second.log
+        assert "Traceback" not in second.log
+    finally:
+        first.clean_up()
+        second.clean_up()
+
+
+# The commands
+
+
+def penstock(daemon: DaemonProcess, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [
+        sys.executable,
+        "-m",
+        "controlplane",
+        *arguments,
+        "--node",
+        "test",
+        "--state-dir",
+        str(daemon.folder),
+    ]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_commands(daemon: DaemonProcess, client: ControlClient) -> None:
+    publish(daemon, (ENGINE, 1, [POOL]), (GATE, 1, queued("a", "b", "c")))
+    wait(lambda: list(statuses(client).values()).count("active") == 2, "two that run")
+    said = {
+        name: penstock(daemon, *name.split())
+        for name in ("status", "programs", "queue", "hold a", "drain", "release a", "drain --undo", "reload")
+    }
+    assert {name: done.returncode for name, done in said.items()} == dict.fromkeys(said, 0)
+    assert "2 active, 1 waiting, 3 known" in said["status"].stdout
+    assert [line.split()[0] for line in said["programs"].stdout.splitlines()] == ["program", "c", "a", "b"]
+    assert [line.split()[:2] for line in said["queue"].stdout.splitlines()[1:]] == [["c", "waiting"]]
+    assert said["hold a"].stdout == "orders: held: a\n"
+    assert said["drain"].stdout == "orders: draining: nobody is let in; held: a\n"
+    assert said["drain --undo"].stdout == "orders: none\n"
+    assert said["reload"].stdout == "configuration 1 is in force\n"
+    assert json.loads(penstock(daemon, "status", "--json").stdout)["window"]["limit"] == 2
+    assert penstock(daemon, "set-preset", "continuum").stdout == "configuration 2 is in force\n"
+    missing = penstock(daemon, "hold", "nobody")
+    assert missing.returncode == 1
+    assert missing.stderr == "penstock: no program 'nobody' here: `penstock programs` lists them\n"
+
+
+def test_without_a_daemon_the_commands_say_what_to_do(tmp_path: Path) -> None:
+    done = penstock(DaemonProcess(tmp_path), "status")
+    assert done.returncode == 1
+    assert done.stderr.startswith("penstock: no daemon serves node 'test' here: there is no ")
+    assert "Start `penstock up --node test`" in done.stderr

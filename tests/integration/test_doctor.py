@@ -1,0 +1,160 @@
+"""``penstock doctor`` on a node that is well, and on several that are not."""
+
+import asyncio
+import http.server
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from conftest import NatsServer, nats_server_binary
+from support.daemon_process import BusClient, DaemonProcess, eventually
+from support.ports import free_port
+
+from controlplane.core import events as ev
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
+    process = DaemonProcess(tmp_path / "state")
+    process.start()
+
+    async def listening() -> None:
+        async def look() -> bool:
+            return '"listening"' in process.log
+
+        await eventually(look, what="a control API")
+
+    asyncio.run(listening())
+    yield process
+    process.clean_up()
+
+
+def doctor(folder: Path, *arguments: str) -> tuple[int, dict[str, dict[str, str]]]:
+    """The exit status, and the findings by what they are about."""
+    command = [
+        sys.executable,
+        "-m",
+        "controlplane",
+        "doctor",
+        "--node",
+        "test",
+        "--state-dir",
+        str(folder),
+        "--json",
+    ]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, {finding["what"]: finding for finding in json.loads(done.stdout)}
+
+
+def test_a_node_that_is_well(daemon: DaemonProcess) -> None:
+    async def engine_tells() -> None:
+        bus = await BusClient.connect(await daemon.url())
+        await bus.publish("test/engine/one", 1, [ev.PoolSampled(total_blocks=1000, free_blocks=900)])
+        await bus.status_where(lambda s: s["status"]["pressure"]["kv_total_blocks"], "a pool")
+        await bus.close()
+
+    asyncio.run(engine_tells())
+    status, found = doctor(daemon.folder)
+    assert status == 0
+    for what in (
+        "penstock",
+        "nats-server",
+        "configuration",
+        "bus",
+        "JetStream",
+        "clocks",
+        "daemon",
+        "engine",
+        "tool socket",
+    ):
+        assert found[what]["state"] == "ok", found[what]
+    assert found["engine"]["found"] == "1,000 blocks of KV, 900 free"
+
+
+def test_nothing_runs(tmp_path: Path) -> None:
+    status, found = doctor(tmp_path)
+    assert status == 1
+    assert found["bus"]["state"] == found["daemon"]["state"] == "bad"
+    assert found["bus"]["advice"] == "start `penstock up --node test`"
+
+
+def test_a_wrong_file_is_told_first(tmp_path: Path) -> None:
+    (tmp_path / "penstock.toml").write_text("[admission]\nbeta = 2\n")
+    status, found = doctor(tmp_path, "--config", str(tmp_path / "penstock.toml"))
+    assert status == 1
+    assert found["configuration"]["found"].endswith(
+        "penstock.toml:2: $.admission.beta: expected 0 < beta < 1, got 2"
+    )
+    assert "bus" not in found
+
+
+def test_a_server_without_jetstream(tmp_path: Path) -> None:
+    port = free_port()
+    server = subprocess.Popen([nats_server_binary(), "-a", "127.0.0.1", "-p", str(port)], stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(100):
+            status, found = doctor(tmp_path, "--nats", f"nats://127.0.0.1:{port}")
+            if found["bus"]["state"] == "ok":
+                break
+        assert status == 1
+        assert found["JetStream"]["state"] == "bad"
+        assert "-js" in found["JetStream"]["advice"]
+    finally:
+        server.kill()
+        server.wait()
+
+
+def test_a_server_of_ones_own_and_no_daemon_yet(tmp_path: Path, nats_server: NatsServer) -> None:
+    status, found = doctor(tmp_path / "state", "--nats", nats_server.url)
+    assert status == 1
+    assert found["JetStream"]["state"] == "look"
+    assert found["clocks"]["state"] == "ok"
+    assert found["daemon"]["state"] == "bad"
+
+
+class Health(http.server.BaseHTTPRequestHandler):
+    """A double of a gate's health page."""
+
+    page: ClassVar[dict[str, Any]] = {}
+
+    def do_GET(self) -> None:
+        body = json.dumps(self.page).encode()
+        self.send_response(200 if self.page else 404)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: object) -> None:
+        """Nothing."""
+
+
+@pytest.mark.parametrize(
+    ("page", "what", "state", "said"),
+    [
+        ({"mode": "governed", "held_turns": 2}, "gate", "ok", "governed, 2 turns held"),
+        ({"mode": "passive"}, "gate", "look", "passive"),
+        ({}, "gate", "bad", "no plugin runs there"),
+        ({"mode": "governed", "plugin": {"passive_because": "tp_size is 2"}}, "plugin", "bad", "tp_size is 2"),
+        (
+            {"mode": "governed", "plugin": {"passive_because": "", "hook_failures": {"probe": 3}}},
+            "hooks",
+            "bad",
+            "probe 3 times",
+        ),
+    ],
+)
+def test_what_a_gate_tells(daemon: DaemonProcess, page: dict[str, Any], what: str, state: str, said: str) -> None:
+    handler = type("Page", (Health,), {"page": page})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            _, found = doctor(daemon.folder, "--engine", f"http://127.0.0.1:{server.server_port}")
+        finally:
+            server.shutdown()
+    assert found[what]["state"] == state
+    assert said in found[what]["found"]

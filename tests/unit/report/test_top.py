@@ -1,0 +1,90 @@
+"""The picture of ``penstock top``."""
+
+import io
+from typing import Any
+
+from rich.console import Console
+
+from controlplane.top import History, screen
+from controlplane.wire.control import METHODS, Fields
+
+
+def empty(method: str) -> Any:
+    """A reply in which nothing is set."""
+    return METHODS[method].decode_reply(b"")
+
+
+def status(**pressure: Any) -> Fields:
+    found = empty("GetStatus")
+    found.node, found.preset, found.bus_connected = "gpu7", "mars", True
+    found.config.version = 3
+    found.window.limit, found.window.window, found.window.reason = 4, 4.5, "grew: slack"
+    for name, value in pressure.items():
+        setattr(found.pressure, name, value)
+    return found  # type: ignore[no-any-return]
+
+
+def program(name: str, phase: str, **more: Any) -> Fields:
+    values: dict[str, Any] = {
+        "program_id": name,
+        "status": "active",
+        "phase": phase,
+        "tool": "",
+        "queue_position": 0,
+        "turns": 3,
+        "context_tokens": 12_000,
+        "kv_tier": "hbm",
+        "idle_ns": 0,
+        "hold_ns": 0,
+        "retained_ns": 0,
+        "idleness_ratio": 0.25,
+        "held_by_operator": False,
+    }
+    return Fields(**{**values, **more})
+
+
+def drawn(seen: Fields, programs: list[Fields], history: History | None = None, height: int = 24) -> list[str]:
+    console = Console(width=120, height=height, record=True, file=io.StringIO())
+    console.print(screen(seen, programs, history or History(), width=120, height=height))
+    return console.export_text().splitlines()
+
+
+def test_window_pressures_and_programs_are_there() -> None:
+    history = History()
+    for active in (0, 2, 4):
+        history.add(status(programs_active=active, queue_length=1))
+    seen = status(
+        programs_active=4, queue_length=1, kv_total_blocks=1000, kv_use_ratio=0.91, cpus=8.0, cpu_use_ratio=0.5
+    )
+    lines = drawn(
+        seen,
+        [
+            program("acts", "acting", tool="pytest", idle_ns=2_000_000_000, retained_ns=5_000_000_000),
+            program("waits", "held", status="waiting", queue_position=1, hold_ns=61_000_000_000),
+            program("thinks", "reasoning"),
+        ],
+        history,
+    )
+    text = "\n".join(lines)
+    assert "gpu7  preset mars  configuration 3" in lines[0]
+    assert "▅█ 4" in text  # active: nothing, half, all of it
+    assert "91% of 1,000 blocks wanted" in text
+    assert "1 reasoning (12,000 tokens)   1 acting (12,000 tokens)   1 held (12,000 tokens)" in text
+    names = [line.split()[0] for line in lines if line.startswith(("acts", "waits", "thinks"))]
+    assert names == ["thinks", "waits", "acts"]
+    assert "waiting #1" in text
+    assert "1m01s" in text
+    assert "pytest" in text
+
+
+def test_orders_and_a_refused_configuration_are_told() -> None:
+    seen = status()
+    seen.orders.draining, seen.config.refused, seen.bus_connected = True, "penstock.toml:3: $.x: no", False
+    text = "\n".join(drawn(seen, []))
+    assert "the bus is away; draining: nobody is let in; configuration refused: penstock.toml:3" in text
+
+
+def test_a_thousand_programs_fit_and_the_rest_is_counted() -> None:
+    lines = drawn(status(), [program(f"p{n}", "acting") for n in range(1000)], height=30)
+    assert len(lines) == 30
+    assert any(line.startswith("… and 984 more") for line in lines)

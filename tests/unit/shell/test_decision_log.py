@@ -1,0 +1,138 @@
+"""The decision log: what it holds, that it stays small, and the story that it tells."""
+
+import json
+from pathlib import Path
+
+import pytest
+from support.core_driver import Driver, fixed
+
+from controlplane.core import events as ev
+from controlplane.core.errors import ConfigError
+from controlplane.core.types import seconds
+from controlplane.explain import lines, names, story
+from controlplane.shell.decision_log import DecisionLog
+from controlplane.wire.decisions import DecisionRecord, read_decisions
+
+
+class Logged:
+    """A controller of two slots whose decisions are written down."""
+
+    def __init__(self, path: Path, max_bytes: int = 1_000_000) -> None:
+        self.driver = Driver(fixed(2))
+        self.path = path
+        self.log = DecisionLog(path, max_bytes, lambda: self.driver.controller)
+
+    def tick(self, after_s: float = 0.0) -> None:
+        for command in self.driver.tick(after_s):
+            self.log.command(command, self.driver.now_ns)
+
+    def send(self, event: ev.Event) -> None:
+        self.driver.send(event)
+        self.log.event(event, self.driver.now_ns)
+
+
+@pytest.fixture
+def logged(tmp_path: Path) -> Logged:
+    return Logged(tmp_path / "node" / "decisions.jsonl")
+
+
+def run_one(logged: Logged) -> None:
+    driver = logged.driver
+    driver.pool()
+    driver.cpus(4)
+    for name in "abcd":
+        driver.ask(name)
+    driver.wait(3)
+    logged.tick()
+    driver.submit("a")
+    driver.wait(1)
+    logged.send(
+        driver.engine(
+            ev.FirstToken,
+            program_id="a",
+            turn_id="a.1",
+            launch_delay_ns=seconds(0.5),
+            prompt_tokens=1000,
+            cached_tokens=640,
+        )
+    )
+
+
+def test_a_decision_its_rule_its_numbers_who_else_and_what_came_of_it(logged: Logged) -> None:
+    run_one(logged)
+    told = story(read_decisions(logged.path), "a")
+    assert len(told) == 1
+    decision = told[0].decision
+    assert (decision.kind, decision.reason) == ("admit", "slot 1 of 2; 10 blocks")
+    assert decision.rule == "preset fcfs, admission fixed, packing fcfs"
+    assert (decision.numbers.limit, decision.numbers.active, decision.numbers.waiting) == (2, 2, 2)
+    assert [(a.program_id, a.waited_ns) for a in decision.alternatives] == [
+        ("b", seconds(3)),
+        ("c", seconds(3)),
+        ("d", seconds(3)),
+    ]
+    assert [(o.outcome, o.after_ns) for o in told[0].outcomes] == [
+        ("its turn began after 0.50s in the engine; 640 of 1,000 prompt tokens were cached", seconds(1))
+    ]
+    text = "\n".join(lines(told))
+    assert "admit for 15m00s: slot 1 of 2; 10 blocks" in text
+    assert "instead of: b (10 blocks, waited 3.0s), c (10 blocks, waited 3.0s), d" in text
+    assert "outcome after 1.0s: its turn began" in text
+
+
+def test_a_rejection_and_an_end_are_outcomes(logged: Logged) -> None:
+    run_one(logged)
+    number = next(
+        r.number for r in read_decisions(logged.path) if isinstance(r, DecisionRecord) and r.program_id == "b"
+    )
+    logged.send(logged.driver.engine(ev.CommandRejected, command_id=number, program_id="b", reason="no such thing"))
+    logged.send(logged.driver.tools(ev.ProgramEnded, program_id="b"))
+    outcomes = [o.outcome for each in story(read_decisions(logged.path), "b") for o in each.outcomes]
+    assert outcomes == ["rejected by node/engine/1: no such thing"]
+    assert names(read_decisions(logged.path))[-1] == "b"
+
+
+def test_it_stays_within_its_size_and_keeps_the_latest(tmp_path: Path) -> None:
+    logged = Logged(tmp_path / "decisions.jsonl", max_bytes=40_000)
+    for number in range(300):
+        name = f"p{number}"
+        logged.driver.ask(name)
+        logged.tick(0.1)
+        logged.driver.run_turn(name)
+        logged.driver.end(name)
+        logged.tick(0.1)
+    files = list(tmp_path.iterdir())
+    assert len(files) == 4
+    assert sum(file.stat().st_size for file in files) <= 40_000
+    kept = names(read_decisions(logged.path))
+    assert kept[-1] == "p299"
+    assert "p0" not in kept
+    numbers = [r.number for r in read_decisions(logged.path) if isinstance(r, DecisionRecord)]
+    assert numbers == sorted(numbers)
+
+
+def test_a_line_that_was_cut_is_left_out(logged: Logged) -> None:
+    run_one(logged)
+    logged.log.close()
+    whole = len(list(read_decisions(logged.path)))
+    logged.path.write_bytes(logged.path.read_bytes()[:-20])
+    assert len(list(read_decisions(logged.path))) == whole - 1
+
+
+def test_no_log_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no decision log: has a daemon run here"):
+        list(read_decisions(tmp_path / "decisions.jsonl"))
+
+
+def test_a_disk_that_takes_nothing_costs_the_log_only(logged: Logged, capsys: pytest.CaptureFixture[str]) -> None:
+    logged.path.mkdir()  # where the file should be
+    run_one(logged)
+    run_one(logged)
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_every_line_is_json(logged: Logged) -> None:
+    run_one(logged)
+    assert all(
+        json.loads(line)["record"] in ("decision", "outcome") for line in logged.path.read_text().splitlines()
+    )

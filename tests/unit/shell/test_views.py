@@ -1,0 +1,58 @@
+"""Programs as an operator sees them."""
+
+from support.core_driver import Driver, fixed
+
+from controlplane.core import events as ev
+from controlplane.core.types import seconds
+from controlplane.shell.views import ProgramRow, rows
+
+
+def shown(driver: Driver, **more: bool) -> dict[str, ProgramRow]:
+    return {row.program_id: row for row in rows(driver.ledger, driver.now_ns, **more)}
+
+
+def test_who_waits_comes_first_in_the_order_of_the_queue() -> None:
+    driver = Driver(fixed(1))
+    for name in ("in", "first", "second"):
+        driver.ask(name)
+        driver.tick(1)
+    found = shown(driver)
+    assert list(found) == ["first", "second", "in"]
+    assert [found[name].queue_position for name in found] == [1, 2, 0]
+    assert found["first"].hold_ns == seconds(2)
+    assert found["in"].age_ns == seconds(3)
+
+
+def test_what_each_does_now() -> None:
+    driver = Driver(fixed(0))
+    for name in ("reasons", "acts", "idles", "ended"):
+        driver.ask(name)
+    driver.tick()
+    driver.submit("reasons")
+    for name in ("acts", "idles", "ended"):
+        driver.run_turn(name, prompt=100)
+    driver.start_tool("acts", tool="pytest")
+    driver.end("ended")
+    driver.program("idles").retained_until_ns = driver.now_ns + seconds(9)
+    driver.wait(4)
+    driver.tick()
+    found = shown(driver)
+    assert {name: row.phase for name, row in found.items()} == {
+        "reasons": "reasoning",
+        "acts": "acting",
+        "idles": "idle",
+    }
+    assert (found["acts"].tool, found["acts"].context_tokens) == ("pytest", 100)
+    assert (found["idles"].idle_ns, found["idles"].retained_ns) == (seconds(4), seconds(5))
+    assert shown(driver, ended=True)["ended"].status == "ended"
+
+
+def test_children_of_a_held_root_are_marked_too() -> None:
+    driver = Driver(fixed(0))
+    driver.ask("root")
+    driver.ask("child", parent="root")
+    driver.send(ev.OperatorOrders(held=("root",)))
+    found = shown(driver)
+    assert found["root"].held_by_operator
+    assert found["child"].held_by_operator
+    assert found["child"].queue_position == 0
