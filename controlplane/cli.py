@@ -33,6 +33,14 @@ TimeScale = Annotated[
     float | None, typer.Option("--time-scale", help="For demos: seconds of engine time that pass in one second.")
 ]
 
+# What the commands need beyond the hooks' own, by where it comes from.
+_EXTRAS = {
+    **dict.fromkeys(("grpc", "grpc_health", "grpc_reflection"), "daemon"),
+    **dict.fromkeys(("watchfiles", "opentelemetry", "prometheus_client", "aiohttp"), "daemon"),
+    **dict.fromkeys(("numpy", "matplotlib", "jinja2"), "sim"),
+    **dict.fromkeys(("starlette", "uvicorn", "httptools"), "double"),
+}
+
 
 @app.command()
 def up(
@@ -126,6 +134,12 @@ def main() -> None:
     """Entry point: what the user can mend is told in one line, without a stack trace."""
     try:
         app()
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        typer.secho(f"penstock: this needs {error.name}: pip install 'penstock[{extra}]'", fg="red", err=True)
+        raise SystemExit(1) from None
     except ControlPlaneError as error:
         typer.secho(f"penstock: {error}", fg="red", err=True)
         raise SystemExit(1) from None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from controlplane.config import Config, Source, show
+from controlplane.config import DEFAULT_HTTP, Config, Source, show
 from controlplane.core.errors import ConfigError
 from controlplane.eventloop import loop_factory
 from controlplane.shell.bus import Bus
@@ -16,7 +16,9 @@ from controlplane.shell.daemon import Daemon
 from controlplane.shell.decision_log import DecisionLog
 from controlplane.shell.event_socket import EventSocket
 from controlplane.shell.grpc_server import GrpcServer
+from controlplane.shell.http_server import HttpServer
 from controlplane.shell.nats_server import EmbeddedNats
+from controlplane.shell.telemetry import Telemetry
 from controlplane.wire.decisions import log_path
 from controlplane.wire.endpoint import control_path, default_state_dir, socket_path
 from controlplane.wire.log import Header, LogWriter
@@ -43,10 +45,17 @@ async def _serve(source: Source, *, record: Path | None, nats_port: int) -> None
             state_path = state_dir / config.node / "snapshot.json"
             daemon = Daemon(source, resolved, bus, state_path, recorder, socket)
             log = _decision_log(config, state_dir, daemon)
+            telemetry = Telemetry(
+                config.telemetry, config.node, status=daemon.status, controller=lambda: daemon.controller
+            )
+            daemon.pump.recorders += telemetry.recorders
+            page = HttpServer(
+                daemon, config.http.listen, telemetry.prometheus, is_default=config.http.listen == DEFAULT_HTTP
+            )
             _on_signals(daemon.stop, lambda: daemon.reloader.reload("SIGHUP"))
             server = GrpcServer(ControlApi(daemon), config.api, control_path(config.node, state_dir))
             supervisor = asyncio.create_task(embedded.supervise()) if embedded else None
-            opening = asyncio.create_task(_open(server, daemon))
+            opening = asyncio.create_task(_open(daemon, server, page))
             try:
                 await daemon.run()
                 if opening.done():
@@ -54,6 +63,8 @@ async def _serve(source: Source, *, record: Path | None, nats_port: int) -> None
             finally:
                 opening.cancel()
                 await server.stop()
+                await page.stop()
+                await asyncio.to_thread(telemetry.close)
                 if log is not None:
                     log.close()
                 await socket.close()
@@ -74,11 +85,12 @@ def _decision_log(config: Config, state_dir: Path, daemon: Daemon) -> DecisionLo
     return log
 
 
-async def _open(server: GrpcServer, daemon: Daemon) -> None:
+async def _open(daemon: Daemon, *servers: GrpcServer | HttpServer) -> None:
     """Operators are let in once the daemon knows what was before it started."""
     await daemon.ready.wait()
     try:
-        await server.start()
+        for server in servers:
+            await server.start()
     except ConfigError:
         daemon.stop()
         raise

@@ -34,6 +34,8 @@ def generate(output: Path) -> list[Path]:
         for made in (Path(scratch) / PACKAGE).iterdir():
             # protoc imports by the path below -I; ours is a package inside controlplane.
             text = re.sub(r"^from penstock\.v1 import", f"from {MODULE} import", made.read_text(), flags=re.M)
+            if made.suffix == ".pyi":
+                text = re.sub(r"\bpenstock\.v1\.(?=\w+_pb2\b)", f"{MODULE}.", text)
             (output / made.name).write_text(text)
     (output / "__init__.py").write_text(_INIT)
     return sorted(output.glob("*.py*"))

@@ -16,7 +16,17 @@ from typing import Any
 
 import click
 import typer
-from reference_words import CONTROL_PAGE, OBEYED_BY, PRESETS_PAGE, PROFILES_PAGE, PUBLISHERS, STATES_PAGE
+from metrics_example import exposed_example
+from prometheus_client.parser import text_string_to_metric_families
+from reference_words import (
+    CONTROL_PAGE,
+    METRICS_PAGE,
+    OBEYED_BY,
+    PRESETS_PAGE,
+    PROFILES_PAGE,
+    PUBLISHERS,
+    STATES_PAGE,
+)
 
 from controlplane.cli import app
 from controlplane.config import ENVIRONMENT, Config
@@ -289,6 +299,27 @@ def _linked(kind: str, known: dict[str, tuple[str, list[tuple[str, str, str]]]])
     return kind.replace(name, f"[{name}](#{name.lower()})") if known.get(name, ("", []))[1] else kind
 
 
+def metrics() -> str:
+    """``metrics.md``: as Prometheus reads them from a daemon that just started."""
+    rows = [
+        (f"`{name}`", kind, ", ".join(f"`{label}`" for label in labels), text)
+        for name, kind, labels, text in _metrics()
+    ]
+    lines = ["# Metrics", "", _EDIT, *METRICS_PAGE, "", *table(("metric", "type", "labels", "meaning"), rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _metrics() -> Iterator[tuple[str, str, list[str], str]]:
+    """Name, type, labels and description of each family."""
+    for family in text_string_to_metric_families(exposed_example().decode()):
+        if not family.name.startswith("penstock"):
+            continue
+        labels = {label for sample in family.samples for label in sample.labels} - {"le"}
+        own = sorted(label for label in labels if not label.startswith("otel_"))
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        yield name, family.type, own, family.documentation
+
+
 def snake_case_of(name: str) -> str:
     """``TurnQueued`` as ``turn_queued``."""
     return next(snake_case(kind) for kind in (*EVENT_TYPES, *COMMAND_TYPES) if kind.__name__ == name)
@@ -386,6 +417,7 @@ PAGES = {
     "program-states.md": program_states,
     "cli.md": command_line,
     "control-api.md": control_api,
+    "metrics.md": metrics,
     "hardware-profiles.md": hardware_profiles,
     "presets-compared.md": presets_compared,
 }

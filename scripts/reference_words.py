@@ -50,6 +50,12 @@ CONTROL_PAGE = (
     "    grpcurl -plaintext -unix ~/.local/state/penstock/local.control.sock penstock.v1.Control/GetStatus",
 )
 
+METRICS_PAGE = (
+    "What `GET /metrics` of a daemon tells Prometheus ([how to](../how-to/watch-a-node.md)). Over OTLP the same",
+    "instruments have dots where these have underscores, and no ending for unit or `total`. Times are seconds of",
+    "the node's clock.",
+)
+
 STATES_PAGE = (
     "Where a program stands with the admission window. Drawn from the one transition table,",
     "[`controlplane/core/lifecycle.py`](../../controlplane/core/lifecycle.py).",

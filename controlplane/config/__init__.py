@@ -10,18 +10,21 @@ A preset gives the six policies; a section of the policy's kind overrides its pa
 """
 
 from controlplane.config.changes import Change, changes, keep_until_restart
-from controlplane.config.model import ENVIRONMENT, Config, HostConfig
+from controlplane.config.model import DEFAULT_HTTP, ENVIRONMENT, ApiConfig, Config, HostConfig, TelemetryConfig
 from controlplane.config.parse import parse
 from controlplane.config.show import show
 from controlplane.config.sources import Resolved, Source, load
 
 __all__ = [
+    "DEFAULT_HTTP",
     "ENVIRONMENT",
+    "ApiConfig",
     "Change",
     "Config",
     "HostConfig",
     "Resolved",
     "Source",
+    "TelemetryConfig",
     "changes",
     "keep_until_restart",
     "load",

@@ -8,7 +8,17 @@ from controlplane.config.model import Config
 from controlplane.core.presets import POLICIES, policy_name
 
 # Names of subjects, files and connections, and the clock: what exists goes by them.
-UNTIL_RESTART = ("node", "nats_url", "state_dir", "tool_socket", "time_scale", "decision_log_mb", "api")
+UNTIL_RESTART = (
+    "node",
+    "nats_url",
+    "state_dir",
+    "tool_socket",
+    "time_scale",
+    "decision_log_mb",
+    "api",
+    "http",
+    "telemetry",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,9 +36,7 @@ class ApiConfig:
     listen: str = ""  # HOST:PORT, unix:PATH or off; empty: NODE.control.sock in the state directory
     certificate: str = ""  # PEM file of the daemon's certificate chain, which a HOST that others reach needs
     private_key: str = ""  # PEM file of its key
-    client_ca: str = (
-        ""  # PEM file of the authority that must have signed every client's certificate; empty: none need one
-    )
+    client_ca: str = ""  # PEM file of who must have signed every client's certificate; empty: none need one
 
     def __post_init__(self) -> None:
         if bool(self.certificate) != bool(self.private_key):
@@ -46,14 +44,47 @@ class ApiConfig:
             raise ConfigError("expected a certificate and its private_key, got one of them", field=missing)
         if self.client_ca and not self.certificate:
             raise ConfigError("expected a certificate and its private_key too", field="client_ca")
-        host, colon, port = self.listen.rpartition(":")
         if self.listen in ("", "off") or self.listen.startswith("unix:"):
             return
-        if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        if not _is_host_and_port(self.listen):
             raise ConfigError(f"expected HOST:PORT, unix:PATH or off, got {self.listen!r}", field="listen")
-        if not self.certificate and host.strip("[]") not in _LOOPBACK:
+        if not self.certificate and self.listen.rpartition(":")[0].strip("[]") not in _LOOPBACK:
             what = "expected a certificate and its private_key for a HOST that others reach, or 127.0.0.1"
             raise ConfigError(what, field="listen")
+
+
+DEFAULT_HTTP = "127.0.0.1:9467"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpConfig:
+    """The web page, and what Prometheus reads. Who reaches it reads programs' names and changes nothing."""
+
+    listen: str = DEFAULT_HTTP  # HOST:PORT of the page and of /metrics, or off; left alone where it is in use
+
+    def __post_init__(self) -> None:
+        if self.listen != "off" and not _is_host_and_port(self.listen):
+            raise ConfigError(f"expected HOST:PORT or off, got {self.listen!r}", field="listen")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TelemetryConfig:
+    """OpenTelemetry over OTLP."""
+
+    otlp_endpoint: str = ""  # URL of a collector (http://HOST:4318), for metrics and traces; empty: none
+    interval_s: float = 10.0  # between two times that metrics are sent
+    trace_ratio: float = 1.0  # share of the programs that are traced
+
+    def __post_init__(self) -> None:
+        if self.otlp_endpoint and not self.otlp_endpoint.startswith(("http://", "https://")):
+            raise ConfigError(f"expected http://HOST:PORT, got {self.otlp_endpoint!r}", field="otlp_endpoint")
+        require("interval_s", self.interval_s, low=0.1, high=3600)
+        require("trace_ratio", self.trace_ratio, low=0, high=1)
+
+
+def _is_host_and_port(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return bool(host) and port.isdecimal() and int(port) <= 65535
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +103,8 @@ class Config:
     decision_log_mb: float = 64.0  # on disk, for `penstock explain`, with what is rotated; 0: none
     host: HostConfig = field(default_factory=HostConfig)
     api: ApiConfig = field(default_factory=ApiConfig)
+    http: HttpConfig = field(default_factory=HttpConfig)
+    telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
     control: ControlRules = field(default_factory=ControlRules)
     policies: Preset = field(default_factory=lambda: PRESETS["mars"])
 

@@ -84,7 +84,7 @@ def _fill(message: Any, record: Any) -> None:
 
 
 def _fields(message: Any) -> Fields:
-    found = {}
+    found: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
         if field.is_repeated:

@@ -11,7 +11,7 @@ import collections.abc
 import google.protobuf.descriptor
 import google.protobuf.internal.containers
 import google.protobuf.message
-import penstock.v1.commands_pb2
+import controlplane.wire._generated.commands_pb2
 import typing
 
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
@@ -483,12 +483,12 @@ class Decision(google.protobuf.message.Message):
     missed: builtins.int
     """Decisions that this caller missed since the last one, because it reads too slowly."""
     @property
-    def command(self) -> penstock.v1.commands_pb2.Command: ...
+    def command(self) -> controlplane.wire._generated.commands_pb2.Command: ...
     def __init__(
         self,
         *,
         at_ns: builtins.int = ...,
-        command: penstock.v1.commands_pb2.Command | None = ...,
+        command: controlplane.wire._generated.commands_pb2.Command | None = ...,
         missed: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["command", b"command"]) -> builtins.bool: ...

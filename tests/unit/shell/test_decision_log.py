@@ -1,6 +1,7 @@
 """The decision log: what it holds, that it stays small, and the story that it tells."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,8 +33,10 @@ class Logged:
 
 
 @pytest.fixture
-def logged(tmp_path: Path) -> Logged:
-    return Logged(tmp_path / "node" / "decisions.jsonl")
+def logged(tmp_path: Path) -> Iterator[Logged]:
+    made = Logged(tmp_path / "node" / "decisions.jsonl")
+    yield made
+    made.log.close()
 
 
 def run_one(logged: Logged) -> None:
@@ -101,6 +104,7 @@ def test_it_stays_within_its_size_and_keeps_the_latest(tmp_path: Path) -> None:
         logged.driver.run_turn(name)
         logged.driver.end(name)
         logged.tick(0.1)
+    logged.log.close()
     files = list(tmp_path.iterdir())
     assert len(files) == 4
     assert sum(file.stat().st_size for file in files) <= 40_000

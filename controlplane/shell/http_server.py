@@ -1,0 +1,86 @@
+"""The daemon's web page, its live data, and what Prometheus reads."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from aiohttp import web
+
+from controlplane.core.errors import ConfigError
+from controlplane.shell.daemon import Daemon
+from controlplane.shell.logs import logger
+from controlplane.shell.views import rows
+
+_PAGE = Path(__file__).with_name("page")
+_PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class HttpServer:
+    """Serves one daemon at ``listen``, HOST:PORT; ``off`` serves nothing."""
+
+    def __init__(self, daemon: Daemon, listen: str, prometheus: Callable[[], bytes], *, is_default: bool) -> None:
+        self.listen = listen
+        self._daemon, self._prometheus, self._is_default = daemon, prometheus, is_default
+        self._runner: web.AppRunner | None = None
+        self._log = logger("http")
+
+    async def start(self) -> None:
+        """Listen. Raises ``ConfigError`` where that cannot be; at the default address that is logged only."""
+        if self.listen == "off":
+            return
+        app = web.Application()
+        app.add_routes(
+            [
+                web.get("/", self._page),
+                web.get("/metrics", self._metrics),
+                web.get("/healthz", self._healthz),
+                web.get("/live", self._live),
+                web.static("/page", _PAGE),
+            ]
+        )
+        runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.5)
+        await runner.setup()
+        host, _, port = self.listen.rpartition(":")
+        try:
+            await web.TCPSite(runner, host.strip("[]"), int(port)).start()
+        except OSError as error:
+            await runner.cleanup()
+            if not self._is_default:
+                raise ConfigError(f"$.http.listen: cannot listen at {self.listen}: {error.strerror}") from None
+            self._log.warning("no page", address=self.listen, reason=error.strerror)
+            return
+        self._runner = runner
+        self._log.info("listening", url=f"http://{self.listen}/")
+
+    async def stop(self) -> None:
+        """Hang up on everybody."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _page(self, _: web.Request) -> web.StreamResponse:
+        return web.FileResponse(_PAGE / "index.html")
+
+    async def _metrics(self, _: web.Request) -> web.StreamResponse:
+        return web.Response(body=self._prometheus(), headers={"Content-Type": _PROMETHEUS})
+
+    async def _healthz(self, _: web.Request) -> web.StreamResponse:
+        """200 while the daemon reaches its bus, else 503: what a supervisor asks."""
+        connected = self._daemon.bus.connected
+        return web.Response(text="ok\n" if connected else "the bus is away\n", status=200 if connected else 503)
+
+    async def _live(self, request: web.Request) -> web.StreamResponse:
+        """Server-sent events: status and programs, once a control interval."""
+        response = web.StreamResponse(
+            headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        )
+        await response.prepare(request)
+        with contextlib.suppress(ConnectionError):
+            while True:
+                daemon = self._daemon
+                programs = rows(daemon.controller.ledger, daemon.clock.now_ns())
+                data = msgspec.json.encode({"status": daemon.status(), "programs": programs})
+                await response.write(b"data: " + data + b"\n\n")
+                await asyncio.sleep(daemon.status_every_s)
+        return response

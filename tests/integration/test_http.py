@@ -1,0 +1,156 @@
+"""The daemon's page, its live data and its metrics, as a browser and Prometheus ask for them."""
+
+import asyncio
+import http.server
+import json
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from prometheus_client.parser import text_string_to_metric_families
+from support.daemon_process import BusClient, DaemonProcess, eventually
+from support.ports import free_port
+
+from controlplane.core import events as ev
+
+NAME = {"program_id": "p"}
+STORY: list[ev.Event] = [
+    ev.TurnSubmitted(**NAME, turn_id="1", projected_blocks=10),
+    ev.FirstToken(**NAME, turn_id="1", prompt_tokens=100, cached_tokens=40),
+    ev.TurnEnded(**NAME, turn_id="1", prompt_tokens=100, cached_tokens=40, output_tokens=5),
+]
+
+
+def daemon_at(folder: Path, text: str) -> DaemonProcess:
+    folder.mkdir()
+    (folder / "penstock.toml").write_text(text)
+    process = DaemonProcess(folder / "state", "--config", str(folder / "penstock.toml"))
+    process.start()
+    return process
+
+
+async def story(daemon: DaemonProcess) -> None:
+    bus = await BusClient.connect(await daemon.url())
+    await bus.status()
+    await bus.publish("test/engine/one", 1, [ev.PoolSampled(total_blocks=1000, free_blocks=900), *STORY])
+    await bus.publish("test/tool/one", 1, [ev.ToolStarted(**NAME, call_id="1", tool="bash")])
+    await bus.status_where(lambda s: s["programs"].get("p", {}).get("open_tools") == 1, "a tool that runs")
+    ended = [ev.ToolEnded(**NAME, call_id="1", tool="bash", duration_ns=5), ev.ProgramEnded(**NAME)]
+    await bus.publish("test/tool/one", 2, ended)
+    await bus.status_where(lambda s: s["programs"].get("p", {}).get("status") == "ended", "an end")
+    await bus.close()
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[tuple[DaemonProcess, str]]:
+    address = f"127.0.0.1:{free_port()}"
+    daemon = daemon_at(tmp_path / "node", f'[http]\nlisten = "{address}"\n')
+
+    async def look() -> bool:
+        return f"http://{address}/" in daemon.log
+
+    asyncio.run(eventually(look, what="a page"))
+    yield daemon, f"http://{address}"
+    daemon.clean_up()
+
+
+def get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def test_prometheus_reads_what_happened(page: tuple[DaemonProcess, str]) -> None:
+    daemon, url = page
+    asyncio.run(story(daemon))
+    families = {family.name: family for family in text_string_to_metric_families(get(f"{url}/metrics"))}
+    tokens = {s.labels["kind"]: s.value for s in families["penstock_tokens"].samples if s.name.endswith("_total")}
+    assert tokens == {"prompt": 100, "cached": 40, "output": 5}
+    assert [s.value for s in families["penstock_bus_connected"].samples] == [1]
+    assert "process_resident_memory_bytes" in families
+    assert get(f"{url}/healthz") == "ok\n"
+
+
+def test_the_page_is_served_whole_and_live(page: tuple[DaemonProcess, str]) -> None:
+    daemon, url = page
+    text = get(f"{url}/")
+    assert "<title>Penstock</title>" in text
+    assert "http://" not in text.replace("http://www.w3.org", "")
+    assert "https://" not in text
+    for part in ("page.js", "page.css"):
+        assert f"/page/{part}" in text
+        assert get(f"{url}/page/{part}")
+
+    async def begin() -> None:
+        bus = await BusClient.connect(await daemon.url())
+        await bus.publish("test/gate/one", 1, [ev.TurnQueued(**NAME, turn_id="1", prompt_tokens=9)])
+        await bus.status_where(lambda s: "p" in s["programs"], "a program")
+        await bus.close()
+
+    asyncio.run(begin())
+    with urllib.request.urlopen(f"{url}/live", timeout=10) as stream:
+        line = next(line for line in stream if line.startswith(b"data: "))
+    look = json.loads(line.removeprefix(b"data: "))
+    assert look["status"]["node"] == "test"
+    assert [program["program_id"] for program in look["programs"]] == ["p"]
+
+
+def test_an_address_in_use_is_refused_and_the_default_gives_way(
+    page: tuple[DaemonProcess, str], tmp_path: Path
+) -> None:
+    _, url = page
+    taken = url.removeprefix("http://")
+    second = daemon_at(tmp_path / "second", f'[http]\nlisten = "{taken}"\n')
+    try:
+        assert second.wait() == 1
+        assert f"$.http.listen: cannot listen at {taken}" in second.log
+    finally:
+        second.clean_up()
+
+
+class Collector(http.server.BaseHTTPRequestHandler):
+    """A double of an OTLP collector: keeps what it is sent."""
+
+    bodies: ClassVar[list[tuple[str, bytes]]] = []
+
+    def do_POST(self) -> None:
+        self.bodies.append((self.path, self.rfile.read(int(self.headers["Content-Length"]))))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        """Nothing."""
+
+
+def test_metrics_and_traces_go_over_otlp(tmp_path: Path) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        daemon = daemon_at(
+            tmp_path / "node",
+            f'[http]\nlisten = "off"\n[telemetry]\notlp_endpoint = "http://127.0.0.1:{server.server_port}"\n',
+        )
+        try:
+            asyncio.run(story(daemon))
+            assert daemon.stop() == 0  # what is left is sent
+        finally:
+            daemon.clean_up()
+            server.shutdown()
+    assert "Traceback" not in daemon.log
+    told = dict(Collector.bodies)
+    spans = [
+        span
+        for path, body in Collector.bodies
+        if path == "/v1/traces"
+        for resource in ExportTraceServiceRequest.FromString(body).resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+    ]
+    assert {"program", "turn", "tool bash"} <= {span.name for span in spans}
+    assert len({span.trace_id for span in spans}) == 1
+    metrics = ExportMetricsServiceRequest.FromString(told["/v1/metrics"])
+    names = {m.name for r in metrics.resource_metrics for scope in r.scope_metrics for m in scope.metrics}
+    assert "penstock.window.limit" in names
