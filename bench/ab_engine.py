@@ -90,6 +90,7 @@ def parse_arguments() -> argparse.Namespace:
     costs.add_argument(
         "--loaded", action="store_true", help="from the engine's steps while agents use it, not from an idle one"
     )
+    costs.add_argument("--system", default="stock", help="with --loaded: whose processes run beside the engine")
     costs.add_argument("--out", type=Path, help="file for the profile, which is printed anyway")
     predicted = commands.add_parser("predict", parents=[running], help="the simulator beside the finished runs")
     predicted.add_argument("--profile", type=Path, required=True, help="what `calibrate` wrote on this machine")
@@ -224,7 +225,7 @@ def costs(options: argparse.Namespace) -> int:
         pin(options.cpu)
     with tempfile.TemporaryDirectory(prefix="penstock-ab-") as folder:
         if options.loaded:
-            profile = loaded(Path(folder), environment, options.threads)
+            profile = loaded(Path(folder), environment, options.threads, parse_system(options.system))
         else:
             profile = calibrate.calibrate(Path(folder), environment, options.threads)
     print(profile.decode(), end="")
@@ -233,13 +234,13 @@ def costs(options: argparse.Namespace) -> int:
     return 0
 
 
-def loaded(folder: Path, environment: Path, threads: int) -> bytes:
+def loaded(folder: Path, environment: Path, threads: int, system: System) -> bytes:
     prepare()
     scenario = Scenario(cpus=cpus(), sglang=versions(environment)["sglang"])
     scenario = replace(scenario, engine=replace(scenario.engine, threads=threads))
-    taken, result = steps.record(folder, environment, scenario)
+    taken, result = steps.record(folder, environment, scenario, system)
     print(steps.told(taken, result), file=sys.stderr)
-    return steps.to_json(steps.fit(taken, scenario, environment))
+    return steps.to_json(steps.fit(taken, scenario, environment, system))
 
 
 def predict(options: argparse.Namespace) -> int:

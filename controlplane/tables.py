@@ -13,7 +13,7 @@ _PIPE_WIDTH = 200  # nobody's terminal: a line there is not to be broken
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """One line a row."""
-    table = Table(*head, box=None, pad_edge=False, header_style="bold")
+    table = Table(*head, box=None, pad_edge=False, header_style="bold", show_header=any(head))
     for row in rows:
         table.add_row(*map(str, row))
     Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(table)

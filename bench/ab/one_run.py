@@ -9,7 +9,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,7 @@ def play(
     with tempfile.TemporaryDirectory(prefix="penstock-ab-") as scratch:
         folder = Path(scratch)
         try:
-            with _served(job.system, scenario, environment, folder, recorded=keep is not None) as url:
+            with served(job.system, scenario, environment, folder, recorded=keep is not None) as url:
                 result = _replayed(job, scenario, url, folder)
                 retractions = engine.retractions(url)
                 health = _health(url) if job.system.has_plugin else {}
@@ -110,15 +110,24 @@ def play(
 
 
 @contextlib.contextmanager
-def _served(
-    system: systems.System, scenario: Scenario, environment: Path, folder: Path, *, recorded: bool
+def served(
+    system: systems.System,
+    scenario: Scenario,
+    environment: Path,
+    folder: Path,
+    *,
+    recorded: bool = False,
+    more: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
-    """The engine's address; daemon and nats-server beside it where the system has them."""
+    """The engine's address; daemon and nats-server beside it where the system has them.
+
+    ``recorded``: the daemon writes its events down; ``more``: variables of the engine's environment.
+    """
     for name in ENVIRONMENT:
         os.environ.pop(name, None)  # what this shell is set to is no part of the comparison
     with contextlib.ExitStack() as stack:
         plugins: tuple[str, ...] = ()
-        variables: dict[str, str] = {}
+        variables = dict(more or {})
         if system.has_plugin:
             (folder / "penstock.toml").write_text(system.toml)
             told = ["--config", str(folder / "penstock.toml")]
@@ -128,7 +137,7 @@ def _served(
             stack.callback(_end, daemon)
             daemon.start()
             plugins = ("penstock",)
-            variables = {
+            variables |= {
                 "PENSTOCK_NODE": NODE,
                 "PENSTOCK_STATE_DIR": str(daemon.folder),
                 "PENSTOCK_GATE_HOLD_S": str(_HOLD_S),

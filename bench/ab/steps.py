@@ -17,19 +17,21 @@ import msgspec
 import numpy as np
 
 from ab import ROOT
-from ab.engine import start_engine, versions
+from ab.engine import versions
 from ab.machine import cpus, model_name
-from ab.one_run import Lines
+from ab.one_run import NODE, Lines, served
 from ab.scenario import Scenario
+from ab.systems import System
 from controlplane.calibrate.fit import not_negative
 from controlplane.load.options import ReplayOptions
 from controlplane.load.replay import replay
 from controlplane.sim.profile_file import FittedProfile
+from controlplane.wire.endpoint import resolve_url
 from controlplane.workload.arrivals import Poisson
 from controlplane.workload.run import RunResult
 
 STEPS = ROOT / "bench" / "hook_parts" / "steps"
-SEED, RATE, PROGRAMS = 101, 0.13, 30
+SEED, RATE, PROGRAMS = 101, 0.065, 24  # programs a second for each CPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,21 +48,21 @@ class Step:
     decoding: tuple[int, int]
 
 
-def record(folder: Path, environment: Path, scenario: Scenario) -> tuple[list[Step], RunResult]:
-    """Serve the calibration's load on a stock engine, and write down its steps. About five minutes."""
+def record(folder: Path, environment: Path, scenario: Scenario, system: System) -> tuple[list[Step], RunResult]:
+    """Serve the calibration's load, and write down the engine's steps. About five minutes.
+
+    ``system``: its processes take their share of the CPUs; what it decides does not enter a step's cost.
+    """
     log, few = folder / "steps.jsonl", replace(scenario, programs=min(PROGRAMS, scenario.programs))
-    variables = {
-        "PYTHONPATH": f"{STEPS}{os.pathsep}{ROOT}",
-        "STEP_LOG": str(log),
-        "PENSTOCK_NODE": "calibration",
-        "PENSTOCK_STATE_DIR": str(folder / "state"),  # nobody is there: the plugin lets all pass
-    }
-    server = start_engine(folder, environment, scenario.engine, plugins=("penstock",), variables=variables)
-    try:
+    more = {"PYTHONPATH": f"{STEPS}{os.pathsep}{ROOT}", "STEP_LOG": str(log)}
+    with served(system, scenario, environment, folder, more=more) as url:
+        bus = resolve_url(None, NODE, folder / "daemon") if system.has_plugin else None
         options = ReplayOptions(
             trace=few.workload(SEED),
-            url=server.url,
-            arrival=Poisson(RATE),
+            url=url,
+            nats=bus,
+            node=NODE,
+            arrival=Poisson(RATE * scenario.cpus),
             label="calibration",
             run_id=str(SEED),
             seed=SEED,
@@ -68,8 +70,6 @@ def record(folder: Path, environment: Path, scenario: Scenario) -> tuple[list[St
             scale=scenario.scale,
         )
         result = replay(options, Lines("calibration"))
-    finally:
-        server.kill()
     return read(log), result
 
 
@@ -94,7 +94,7 @@ def read(log: Path) -> list[Step]:
     return steps
 
 
-def fit(steps: Sequence[Step], scenario: Scenario, environment: Path) -> FittedProfile:
+def fit(steps: Sequence[Step], scenario: Scenario, environment: Path, system: System) -> FittedProfile:
     """A step's cost is the time until the next one begins; where the engine idles then, the usual time after it."""
     prefill = _costs([step for step in steps if step.prefilled], steps)
     decode = _costs([step for step in steps if not step.prefilled], steps)
@@ -103,7 +103,7 @@ def fit(steps: Sequence[Step], scenario: Scenario, environment: Path) -> FittedP
     hardware = f"{shape.threads} threads on {cpus()} CPUs ({model_name()})"
     return FittedProfile(
         name="ab-engine-loaded",
-        source=f"{software}, chunks of {shape.chunk_tokens} tokens, while agents use it; {hardware}",
+        source=f"{software}, chunks of {shape.chunk_tokens} tokens, while agents use it; {system.name}; {hardware}",
         step_overhead_us=_round(prefill[0] * 1e6),
         prefill_token_us=_round(prefill[1] * 1e6),
         attention_ps=_round(prefill[2] * 1e12),

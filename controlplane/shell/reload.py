@@ -3,6 +3,7 @@
 What names, files and connections go by waits for a restart, and says so.
 """
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -83,11 +84,23 @@ class Reloader:
             async for _ in watchfiles.awatch(
                 path.absolute().parent, recursive=False, debounce=_SETTLE_MS, step=_LOOK_MS
             ):
-                if (now := _content(path)) not in (before, None):
+                now = await _settled(path)
+                if now and now != before:  # an empty one is about to be written
                     before = now
                     self.reload(f"{path} changed")
         except OSError as error:
             self._log.warning("not watched: send SIGHUP after a change", file=str(path), error=str(error))
+
+
+async def _settled(path: Path) -> bytes | None:
+    """The content once it is the same twice: an editor may still be writing."""
+    seen = _content(path)
+    while True:
+        await asyncio.sleep(_LOOK_MS / 1000)
+        again = _content(path)
+        if again == seen:
+            return again
+        seen = again
 
 
 def _content(path: Path) -> bytes | None:

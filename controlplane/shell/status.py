@@ -1,6 +1,6 @@
 """What the daemon tells of itself: JSON on the status subject once a control interval, or on request."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -74,10 +74,22 @@ def describe(
         stream_sequence=position,
         programs=len(controller.ledger.programs),
         window=controller.window,
-        pressure=controller.pressure,
+        pressure=_now(controller),
         counts=controller.state.ledger.counts,
         rejected=pump.rejected,
         last_rejection=pump.last_rejection,
         orders=Orders.of(controller),
         bus_connected=bus_connected,
+    )
+
+
+def _now(controller: Controller) -> Pressure:
+    """The pressure of the last tick, with who runs and waits since then."""
+    totals = controller.ledger.totals
+    return replace(
+        controller.pressure,
+        programs_active=totals.active_roots,
+        queue_length=len(controller.ledger.queue),
+        tools_active=totals.tools_active,
+        tools_waiting=totals.tools_waiting,
     )

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-import signal
 import stat
 import subprocess
 import sys
@@ -15,6 +13,7 @@ from typing import Any
 import grpc
 import pytest
 import trustme
+from conftest import NatsServer
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from support.daemon_process import BusClient, DaemonProcess, eventually
@@ -31,7 +30,7 @@ from controlplane.core import commands as cmd
 from controlplane.core import events as ev
 from controlplane.core.errors import ConfigError, EngineUnavailable, UnknownProgram
 from controlplane.wire.control import SERVICE
-from controlplane.wire.endpoint import control_path, read_endpoint
+from controlplane.wire.endpoint import control_path
 
 GATE, ENGINE, TOOL = "test/gate/one", "test/engine/one", "test/tool/one"
 POOL = ev.PoolSampled(total_blocks=1000, free_blocks=900, block_tokens=16)
@@ -213,18 +212,21 @@ def test_health_and_reflection(daemon: DaemonProcess, client: ControlClient) -> 
     assert not control_path("test", daemon.folder).exists()
 
 
-def test_while_the_bus_is_away_nothing_is_changed(daemon: DaemonProcess, client: ControlClient) -> None:
-    publish(daemon, (GATE, 1, queued("a")))
-    wait(lambda: "a" in statuses(client), "a program")
-    endpoint = read_endpoint("test", daemon.folder)
-    assert endpoint is not None
-    os.kill(endpoint.pid, signal.SIGSTOP)
+def test_while_the_bus_is_away_nothing_is_changed(tmp_path: Path, nats_server: NatsServer) -> None:
+    daemon = DaemonProcess(tmp_path / "state", "--nats", nats_server.url)
+    daemon.start()
     try:
-        with pytest.raises(EngineUnavailable, match="nothing was changed"):
-            client.call("Hold", program_id="a")
+        asyncio.run(listening(daemon))
+        with connect(None, "test", daemon.folder) as client:
+            nats_server.kill()
+            wait(lambda: not client.call("GetStatus").bus_connected, "a loss")
+            with pytest.raises(EngineUnavailable, match="nothing was changed"):
+                client.call("Drain", undo=False)
+            nats_server.restart()
+            wait(lambda: client.call("GetStatus").bus_connected, "the bus")
+            assert client.call("Drain", undo=False).draining
     finally:
-        os.kill(endpoint.pid, signal.SIGCONT)
-    assert client.call("Hold", program_id="a").held == ["a"]
+        daemon.clean_up()
 
 
 # TCP
