@@ -117,16 +117,17 @@ def served(
     folder: Path,
     *,
     recorded: bool = False,
+    plugins: tuple[str, ...] = (),
     more: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
     """The engine's address; daemon and nats-server beside it where the system has them.
 
-    ``recorded``: the daemon writes its events down; ``more``: variables of the engine's environment.
+    ``recorded``: the daemon writes its events down; ``plugins`` are loaded also without a daemon; ``more``: variables
+    of the engine's environment.
     """
     for name in ENVIRONMENT:
         os.environ.pop(name, None)  # what this shell is set to is no part of the comparison
     with contextlib.ExitStack() as stack:
-        plugins: tuple[str, ...] = ()
         variables = dict(more or {})
         if system.has_plugin:
             (folder / "penstock.toml").write_text(system.toml)

@@ -31,7 +31,7 @@ from controlplane.workload.arrivals import Poisson
 from controlplane.workload.run import RunResult
 
 STEPS = ROOT / "bench" / "hook_parts" / "steps"
-SEED, RATE, PROGRAMS = 101, 0.065, 24  # programs a second for each CPU
+SEED, RATE, PROGRAMS = 101, 0.1, 16  # programs a second for each CPU: it is never idle for long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,9 @@ def record(folder: Path, environment: Path, scenario: Scenario, system: System) 
     """
     log, few = folder / "steps.jsonl", replace(scenario, programs=min(PROGRAMS, scenario.programs))
     more = {"PYTHONPATH": f"{STEPS}{os.pathsep}{ROOT}", "STEP_LOG": str(log)}
-    with served(system, scenario, environment, folder, more=more) as url:
+    if not system.has_plugin:  # the log comes with the plugin: it finds no daemon, and lets all pass
+        more |= {"PENSTOCK_NODE": "calibration", "PENSTOCK_STATE_DIR": str(folder / "state")}
+    with served(system, scenario, environment, folder, plugins=("penstock",), more=more) as url:
         bus = resolve_url(None, NODE, folder / "daemon") if system.has_plugin else None
         options = ReplayOptions(
             trace=few.workload(SEED),
