@@ -31,6 +31,7 @@ from controlplane.core.errors import ConfigError, ControlPlaneError, EngineUnava
 from controlplane.shell.host_probe import pressure_file, usable_cpus
 from controlplane.shell.nats_server import binary
 from controlplane.wire.endpoint import default_state_dir, resolve_url, socket_path
+from controlplane.wire.nats_options import nats_options
 from controlplane.wire.subjects import stream_name
 
 _TIMEOUT_S = 3.0
@@ -165,8 +166,15 @@ async def _bus(config: Config, state_dir: Path) -> list[Finding]:
         return [_bad("bus", str(error), f"start `penstock up --node {config.node}`")]
     try:
         client = await nats.connect(
-            url, allow_reconnect=False, connect_timeout=_TIMEOUT_S, error_cb=_ignored, name="penstock-doctor"
+            url,
+            allow_reconnect=False,
+            connect_timeout=_TIMEOUT_S,
+            error_cb=_ignored,
+            name="penstock-doctor",
+            **nats_options(),
         )
+    except ConfigError as error:
+        return [_bad("bus", str(error), "correct the variable, or unset it")]
     except (OSError, NatsError, TimeoutError) as error:
         why = str(error) or type(error).__name__
         return [_bad("bus", f"nobody answers at {url}: {why}", "start the server, or correct the URL")]

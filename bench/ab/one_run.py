@@ -122,8 +122,8 @@ def served(
 ) -> Iterator[str]:
     """The engine's address; daemon and nats-server beside it where the system has them.
 
-    ``recorded``: the daemon writes its events down; ``plugins`` are loaded also without a daemon; ``more``: variables
-    of the engine's environment.
+    ``recorded``: the daemon writes its events down; ``plugins`` are loaded also without a daemon; ``more``: more
+    variables of the engine's environment.
     """
     for name in ENVIRONMENT:
         os.environ.pop(name, None)  # what this shell is set to is no part of the comparison

@@ -200,6 +200,8 @@ class Pump:
             return socket, socket.connect(address.removeprefix(SOCKET_SCHEME))
         from nats.aio.client import Client
 
+        from controlplane.wire.nats_options import nats_options
+
         self.counters.direct = False
         client = Client()
         options = {
@@ -211,6 +213,7 @@ class Pump:
             "ping_interval": 5,
             "error_cb": on_error,
             "closed_cb": self._on_closed,
+            **nats_options(),
             **self._options.connect_options,
         }
         return client, client.connect(address, **options)

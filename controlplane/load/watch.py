@@ -13,6 +13,7 @@ from controlplane.core.errors import ControlPlaneError
 from controlplane.core.policies import Window
 from controlplane.core.types import Pressure
 from controlplane.load.options import Observation
+from controlplane.wire.nats_options import nats_options
 from controlplane.wire.subjects import status_subject
 
 
@@ -53,7 +54,9 @@ class StatusWatch:
     async def _watch(self) -> None:
         with suppress(nats.errors.Error, ControlPlaneError, OSError, TimeoutError):
             url = self._url() if callable(self._url) else self._url
-            client = await nats.connect(url, max_reconnect_attempts=-1, reconnect_time_wait=0.2, error_cb=_ignore)
+            client = await nats.connect(
+                url, max_reconnect_attempts=-1, reconnect_time_wait=0.2, error_cb=_ignore, **nats_options()
+            )
             await client.subscribe(status_subject(self._node), cb=self._hear)
             await self._stop.wait()
             await client.close()

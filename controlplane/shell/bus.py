@@ -25,6 +25,7 @@ from controlplane.core.errors import EngineUnavailable
 from controlplane.shell.logs import logger
 from controlplane.wire.codec import Heartbeat, encode_commands, encode_heartbeat
 from controlplane.wire.delivery import delivered
+from controlplane.wire.nats_options import nats_options
 from controlplane.wire.subjects import (
     all_events_subject,
     command_subject,
@@ -110,6 +111,7 @@ class Bus:
             error_cb=self._on_error,
             disconnected_cb=self._on_disconnect,
             reconnected_cb=self._on_reconnect,
+            **nats_options(),
         )
         try:
             self._client = await asyncio.wait_for(connecting, _CONNECT_TIMEOUT_S)
