@@ -9,7 +9,7 @@ SPACE := $(subst ,, )
 OTHERS_OR := $(subst $(SPACE), or ,$(OTHERS))
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help install demo test test-rest test-no-engine test-quick test-engine test-engine-first test-engine-others test-beside engine-env agent-env lint bench proto docs clean engine-choice
+.PHONY: help install browser demo test test-rest test-no-engine test-quick test-engine test-engine-first test-engine-others test-beside engine-env agent-env lint bench proto docs clean engine-choice
 
 help: ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -34,7 +34,7 @@ test: engine-choice lint ## everything that CI runs; PENSTOCK_NO_ENGINE=1 leaves
 test-beside: test-rest
 	$(if $(OTHERS),@$(MAKE) --no-print-directory test-engine-others)
 
-test-rest: install agent-env
+test-rest: install agent-env browser
 	$(BIN)/coverage run -m pytest tests/unit/core tests/property
 	$(BIN)/coverage report
 	$(BIN)/pytest --ignore=tests/unit/core --ignore=tests/property --ignore=tests/engine
@@ -63,6 +63,9 @@ engine-env: install ## the real SGLang for CPU, in environments of its own (3 GB
 agent-env: install ## OpenHands and other agent frameworks, in an environment of their own (a GB, two minutes, kept)
 	@$(BIN)/python scripts/agent_env.py || { [ "$$CI" != true ] && echo "their tests are skipped" >&2; }
 
+browser: install ## a browser for the tests of the daemon's page (Debian's, where root may install it)
+	@$(BIN)/python scripts/browser.py || { [ "$$CI" != true ] && echo "the page's tests are skipped" >&2; }
+
 lint: install ## format, lint, types, rooms
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -75,8 +78,10 @@ bench: install ## every benchmark, with its budget
 proto: install ## generate wire code from proto/
 	$(BIN)/python scripts/generate_proto.py
 
-docs: install ## generate the reference pages from the code
+docs: install ## generate the reference pages and the dashboard from the code, and the site into site/
 	$(BIN)/python scripts/generate_reference.py
+	$(BIN)/python scripts/generate_dashboard.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean: ## remove what was built
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist *.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist site *.egg-info
