@@ -8,7 +8,8 @@ import typer
 config_app = typer.Typer(no_args_is_help=True, help="Check, show and compare configuration.")
 
 ConfigFile = Annotated[
-    Path | None, typer.Option("--config", "-c", help="TOML file; `penstock config show` prints one with every key.")
+    Path | None,
+    typer.Option("--config", "-c", help="TOML file; `penstock config template` prints one to begin with."),
 ]
 PresetName = Annotated[
     str | None, typer.Option("--preset", "-p", help="Named set of policies: `penstock presets`.")
@@ -37,7 +38,6 @@ def show_config(
     """Print the configuration in force as TOML, with every default written out.
 
     A value that is no default has behind it where it comes from: file and line, environment variable or option.
-    `penstock config show --comments > penstock.toml` is a file to begin with.
     """
     from controlplane.config import Source, show
     from controlplane.config.changes import values
@@ -49,6 +49,17 @@ def show_config(
         print_json({"values": values(seen.config), "origins": origins})
     else:
         typer.echo(show(seen.config, origins=seen.origins, explained=comments), nl=False)
+
+
+@config_app.command("template")
+def print_template(preset: PresetName = None) -> None:
+    """Print a file to begin with: every key, what it means and its default, commented out.
+
+    `penstock config template > penstock.toml`, then take the # from what you change.
+    """
+    from controlplane.config import load, template
+
+    typer.echo(template(load(None, {"preset": preset})), nl=False)
 
 
 @config_app.command("diff")

@@ -68,7 +68,7 @@ def examine(source: Source, *, api: str | None = None, engine: str | None = None
     try:
         config = source.read().config
     except ConfigError as error:
-        yield _bad("configuration", str(error), "correct it: `penstock config show --comments` lists every key")
+        yield _bad("configuration", str(error), "correct it: `penstock config template` lists every key")
         return
     yield _ok("configuration", str(source.path or "defaults"))
     state_dir = Path(config.state_dir) if config.state_dir else default_state_dir()

@@ -12,7 +12,7 @@ A preset gives the six policies; a section of the policy's kind overrides its pa
 from controlplane.config.changes import Change, changes, keep_until_restart
 from controlplane.config.model import DEFAULT_HTTP, ENVIRONMENT, ApiConfig, Config, HostConfig, TelemetryConfig
 from controlplane.config.parse import parse
-from controlplane.config.show import show
+from controlplane.config.show import show, template
 from controlplane.config.sources import Resolved, Source, load
 
 __all__ = [
@@ -30,4 +30,5 @@ __all__ = [
     "load",
     "parse",
     "show",
+    "template",
 ]

@@ -1,5 +1,6 @@
 """A configuration as TOML, with every default written out."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -9,6 +10,11 @@ import msgspec
 from controlplane.config.describe import describe
 from controlplane.config.model import Config
 from controlplane.core.presets import POLICIES, policy_name
+
+
+def template(config: Config) -> str:
+    """A file to begin with: every key explained, and commented out, so that it changes nothing."""
+    return re.sub(r"^(?=\w+ = )", "#", show(config, explained=True), flags=re.M)
 
 
 def show(config: Config, *, origins: Mapping[str, str] | None = None, explained: bool = False) -> str:

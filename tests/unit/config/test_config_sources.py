@@ -2,12 +2,13 @@
 
 import re
 import textwrap
+import tomllib
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from controlplane.config import ENVIRONMENT, Config, Source, changes, keep_until_restart, parse, show
+from controlplane.config import ENVIRONMENT, Config, Source, changes, keep_until_restart, parse, show, template
 from controlplane.config.changes import UNTIL_RESTART, values
 from controlplane.config.lines import lines_of
 from controlplane.core.presets import POLICIES, PRESETS
@@ -97,6 +98,14 @@ def test_the_commented_configuration_reads_back_and_explains_every_key() -> None
     assert "# factor on the window in an interval with overload; factor; 0 < beta < 1\nbeta = 0.7\n" in show(
         Config(), explained=True
     )
+
+
+def test_the_template_explains_every_key_and_changes_nothing() -> None:
+    text = template(Config())
+    assert parse(tomllib.loads(text)) == parse({})
+    assert "# factor on the window in an interval with overload; factor; 0 < beta < 1\n#beta = 0.7\n" in text
+    assert parse(tomllib.loads(text.replace("#beta = 0.7", "beta = 0.6"))).policies.admission.beta == 0.6
+    assert parse(tomllib.loads(text.replace('#preset = "mars"', 'preset = "fcfs"'))) == parse({"preset": "fcfs"})
 
 
 def _is_key(line: str) -> bool:
