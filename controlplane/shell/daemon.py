@@ -104,6 +104,7 @@ class Daemon:
             await self._stopping.wait()
             for task in tasks:
                 task.cancel()
+        self.pump.tell()
         self._save(self.clock.now_ns())
         await self.bus.flush()
         self._log.info("down", node=self.config.node)
@@ -199,6 +200,7 @@ class Daemon:
 
     def _take_over(self, config: Config) -> None:
         """Decide by ``config`` from now on. What does not go by names and connections is read where it is used."""
+        self.pump.tell()  # what was decided by the old one comes first in a record
         self.controller.reconfigure(config.policies, config.control)
         for recorder in self.pump.recorders:
             recorder.config(show(config), self.clock.now_ns())
@@ -218,6 +220,7 @@ class Daemon:
                 self._resync_all = False
                 commands = [*commands, StateRequest(reason="the daemon started, or the stream is new")]
             await self.bus.send(commands)
+            self.pump.tell()
             self.decisions.tell(commands, now_ns)
             if self._socket is not None:
                 self._socket.pass_on(commands)

@@ -4,6 +4,7 @@ States are read when somebody looks; what happens is counted as it happens. No i
 there would be as many series as programs.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -192,7 +193,16 @@ class Metrics:
         for state in STATES:
             make: Any = meter.create_observable_counter if state.grows else meter.create_observable_gauge
             make(state.name, [_callback(state, status)], unit=state.unit, description=state.description)
-        self._commands = meter.create_counter("penstock.commands", description="Commands that were sent, by kind")
+        # A counter of the SDK takes microseconds a time, which is too much for every event: these are read.
+        self._commands: Counter[str] = Counter()
+        self._turns: Counter[str] = Counter()
+        self._tokens: Counter[str] = Counter()
+        for name, label, counts, description in (
+            ("penstock.commands", "kind", self._commands, "Commands that were sent, by kind"),
+            ("penstock.turns", "ok", self._turns, "Turns that ended, by whether they failed"),
+            ("penstock.tokens", "kind", self._tokens, "Tokens of turns: prompt, of these cached, and output"),
+        ):
+            meter.create_observable_counter(name, [_counted(counts, label)], description=description)
         self._hold = meter.create_histogram(
             "penstock.hold",
             unit="s",
@@ -211,10 +221,6 @@ class Metrics:
             description="Tool calls from start to end",
             explicit_bucket_boundaries_advisory=_LONG_S,
         )
-        self._tokens = meter.create_counter(
-            "penstock.tokens", unit="{token}", description="Tokens of turns: prompt, of these cached, and output"
-        )
-        self._turns = meter.create_counter("penstock.turns", description="Turns that ended, by whether they failed")
         self._kinds: dict[type[ev.Event], Callable[[Any], None]] = {
             ev.FirstToken: self._first_token,
             ev.TurnEnded: self._turn_ended,
@@ -234,7 +240,7 @@ class Metrics:
 
     def command(self, command: Command, now_ns: int) -> None:
         """Count it; of an admission also how long it was waited for."""
-        self._commands.add(1, {"kind": snake_case(type(command))})
+        self._commands[snake_case(type(command))] += 1
         if isinstance(command, Admit):
             waited = (each for each in self._controller().considered if each.program_id == command.program_id)
             for each in waited:
@@ -244,9 +250,18 @@ class Metrics:
         self._launch.record(event.launch_delay_ns / NANOSECONDS_PER_SECOND)
 
     def _turn_ended(self, event: ev.TurnEnded) -> None:
-        self._turns.add(1, {"ok": str(event.ok).lower()})
-        for kind in ("prompt", "cached", "output"):
-            self._tokens.add(getattr(event, f"{kind}_tokens"), {"kind": kind})
+        self._turns["true" if event.ok else "false"] += 1
+        tokens = self._tokens
+        tokens["prompt"] += event.prompt_tokens
+        tokens["cached"] += event.cached_tokens
+        tokens["output"] += event.output_tokens
+
+
+def _counted(counts: Counter[str], label: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def observe(_: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(value, {label: name}) for name, value in counts.items()]
+
+    return observe
 
 
 def _callback(state: State, status: Callable[[], Status]) -> Callable[[CallbackOptions], Iterable[Observation]]:

@@ -28,12 +28,14 @@ class Pump:
     def __init__(self, controller: Controller) -> None:
         self.controller = controller
         self.recorders: list[Recorder] = []
+        self._untold: tuple[int, Sequence[Command]] | None = None
         self.rejected = 0
         self.last_rejection = ""
         self._now_ns = 0
 
     def feed(self, data: bytes, now_ns: int) -> int:
         """Take an event batch in; the number of events in it. What is malformed is counted, the rest applied."""
+        self.tell()
         now_ns = self._forward(now_ns)
         try:
             batch = decode_events(data)
@@ -62,16 +64,24 @@ class Pump:
             self.controller.recall(command, now_ns)
 
     def decide(self, now_ns: int) -> Sequence[Command]:
-        """Tick if something is due."""
+        """Tick if something is due. The recorders hear of it with ``tell``, at the latest before the next event."""
+        self.tell()
         now_ns = self._forward(now_ns)
         if self.controller.next_deadline_ns() > now_ns:
             return ()
         commands = self.controller.tick(now_ns)
+        self._untold = (now_ns, commands)
+        return commands
+
+    def tell(self) -> None:
+        """Have what was decided last written down: once it was sent, since a grant must not wait for a disk."""
+        if self._untold is None:
+            return
+        (now_ns, commands), self._untold = self._untold, None
         for recorder in self.recorders:
             recorder.tick(now_ns)
             for command in commands:
                 recorder.command(command, now_ns)
-        return commands
 
     def _forward(self, now_ns: int) -> int:
         """Time never runs backwards, not even from a stream's timestamps to our own clock."""
