@@ -64,13 +64,14 @@ def programs(
     state_dir: StateDir = None,
     api: Api = None,
     ended: Annotated[bool, typer.Option("--ended", help="Also those that ended in the last minute.")] = False,
+    limit: Annotated[int, typer.Option(help="The first so many; 0: all.", min=0)] = 0,
     json: Json = False,
 ) -> None:
-    """List the programs: who waits in the order of the queue, then who has a slot or none."""
+    """List the programs: who waits in the order of the queue, then who has a slot, then the others."""
     from controlplane.control_tables import show_programs
 
     with _daemon(api, node, state_dir) as client:
-        show_programs(client.call("ListPrograms", ended=ended).programs, json=json)
+        show_programs(client.call("ListPrograms", ended=ended, limit=limit).programs, json=json)
 
 
 def queue(node: Node = "local", state_dir: StateDir = None, api: Api = None, json: Json = False) -> None:

@@ -24,6 +24,7 @@ from controlplane.control_tables import (
 from controlplane.wire.control import Fields
 
 _KEPT = 240  # looks, of which the plots show the last that fit
+_MOST_PROGRAMS = 500
 _BARS = "▁▂▃▄▅▆▇█"
 _PHASE_STYLE = {"reasoning": "green", "acting": "cyan", "held": "yellow", "idle": "dim"}
 _PHASES = ("reasoning", "acting", "held", "idle")
@@ -52,7 +53,7 @@ def watch(client: ControlClient, console: Console | None = None) -> None:
     with Live(console=console or Console(), screen=True, auto_refresh=False) as live:
         for status in client.watch("WatchStatus"):
             history.add(status)
-            programs = client.call("ListPrograms", ended=False).programs
+            programs = client.call("ListPrograms", limit=_MOST_PROGRAMS).programs
             size = live.console.size
             live.update(screen(status, programs, history, width=size.width, height=size.height), refresh=True)
 

@@ -49,8 +49,8 @@ class ControlApi:
             await asyncio.sleep(self._daemon.status_every_s)
 
     async def list_programs(self, request: Fields) -> ProgramList:
-        found = rows(self._daemon.controller.ledger, self._daemon.clock.now_ns(), ended=request.ended)
-        return ProgramList(programs=found)
+        ledger, now_ns = self._daemon.controller.ledger, self._daemon.clock.now_ns()
+        return ProgramList(programs=rows(ledger, now_ns, ended=request.ended, most=request.limit))
 
     async def watch_decisions(self, request: Fields) -> AsyncIterator[Decision]:
         async for decision in self._daemon.decisions.watch(request.program_id):

@@ -14,6 +14,7 @@ from controlplane.shell.logs import logger
 from controlplane.shell.views import rows
 
 _PAGE = Path(__file__).with_name("page")
+_MOST_PROGRAMS = 300  # on the page
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -79,7 +80,7 @@ class HttpServer:
         with contextlib.suppress(ConnectionError):
             while True:
                 daemon = self._daemon
-                programs = rows(daemon.controller.ledger, daemon.clock.now_ns())
+                programs = rows(daemon.controller.ledger, daemon.clock.now_ns(), most=_MOST_PROGRAMS)
                 data = msgspec.json.encode({"status": daemon.status(), "programs": programs})
                 await response.write(b"data: " + data + b"\n\n")
                 await asyncio.sleep(daemon.status_every_s)

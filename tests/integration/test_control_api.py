@@ -320,6 +320,14 @@ def test_the_commands(daemon: DaemonProcess, client: ControlClient) -> None:
     assert said["reload"].stdout == "configuration 1 is in force\n"
     assert json.loads(penstock(daemon, "status", "--json").stdout)["window"]["limit"] == 2
     assert penstock(daemon, "set-preset", "continuum").stdout == "configuration 2 is in force\n"
+    told = penstock(daemon, "explain", "a").stdout
+    assert "admit for 15m00s: slot 1 of 2" in told
+    assert "rule: preset fcfs, admission fixed, packing fcfs; window 2 (2.0 before caps)" in told
+    assert "pause: an operator holds it" in told
+    assert len(penstock(daemon, "explain", "a", "--last", "1", "--json").stdout.splitlines()) == 1
+    nobody = penstock(daemon, "explain", "nobody")
+    assert nobody.returncode == 1
+    assert "nothing was decided about 'nobody'" in nobody.stderr
     missing = penstock(daemon, "hold", "nobody")
     assert missing.returncode == 1
     assert missing.stderr == "penstock: no program 'nobody' here: `penstock programs` lists them\n"

@@ -31,14 +31,18 @@ class ListProgramsRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ENDED_FIELD_NUMBER: builtins.int
+    LIMIT_FIELD_NUMBER: builtins.int
     ended: builtins.bool
     """Also programs that ended, which are remembered for a minute."""
+    limit: builtins.int
+    """Of them the first so many; 0: all."""
     def __init__(
         self,
         *,
         ended: builtins.bool = ...,
+        limit: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["ended", b"ended"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ended", b"ended", "limit", b"limit"]) -> None: ...
 
 global___ListProgramsRequest = ListProgramsRequest
 

@@ -56,3 +56,11 @@ def test_children_of_a_held_root_are_marked_too() -> None:
     assert found["root"].held_by_operator
     assert found["child"].held_by_operator
     assert found["child"].queue_position == 0
+
+
+def test_only_the_first_are_looked_at_where_that_is_asked() -> None:
+    driver = Driver(fixed(2))
+    for number in range(6):
+        driver.ask(f"p{number}")
+    driver.tick()
+    assert [row.program_id for row in rows(driver.ledger, driver.now_ns, most=5)] == ["p2", "p3", "p4", "p5", "p0"]
