@@ -9,7 +9,7 @@ SPACE := $(subst ,, )
 OTHERS_OR := $(subst $(SPACE), or ,$(OTHERS))
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help install browser demo test test-rest test-no-engine test-quick test-engine test-engine-first test-engine-others test-beside engine-env agent-env lint bench proto docs clean engine-choice
+.PHONY: help install browser demo test test-rest test-no-engine test-quick test-engine test-engine-first test-engine-others test-beside engine-env engine agent-env lint bench proto docs clean engine-choice
 
 help: ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -59,6 +59,9 @@ test-engine-others: engine-env
 
 engine-env: install ## the real SGLang for CPU, in environments of its own (3 GB, two minutes, kept)
 	@for version in $(ENGINES); do $(BIN)/python scripts/engine_env.py --version $$version || exit 1; done
+
+engine: engine-env ## the real SGLang on the CPU with the plugin and a small model, to try things on (ENGINE_ARGS=--help)
+	@$(BIN)/python scripts/cpu_engine.py $(ENGINE_ARGS)
 
 agent-env: install ## OpenHands and other agent frameworks, in an environment of their own (a GB, two minutes, kept)
 	@$(BIN)/python scripts/agent_env.py || { [ "$$CI" != true ] && echo "their tests are skipped" >&2; }

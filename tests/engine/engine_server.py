@@ -41,6 +41,7 @@ class EngineServer:
     """One SGLang server, started by ``start`` and gone after ``kill``.
 
     :param folder: for its log.
+    :param port: 0 for a free one.
     :param plugins: which of the installed plugins it loads.
     :param variables: more of its environment; those of this process that begin with PENSTOCK_ are not handed on.
     """
@@ -52,6 +53,7 @@ class EngineServer:
         environment: Path,
         model: Path,
         pool_tokens: int = POOL_TOKENS,
+        port: int = 0,
         plugins: Sequence[str] = (),
         variables: Mapping[str, str] | None = None,
         arguments: Sequence[str] = (),
@@ -59,7 +61,7 @@ class EngineServer:
         folder.mkdir(parents=True, exist_ok=True)
         self.log_path = folder / "engine.log"
         self.pool_tokens = pool_tokens
-        self.port = free_port()
+        self.port = port or free_port()
         self._python = environment / "bin" / "python"
         self._arguments = [*_ARGUMENTS, "--model-path", str(model), "--port", str(self.port)]
         self._arguments += ["--max-total-tokens", str(pool_tokens), *arguments]
