@@ -198,3 +198,28 @@ def test_a_file_that_vanishes_changes_nothing(daemon: DaemonProcess, file: Path)
 
     asyncio.run(run())
     assert daemon.stop() == 0
+
+
+def test_a_config_map_that_is_swapped_as_kubernetes_does(tmp_path: Path) -> None:
+    """The file is a link to a link, and the folder behind both is another one at once."""
+    folder = tmp_path / "etc"
+    for number, window in ((1, 1), (2, 3)):
+        (folder / f"..{number}").mkdir(parents=True)
+        (folder / f"..{number}" / "penstock.toml").write_text(WINDOW.format(window))
+    (folder / "..data").symlink_to("..1")
+    (folder / "penstock.toml").symlink_to("..data/penstock.toml")
+    daemon = DaemonProcess(tmp_path / "state", "--config", str(folder / "penstock.toml"))
+    daemon.start()
+
+    async def run() -> None:
+        bus = await serving(daemon)
+        (folder / "..data_tmp").symlink_to("..2")
+        (folder / "..data_tmp").replace(folder / "..data")
+        await version(bus, 2)
+        await bus.close()
+
+    try:
+        asyncio.run(run())
+        assert "admission.window: 1 -> 3" in daemon.log
+    finally:
+        daemon.clean_up()
