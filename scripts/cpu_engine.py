@@ -10,8 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "bench"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "bench"))
 
 from ab.engine import find_environment
 from ab.model import SHAPES, write_model
