@@ -29,7 +29,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 _PHASE_STYLE = {"reasoning": "green", "acting": "cyan", "held": "yellow", "idle": "dim"}
 _PHASES = ("reasoning", "acting", "held", "idle")
 _LABEL_WIDTH = 14
-_HEADER_LINES = 11
+_HEADER_LINES = 10
 
 
 @dataclass(slots=True)

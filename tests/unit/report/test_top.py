@@ -87,4 +87,4 @@ def test_orders_and_a_refused_configuration_are_told() -> None:
 def test_a_thousand_programs_fit_and_the_rest_is_counted() -> None:
     lines = drawn(status(), [program(f"p{n}", "acting") for n in range(1000)], height=30)
     assert len(lines) == 30
-    assert any(line.startswith("… and 984 more") for line in lines)
+    assert any(line.startswith("… and 983 more") for line in lines)
