@@ -33,12 +33,26 @@ def show_config(
     comments: Annotated[
         bool, typer.Option("--comments", help="Say what each key means, its unit and its range.")
     ] = False,
+    running: Annotated[
+        bool, typer.Option("--running", help="That of the daemon of --node (its control API is asked).")
+    ] = False,
+    node: Annotated[str, typer.Option("--node", envvar="PENSTOCK_NODE", help="With --running.")] = "local",
+    state_dir: Annotated[
+        Path | None, typer.Option("--state-dir", envvar="PENSTOCK_STATE_DIR", help="With --running.")
+    ] = None,
+    api: Annotated[str | None, typer.Option("--api", envvar="PENSTOCK_API", help="With --running.")] = None,
     json: Json = False,
 ) -> None:
-    """Print the configuration in force as TOML, with every default written out.
+    """Print the configuration as TOML, with every default written out.
 
     A value that is no default has behind it where it comes from: file and line, environment variable or option.
     """
+    if running:
+        from controlplane.control_client import connect
+
+        with connect(api, node, state_dir) as client:
+            typer.echo(client.call("GetConfig").text, nl=False)
+        return
     from controlplane.config import Source, show
     from controlplane.config.changes import values
     from controlplane.tables import print_json

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
+from controlplane.config import show
 from controlplane.core.errors import ConfigError, EngineUnavailable, UnknownProgram
 from controlplane.core.events import OperatorOrders
 from controlplane.core.types import Status as ProgramStatus
@@ -29,6 +30,13 @@ class ProgramList:
     """The reply of ``ListPrograms``."""
 
     programs: Sequence[ProgramRow]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigText:
+    """The reply of ``GetConfig``."""
+
+    text: str
 
 
 class ControlApi:
@@ -80,6 +88,10 @@ class ControlApi:
 
     async def reload(self, _: Fields) -> ConfigState:
         return _taken_over(self._daemon.reloader.reload("an operator asked for it"))
+
+    async def get_config(self, _: Fields) -> ConfigText:
+        resolved = self._daemon.reloader.resolved
+        return ConfigText(text=show(resolved.config, origins=resolved.origins))
 
     # Orders
 

@@ -320,6 +320,9 @@ def test_the_commands(daemon: DaemonProcess, client: ControlClient) -> None:
     assert said["reload"].stdout == "configuration 1 is in force\n"
     assert json.loads(penstock(daemon, "status", "--json").stdout)["window"]["limit"] == 2
     assert penstock(daemon, "set-preset", "continuum").stdout == "configuration 2 is in force\n"
+    in_force = penstock(daemon, "config", "show", "--running").stdout
+    assert 'preset = "continuum"  # --preset\n' in in_force
+    assert f"window = 2  # {daemon.folder.parent}/penstock.toml:3\n" in in_force
     told = penstock(daemon, "explain", "a").stdout
     assert "admit for 15m00s: slot 1 of 2" in told
     assert "rule: preset fcfs, admission fixed, packing fcfs; window 2 (2.0 before caps)" in told

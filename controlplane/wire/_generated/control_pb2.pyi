@@ -135,6 +135,32 @@ class ReloadRequest(google.protobuf.message.Message):
 global___ReloadRequest = ReloadRequest
 
 @typing.final
+class GetConfigRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___GetConfigRequest = GetConfigRequest
+
+@typing.final
+class ConfigText(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: builtins.int
+    text: builtins.str
+    """TOML with every key; behind a value that is no default is where it comes from."""
+    def __init__(
+        self,
+        *,
+        text: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["text", b"text"]) -> None: ...
+
+global___ConfigText = ConfigText
+
+@typing.final
 class Orders(google.protobuf.message.Message):
     """What is ordered now."""
 
