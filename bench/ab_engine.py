@@ -244,6 +244,8 @@ def loaded(folder: Path, environment: Path, threads: int, system: System) -> byt
 
 
 def predict(options: argparse.Namespace) -> int:
+    if options.cpu is not None:
+        pin(options.cpu)  # the scenario counts the CPUs
     scenario = scenario_of(options, options.environment or find_environment())
     rows = report.only(results.read(options.results), frozenset(filter(None, options.systems.split(","))))
     chosen, profile = prediction.chosen(rows, scenario), load_profile(options.profile)
