@@ -135,10 +135,11 @@ def main() -> None:
     try:
         app()
     except ModuleNotFoundError as error:
-        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        module = (error.name or "").partition(".")[0]
+        extra = _EXTRAS.get(module)
         if extra is None:
             raise
-        typer.secho(f"penstock: this needs {error.name}: pip install 'penstock[{extra}]'", fg="red", err=True)
+        typer.secho(f"penstock: this needs {module}: pip install 'penstock[{extra}]'", fg="red", err=True)
         raise SystemExit(1) from None
     except ControlPlaneError as error:
         typer.secho(f"penstock: {error}", fg="red", err=True)

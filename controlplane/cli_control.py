@@ -102,7 +102,9 @@ def decisions(
 
 
 def explain(
-    program: ProgramId,
+    program: Annotated[
+        str, typer.Argument(help="Default: print whom there is to ask about.", metavar="[PROGRAM]")
+    ] = "",
     node: Node = "local",
     state_dir: StateDir = None,
     last: Annotated[int, typer.Option(help="The latest so many decisions; 0: all.", min=0)] = 0,
@@ -111,7 +113,7 @@ def explain(
     """Tell why a program was let in, held, pinned or let go.
 
     Each decision with its rule, its numbers, who else could have been chosen, and what came of it. From the log in
-    the state directory, also of a daemon that does not run now.
+    the state directory, also of a daemon that does not run now. Without a program: their names, the latest last.
     """
     import msgspec
 
@@ -121,6 +123,9 @@ def explain(
     from controlplane.wire.endpoint import default_state_dir
 
     path = log_path(node, state_dir or default_state_dir())
+    if not program:
+        typer.echo("\n".join(names(read_decisions(path))))
+        return
     told = story(read_decisions(path), program)
     if not told:
         known = ", ".join(names(read_decisions(path))[-10:]) or "none"

@@ -192,7 +192,9 @@ async def _on_the_bus(client: Client, url: str, node: str) -> Any:
     began_s = time.perf_counter()
     await client.flush()
     round_trip_ms = 1000 * (time.perf_counter() - began_s)
-    yield _ok("bus", f"nats-server {client.connected_server_version} at {url}, {round_trip_ms:.1f} ms away")
+    server = client.connected_server_version
+    release = f"{server.major}.{server.minor}.{server.patch}"
+    yield _ok("bus", f"nats-server {release} at {url}, {round_trip_ms:.1f} ms away")
     jetstream = client.jetstream(timeout=_TIMEOUT_S)
     try:
         await jetstream.account_info()

@@ -1,9 +1,11 @@
 """The documents say what is so: commands run, links lead somewhere, tables and pointers name what exists."""
 
 import ast
+import contextlib
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tomllib
@@ -66,16 +68,23 @@ def test_commands_that_are_marked_run(page: Path, tmp_path: Path) -> None:
     }
     lines = [line for run, language, text in blocks(page) if run for line in commands(language, text)]
     assert lines
-    done = subprocess.run(
-        ["bash", "-euc", "\n".join(lines)],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "Traceback" not in done.stderr
+    said = tmp_path / "stderr"
+    with said.open("w") as stderr:
+        shell = subprocess.Popen(
+            ["bash", "-euc", "\n".join(lines)],
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            start_new_session=True,  # what it left in the background goes with it
+        )
+    try:
+        status = shell.wait(100)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(shell.pid, signal.SIGKILL)
+    assert status == 0, said.read_text()[-2000:]
+    assert "Traceback" not in said.read_text()
 
 
 def command_of(words: list[str]) -> tuple[Any, list[str]]:

@@ -102,8 +102,8 @@ function plot(id, series, least, mark) {
   pen.fillText("5 min ago", LEFT, height - 2);
   pen.fillText("now", width - 24, height - 2);
   pen.globalAlpha = 1;
-  pen.lineWidth = 2;
-  for (const [name, shade] of series) {
+  for (const [name, shade, thickness = 2] of series) {
+    pen.lineWidth = thickness;
     pen.strokeStyle = colour(shade);
     pen.beginPath();
     looks.forEach((look, index) => {
@@ -136,7 +136,7 @@ function timeline() {
 }
 
 function draw() {
-  plot("window-plot", [["limit", "limit"], ["active", "reasoning"], ["waiting", "held"]], 1, (value) => value.toFixed(value < 10 ? 1 : 0));
+  plot("window-plot", [["limit", "limit", 6], ["active", "reasoning"], ["waiting", "held"]], 1, (value) => value.toFixed(value < 10 ? 1 : 0));
   plot("pressure-plot", [["kv", "limit"], ["cpu", "acting"], ["stall", "held"]], 1, percent);
   timeline();
 }
