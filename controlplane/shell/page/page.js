@@ -87,11 +87,21 @@ function sheet(id, height) {
 
 const LEFT = 34;
 
+// What the plots span: from the first look on, half a minute at least and five at most.
+function span(now) {
+  return Math.min(KEPT_MS, Math.max(30_000, looks.length ? now - looks[0].at : 0));
+}
+
+function ago(ms) {
+  return ms < 60_000 ? `${Math.round(ms / 1000)} s ago` : `${(ms / 60_000).toFixed(1)} min ago`;
+}
+
 function plot(id, series, least, mark) {
   const { pen, width, height } = sheet(id, 150);
   const now = Date.now();
   const top = Math.max(least, ...looks.flatMap((look) => series.map(([name]) => look[name])));
-  const x = (at) => LEFT + (width - LEFT - 4) * (1 - (now - at) / KEPT_MS);
+  const spanned = span(now);
+  const x = (at) => LEFT + (width - LEFT - 4) * (1 - (now - at) / spanned);
   const y = (value) => height - 16 - (height - 24) * (value / top);
   pen.fillStyle = pen.strokeStyle = colour("line") || "#ccc";
   pen.fillStyle = getComputedStyle(document.body).color;
@@ -99,7 +109,7 @@ function plot(id, series, least, mark) {
     pen.globalAlpha = 0.2; pen.beginPath(); pen.moveTo(LEFT, y(value)); pen.lineTo(width, y(value)); pen.strokeStyle = pen.fillStyle; pen.stroke();
     pen.globalAlpha = 0.8; pen.fillText(mark(value), 2, y(value) + 4);
   }
-  pen.fillText("5 min ago", LEFT, height - 2);
+  pen.fillText(ago(spanned), LEFT, height - 2);
   pen.fillText("now", width - 24, height - 2);
   pen.globalAlpha = 1;
   for (const [name, shade, thickness = 2] of series) {
@@ -119,7 +129,8 @@ function timeline() {
   const names = [...spans.keys()].slice(-MOST_ROWS);
   const { pen, width } = sheet("timeline", Math.max(1, names.length) * ROW_PX + 4);
   const now = Date.now(), left = Math.min(180, width / 4);
-  const x = (at) => left + (width - left - 4) * Math.max(0, 1 - (now - at) / KEPT_MS);
+  const spanned = span(now);
+  const x = (at) => left + (width - left - 4) * Math.max(0, 1 - (now - at) / spanned);
   const ink = getComputedStyle(document.body).color;
   names.forEach((name, index) => {
     const top = index * ROW_PX;
