@@ -13,10 +13,10 @@ from typing import Any
 import grpc
 import pytest
 import trustme
-from conftest import NatsServer
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from support.daemon_process import BusClient, DaemonProcess, eventually
+from support.nats import NatsServer
 from support.ports import free_port
 
 from controlplane.control_client import (

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from conftest import NatsServer, nats_server_binary
 from support.daemon_process import BusClient, DaemonProcess, eventually
+from support.nats import NatsServer, nats_server_binary
 from support.ports import free_port
 
 from controlplane.core import events as ev

@@ -10,8 +10,8 @@ from typing import Any
 import nats
 import pytest
 import trustme
-from conftest import nats_server_binary
 from support.daemon_process import NODE, DaemonProcess, eventually
+from support.nats import nats_server_binary
 from support.ports import free_port, is_listening
 
 from controlplane.core import events as ev

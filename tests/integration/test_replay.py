@@ -23,7 +23,7 @@ from controlplane.workload.run import RunResult
 from controlplane.workload.trace import ProgramTrace, Trace, Turn
 
 if TYPE_CHECKING:
-    from conftest import NatsServer
+    from support.nats import NatsServer
 
 TIME_SCALE = 50.0
 
