@@ -28,7 +28,8 @@ class Copy:
         self.folder = folder
         ignored = shutil.ignore_patterns("__pycache__", ".hypothesis")
         shutil.copytree(ROOT / "controlplane", folder / "controlplane", ignore=ignored)
-        shutil.copytree(ROOT / "tests" / "property", folder / "tests" / "property", ignore=ignored)
+        for room in ("property", "support"):
+            shutil.copytree(ROOT / "tests" / room, folder / "tests" / room, ignore=ignored)
         shutil.copy(ROOT / "pyproject.toml", folder)
         shutil.copy(ROOT / "tests" / "conftest.py", folder / "tests")
         admission = folder / "controlplane" / "core" / "admission"
