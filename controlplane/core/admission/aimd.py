@@ -56,7 +56,9 @@ class Aimd:
         return AimdState(window=self.window_initial)
 
     def update(self, state: AimdState, facts: Facts, pressure: Pressure, now_ns: int) -> tuple[AimdState, Window]:
-        why = "held"
+        why, window = "held", min(self.window_max, max(self.window_min, state.window))
+        if window != state.window:  # the bounds were changed while it ran
+            state, why = replace(state, window=window), "within its new bounds"
         if state.updated_at_ns == _NEVER:
             state = replace(state, updated_at_ns=now_ns)
         elif now_ns - state.updated_at_ns >= seconds(self.interval_s):  # Algorithm 1, line 13

@@ -56,6 +56,20 @@ def test_a_policy_of_the_same_kind_remembers() -> None:
     assert driver.controller.state.admission == PRESETS["fcfs"].admission.initial()
 
 
+def test_new_bounds_of_the_window_hold_at_once() -> None:
+    driver = Driver(PRESETS["mars"])
+    driver.pool()
+    driver.tick(1)
+    assert driver.controller.window.window == Aimd().window_initial
+    switch(driver, replace(PRESETS["mars"], admission=Aimd(window_initial=2, window_max=3)))
+    driver.tick()
+    assert driver.controller.window.window == 3
+    assert driver.controller.window.reason.startswith("within its new bounds")
+    switch(driver, replace(PRESETS["mars"], admission=Aimd(window_initial=20, window_min=10)))
+    driver.tick()
+    assert driver.controller.window.window == 10
+
+
 def test_the_rules_hold_too() -> None:
     driver = Driver(fixed(1), ControlRules(overdue_s=1000))
     rules = ControlRules(overdue_s=0)
