@@ -220,6 +220,7 @@ class Daemon:
                 self._resync_all = False
                 commands = [*commands, StateRequest(reason="the daemon started, or the stream is new")]
             await self.bus.send(commands)
+            await asyncio.sleep(0)  # the client's writer sends them now; then there is time to write them down
             self.pump.tell()
             self.decisions.tell(commands, now_ns)
             if self._socket is not None:
