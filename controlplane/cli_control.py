@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from controlplane.cli_config import Json
+
 if TYPE_CHECKING:
     from controlplane.control_client import ControlClient
 
@@ -18,7 +20,6 @@ Api = Annotated[
     str | None,
     typer.Option("--api", envvar="PENSTOCK_API", help="HOST:PORT or unix:PATH. Default: the node's socket."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ProgramId = Annotated[str, typer.Argument(help="As `penstock programs` lists it.", metavar="PROGRAM")]
 
 

@@ -38,7 +38,6 @@ _TIMEOUT_S = 3.0
 _ROOM_BYTES = 2 << 30  # the stream takes a GiB at most, logs and snapshots some more
 _FILES = 4096  # connections and files: a socket for each agent
 _SKEW_S = 1.0  # recovery takes the server's time for its own
-_BEHIND = 10_000  # messages
 
 
 class State(StrEnum):

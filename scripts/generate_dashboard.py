@@ -21,6 +21,12 @@ class Panel:
     description: str = ""
 
 
+def _quantiles(histogram: str, *wanted: float) -> tuple[tuple[str, str], ...]:
+    """A query for each: 0.5 is called the median, 0.95 p95."""
+    rate = f"sum by (le) (rate({histogram}_bucket$S[$__rate_interval]))"
+    return tuple(("median" if q == 0.5 else f"p{100 * q:g}", f"histogram_quantile({q:g}, {rate})") for q in wanted)
+
+
 PANELS = (
     Panel(
         title="Window and programs",
@@ -62,22 +68,12 @@ PANELS = (
     Panel(
         title="Wait for a slot",
         unit="s",
-        queries=tuple(
-            (name, f"histogram_quantile({q}, sum by (le) (rate(penstock_hold_seconds_bucket$S[$__rate_interval])))")
-            for name, q in (("median", 0.5), ("p95", 0.95), ("p99", 0.99))
-        ),
+        queries=_quantiles("penstock_hold_seconds", 0.5, 0.95, 0.99),
     ),
     Panel(
         title="From the engine's queue to the first prefill",
         unit="s",
-        queries=tuple(
-            (
-                name,
-                f"histogram_quantile({q}, sum by (le) "
-                "(rate(penstock_launch_delay_seconds_bucket$S[$__rate_interval])))",
-            )
-            for name, q in (("median", 0.5), ("p95", 0.95))
-        ),
+        queries=_quantiles("penstock_launch_delay_seconds", 0.5, 0.95),
     ),
     Panel(
         title="Tools",
@@ -86,14 +82,7 @@ PANELS = (
     Panel(
         title="Tool calls' time",
         unit="s",
-        queries=tuple(
-            (
-                name,
-                f"histogram_quantile({q}, sum by (le) "
-                "(rate(penstock_tool_duration_seconds_bucket$S[$__rate_interval])))",
-            )
-            for name, q in (("median", 0.5), ("p95", 0.95))
-        ),
+        queries=_quantiles("penstock_tool_duration_seconds", 0.5, 0.95),
     ),
     Panel(
         title="Decisions a second",

@@ -3,6 +3,7 @@
 Meanings come from the comments beside the fields and from ``words``, ranges from asking the constructors.
 """
 
+import functools
 import inspect
 import re
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ def describe(cls: type, path: str, name: str, default: Any) -> Description:
     return Description(meaning=meaning, unit=unit(name), allowed=allowed(cls, name, default))
 
 
+@functools.cache
 def comments(cls: type) -> dict[str, str]:
     """The comment at the end of each field's line; none where the source is not at hand."""
     try:

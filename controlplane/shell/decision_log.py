@@ -4,8 +4,8 @@ Lines of JSON for ``penstock explain``: a decision, and later, by its number, it
 second where events are thousands, so the file stays small; the stream has the events.
 """
 
+import itertools
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -168,10 +168,10 @@ def _numbers(controller: Controller) -> Numbers:
 
 def _alternatives(controller: Controller, program_id: str, now_ns: int) -> list[Alternative]:
     """Who else could have been let in, in the order of this tick."""
-    others = [each for each in controller.considered if each.program_id != program_id]
+    others = (each for each in controller.considered if each.program_id != program_id)
     return [
         Alternative(program_id=each.program_id, blocks=each.blocks, waited_ns=now_ns - each.queued_at_ns)
-        for each in others[:_MOST_ALTERNATIVES]
+        for each in itertools.islice(others, _MOST_ALTERNATIVES)
     ]
 
 
@@ -181,4 +181,4 @@ def _first_token(event: ev.FirstToken) -> str:
 
 
 def _wall() -> str:
-    return datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="milliseconds")
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -26,6 +26,7 @@ from controlplane.core.events import (
 from controlplane.shell.bus import Bus
 from controlplane.shell.logs import logger
 from controlplane.wire.codec import decode_events, encode_commands
+from controlplane.wire.endpoint import MOST_SOCKET_PATH_BYTES
 from controlplane.wire.frames import Frame, pack, read
 from controlplane.wire.subjects import TOOL_ROLE
 
@@ -39,7 +40,6 @@ _ALLOWED = (
     PublisherState,
 )
 _FOR_TOOLS = (StateRequest, StartTool, PrepareEnvironment, CancelEnvironment)
-_MOST_PATH_BYTES = 107  # what the kernel takes
 _MODE = 0o660
 _WHAT_IS_OPEN = pack(Frame.COMMANDS, encode_commands([StateRequest(reason="connected to the daemon's socket")]))
 
@@ -59,8 +59,8 @@ class EventSocket:
     async def open(self) -> None:
         """Listen. Where that cannot be the reason is logged, and agents have the bus alone."""
         path = self.path
-        if len(bytes(path)) > _MOST_PATH_BYTES:
-            self._log.warning("no socket", path=str(path), reason=f"longer than {_MOST_PATH_BYTES} bytes")
+        if len(bytes(path)) > MOST_SOCKET_PATH_BYTES:
+            self._log.warning("no socket", path=str(path), reason=f"longer than {MOST_SOCKET_PATH_BYTES} bytes")
             return
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,6 @@
 """The control API over gRPC: a Unix socket, or TCP with or without TLS; with health and reflection."""
 
 import contextlib
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,11 @@ from controlplane.config import ApiConfig
 from controlplane.core.errors import ConfigError, ControlPlaneError, EngineUnavailable, UnknownProgram
 from controlplane.shell.logs import logger
 from controlplane.wire.control import METHODS, SERVICE
+from controlplane.wire.endpoint import MOST_SOCKET_PATH_BYTES
+from controlplane.wire.names import in_snake_case
 
 _UNIX = "unix:"
 _MODE = 0o600  # who may open it may hold every program: the daemon's own user
-_MOST_PATH_BYTES = 107  # what the kernel takes
 _CODES: tuple[tuple[type[ControlPlaneError], grpc.StatusCode], ...] = (
     (UnknownProgram, grpc.StatusCode.NOT_FOUND),
     (ConfigError, grpc.StatusCode.INVALID_ARGUMENT),
@@ -70,8 +70,8 @@ class GrpcServer:
 
     def _bind(self, server: grpc.aio.Server) -> None:
         if path := self._path():
-            if len(bytes(path)) > _MOST_PATH_BYTES:
-                raise OSError(f"the path is longer than {_MOST_PATH_BYTES} bytes")
+            if len(bytes(path)) > MOST_SOCKET_PATH_BYTES:
+                raise OSError(f"the path is longer than {MOST_SOCKET_PATH_BYTES} bytes")
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             path.unlink(missing_ok=True)
         if self._config.certificate:
@@ -85,7 +85,7 @@ class GrpcServer:
     def _handlers(self) -> grpc.GenericRpcHandler:
         handlers = {}
         for name, method in METHODS.items():
-            behave = getattr(self._api, re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower())
+            behave = getattr(self._api, in_snake_case(name))
             make = grpc.unary_stream_rpc_method_handler if method.streams else grpc.unary_unary_rpc_method_handler
             handlers[name] = make(
                 _streamed(behave) if method.streams else _answered(behave),

@@ -16,6 +16,7 @@ from controlplane.wire.subjects import check_name
 
 STATE_DIR_VARIABLE = "PENSTOCK_STATE_DIR"
 URL_VARIABLE = "PENSTOCK_NATS_URL"
+MOST_SOCKET_PATH_BYTES = 107  # what the kernel takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,22 +38,24 @@ def default_state_dir(environment: Mapping[str, str] = os.environ) -> Path:
     return Path.home() / ".local" / "state" / "penstock"
 
 
+def _node_file(node: str, state_dir: Path | None, ending: str) -> Path:
+    folder = default_state_dir() if state_dir is None else state_dir
+    return folder / f"{check_name(node, field='node')}.{ending}"
+
+
 def endpoint_path(node: str, state_dir: Path | None = None) -> Path:
     """The file of ``node``."""
-    folder = default_state_dir() if state_dir is None else state_dir
-    return folder / f"{check_name(node, field='node')}.endpoint.json"
+    return _node_file(node, state_dir, "endpoint.json")
 
 
 def socket_path(node: str, state_dir: Path | None = None) -> Path:
     """Where the daemon of ``node`` listens for agents, unless it is configured otherwise."""
-    folder = default_state_dir() if state_dir is None else state_dir
-    return folder / f"{check_name(node, field='node')}.sock"
+    return _node_file(node, state_dir, "sock")
 
 
 def control_path(node: str, state_dir: Path | None = None) -> Path:
     """Where operators reach the daemon of ``node``, unless it is configured otherwise."""
-    folder = default_state_dir() if state_dir is None else state_dir
-    return folder / f"{check_name(node, field='node')}.control.sock"
+    return _node_file(node, state_dir, "control.sock")
 
 
 def read_endpoint(node: str, state_dir: Path | None = None) -> Endpoint | None:

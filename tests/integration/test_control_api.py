@@ -15,7 +15,7 @@ import pytest
 import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from support.daemon_process import BusClient, DaemonProcess, eventually
+from support.daemon_process import BusClient, DaemonProcess, eventually, listening
 from support.nats import NatsServer
 from support.ports import free_port
 
@@ -57,13 +57,6 @@ def client(daemon: DaemonProcess) -> Iterator[ControlClient]:
     asyncio.run(listening(daemon))
     with connect(None, "test", daemon.folder) as found:
         yield found
-
-
-async def listening(daemon: DaemonProcess) -> None:
-    async def look() -> bool:
-        return '"listening"' in daemon.log
-
-    await eventually(look, what="a control API")
 
 
 def publish(daemon: DaemonProcess, *batches: tuple[str, int, list[ev.Event]]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.daemon_process import BusClient, DaemonProcess, eventually, most_start_s
+from support.daemon_process import BusClient, DaemonProcess, eventually, most_start_s, serving
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
@@ -33,13 +33,6 @@ def queued(count: int, first: int = 0) -> list[ev.Event]:
     return [
         ev.TurnQueued(program_id=f"p{i}", turn_id=f"t{i}", prompt_tokens=160) for i in range(first, first + count)
     ]
-
-
-async def serving(daemon: DaemonProcess) -> BusClient:
-    """A client of a daemon that answers: from then on the stream keeps what is published."""
-    bus = await BusClient.connect(await daemon.url())
-    await bus.status()
-    return bus
 
 
 POOL = ev.PoolSampled(total_blocks=1000, free_blocks=1000, block_tokens=16)

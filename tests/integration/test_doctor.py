@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from support.daemon_process import BusClient, DaemonProcess, eventually
+from support.daemon_process import BusClient, DaemonProcess, listening
 from support.nats import NatsServer, nats_server_binary
 from support.ports import free_port
 
@@ -23,13 +23,7 @@ def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
     process = DaemonProcess(tmp_path / "state")
     process.start()
 
-    async def listening() -> None:
-        async def look() -> bool:
-            return '"listening"' in process.log
-
-        await eventually(look, what="a control API")
-
-    asyncio.run(listening())
+    asyncio.run(listening(process))
     yield process
     process.clean_up()
 

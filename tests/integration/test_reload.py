@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.daemon_process import BusClient, DaemonProcess
+from support.daemon_process import BusClient, DaemonProcess, serving
 
 from controlplane.config import Config, Source, parse
 from controlplane.config.changes import values
@@ -44,12 +44,6 @@ def daemon(tmp_path: Path, file: Path) -> Iterator[DaemonProcess]:
 
 def queued(*names: str) -> list[ev.Event]:
     return [ev.TurnQueued(program_id=name, turn_id=f"{name}.1", prompt_tokens=160) for name in names]
-
-
-async def serving(daemon: DaemonProcess) -> BusClient:
-    bus = await BusClient.connect(await daemon.url())
-    await bus.status()
-    return bus
 
 
 def signalled(daemon: DaemonProcess) -> None:

@@ -151,5 +151,21 @@ class BusClient:
         await self.client.close()
 
 
+async def serving(daemon: DaemonProcess) -> BusClient:
+    """A client of a daemon that answers: from then on the stream keeps what is published."""
+    bus = await BusClient.connect(await daemon.url())
+    await bus.status()
+    return bus
+
+
+async def listening(daemon: DaemonProcess) -> None:
+    """Return once the daemon's control API serves."""
+
+    async def look() -> bool:
+        return '"listening"' in daemon.log
+
+    await eventually(look, what="a control API")
+
+
 async def _quiet(error: Exception) -> None:
     """Losing the server is what some tests are about."""
