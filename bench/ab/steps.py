@@ -31,7 +31,7 @@ from controlplane.workload.arrivals import Poisson
 from controlplane.workload.run import RunResult
 
 STEPS = ROOT / "bench" / "hook_parts" / "steps"
-SEED, RATE, PROGRAMS = 101, 0.1, 16  # programs a second for each CPU: it is never idle for long
+SEED, RATE, PROGRAMS = 101, 0.065, 24  # programs a second for each CPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Step:
 
 
 def record(folder: Path, environment: Path, scenario: Scenario, system: System) -> tuple[list[Step], RunResult]:
-    """Serve the calibration's load, and write down the engine's steps. About five minutes.
+    """Serve the calibration's load, and write down the engine's steps. About ten minutes on one CPU.
 
     ``system``: its processes take their share of the CPUs; what it decides does not enter a step's cost.
     """
