@@ -39,7 +39,7 @@ Tiers = Annotated[
 SharedPrefix = Annotated[int, typer.Option(min=0, help="Leading tokens that all programs share (system prompt).")]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the runs (JSON) and report.html.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print summaries as JSON.")]
-TimeScale = Annotated[float, typer.Option(help="Go so many times faster than real time.")]
+TimeScale = Annotated[float, typer.Option(min=0.01, max=100, help="Go so many times faster than real time.")]
 Node = Annotated[str, typer.Option(help="Name of the serving node.")]
 Nats = Annotated[str | None, typer.Option("--nats", help="NATS URL. Default: the node's endpoint file.")]
 StateDir = Annotated[Path | None, typer.Option(help="Where the daemon keeps its endpoint file.")]

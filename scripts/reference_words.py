@@ -74,6 +74,7 @@ counts programs that end within 1, 2 and 3 times their time alone on the engine.
 shares of the pool's space-time that went into computing lost contexts again and into holding contexts of acting
 programs (ThunderAgent's ledger). Times in seconds; the lowest mean JCT of each column is bold.
 
+<!-- run -->
 ```bash
 penstock sweep-report bench/results/all-presets.csv --markdown
 ```

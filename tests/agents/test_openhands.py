@@ -99,7 +99,9 @@ def test_runs_and_tools_are_told_as_they_happen(
     matches_the_clock(heard, said, program, "terminal")
     matches_the_clock(heard, said, program, "file_editor")
     (arrived,), (ended,) = heard.of(ProgramArrived), heard.of(ProgramEnded)
-    is_near([arrived.at_ns, ended.at_ns], [said["began_ns"], said["ended_ns"]])
+    # The agent is made between its beginning and its arrival, which takes a while on a busy machine.
+    assert 0 <= arrived.at_ns - said["began_ns"] < MOST_DELAYED_NS
+    assert abs(ended.at_ns - said["ended_ns"]) < MOST_DELAYED_NS
     assert (ended.reason, said["failures"], said["dropped"]) == ("finished", {}, 0)
 
 

@@ -1,119 +1,30 @@
-"""The documents say what is so: commands run, links lead somewhere, tables and pointers name what exists."""
+"""The documents say what is so: links lead somewhere, tables and pointers name what exists."""
 
 import ast
-import contextlib
-import os
 import re
-import shlex
-import signal
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
+from support.documents import PAGES, ROOT, blocks, name, without_blocks
 
-from controlplane.cli import app
 from controlplane.core.errors import ConfigError
 from controlplane.core.types import Pressure
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted(
-    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md"), *ROOT.glob("bench/*.md")]
-)
 PROSE = [page for page in PAGES if page.name != "CHANGELOG.md"]
 
-_FENCE = re.compile(r"(<!-- run -->\n)?^```(\w*)\n(.*?)^```$", re.M | re.S)
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 _CODE = re.compile(r"`([^`\n]+)`")
 _FILE = re.compile(r"(?:controlplane|engine_hooks|tests|scripts|bench|proto|docs|examples)/[\w./-]*")
 _POINTER = re.compile(r"`(controlplane/[\w/]+\.py):(\w+)`")
 
 
-def name(page: Path) -> str:
-    return str(page.relative_to(ROOT))
-
-
-def blocks(page: Path) -> Iterator[tuple[bool, str, str]]:
-    """Fenced blocks of a page: whether it is to be run, its language, its text."""
-    for run, language, text in _FENCE.findall(page.read_text()):
-        yield bool(run), language, text
-
-
-def without_blocks(page: Path) -> str:
-    return _FENCE.sub("", page.read_text())
-
-
-def commands(language: str, text: str) -> list[str]:
-    """The command lines of a block: after ``$`` in a console, every line in bash."""
-    lines = text.replace("\\\n", " ").splitlines()
-    if language == "console":
-        return [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
-    return [line for line in lines if line.strip() and not line.startswith("#")] if language == "bash" else []
-
-
-RUNNABLE = [page for page in PAGES if any(run for run, _, _ in blocks(page))]
-
-
-@pytest.mark.parametrize("page", RUNNABLE, ids=name)
-def test_commands_that_are_marked_run(page: Path, tmp_path: Path) -> None:
-    environment = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "PENSTOCK_STATE_DIR": str(tmp_path / "state"),
-        "COLUMNS": "200",
-    }
-    lines = [line for run, language, text in blocks(page) if run for line in commands(language, text)]
-    assert lines
-    said = tmp_path / "stderr"
-    with said.open("w") as stderr:
-        shell = subprocess.Popen(
-            ["bash", "-euc", "\n".join(lines)],
-            cwd=tmp_path,
-            env=environment,
-            stdout=subprocess.DEVNULL,
-            stderr=stderr,
-            start_new_session=True,  # what it left in the background goes with it
-        )
-    try:
-        status = shell.wait(100)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(shell.pid, signal.SIGKILL)
-    assert status == 0, said.read_text()[-2000:]
-    assert "Traceback" not in said.read_text()
-
-
-def command_of(words: list[str]) -> tuple[Any, list[str]]:
-    """The command that ``penstock words`` would run, and the words that are left for it."""
-    command: Any = typer.main.get_command(app)
-    while words and words[0] in getattr(command, "commands", {}):
-        command, words = command.commands[words[0]], words[1:]
-    return command, words
-
-
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_every_penstock_command_exists_with_its_options(page: Path) -> None:
-    lines = [line for _, language, text in blocks(page) for line in commands(language, text)]
-    lines += [code for code in _CODE.findall(without_blocks(page)) if code.startswith("penstock ")]
-    for line in lines:
-        words = shlex.split(line, comments=True)
-        if not words or Path(words[0]).name != "penstock":
-            continue
-        command, rest = command_of(words[1:])
-        assert not hasattr(command, "commands") or not rest or rest[0].startswith("-"), line
-        known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
-        for word in rest:
-            if re.match(r"--?[a-z]", word):
-                assert word.partition("=")[0] in known, f"{line}: {word}"
-
-
 def test_the_policy_of_the_how_to_is_a_policy() -> None:
     page = ROOT / "docs" / "how-to" / "add-a-policy.md"
-    source = next(text for _, language, text in blocks(page) if language == "python")
+    source = next(block.text for block in blocks(page) if block.language == "python")
     scope: dict[str, Any] = {"__name__": "the_how_to"}
     exec(compile(source, str(page), "exec"), scope)
     policy = scope["Stall"](most=8)

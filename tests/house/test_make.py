@@ -2,11 +2,9 @@
 
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
+from support.documents import PAGES, ROOT, blocks, words
 
 
 def make(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
@@ -35,3 +33,15 @@ def test_ci_cannot_leave_them_out() -> None:
     refused = make("engine-choice", CI="true", PENSTOCK_NO_ENGINE="1")
     assert refused.returncode != 0
     assert "CI does not leave" in refused.stderr
+
+
+def documented() -> list[str]:
+    """Lines of the documents that make something."""
+    lines = [line for page in PAGES for block in blocks(page) for line in block.commands]
+    return sorted({line.partition("#")[0].strip() for line in lines if line.startswith("make ")})
+
+
+@pytest.mark.parametrize("line", documented())
+def test_what_the_documents_make_can_be_made(line: str) -> None:
+    planned = make("--dry-run", *words(line.partition("&&")[0])[1:])
+    assert planned.returncode == 0, planned.stderr

@@ -1,0 +1,222 @@
+"""Every command in the documents runs, or says why it cannot: ``support.documents`` has the ways."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from support.documents import PAGES, ROOT, Block, blocks, name, without_blocks, words
+from support.nats import NatsServer
+from support.ports import free_port
+from support.terminals import Terminal, Terminals, end_group, with_commands_of
+
+from controlplane.cli import app
+
+_RECORDS = ("docs/adr/", "CHANGELOG.md")  # they say what was, and are not rewritten
+# Commands that go on until Ctrl-C, and what they say once they are there.
+_SERVE = {"up": r'"event": "up"|\bup\b.*preset', "engine-double": "listens on", "top": "window"}
+_CODE = re.compile(r"`([^`\n]+)`")
+# What is long for a reader is short here: so few programs, and so much faster than the clock.
+_FASTER = {
+    "up": "--time-scale 50",
+    "engine-double": "--time-scale 50 --tokens-per-word 64",
+    "replay": "-n 2 --arrival poisson:1 --time-scale 50 --tokens-per-word 64",
+}
+
+
+def with_commands(page: Path) -> list[Block]:
+    return [block for block in blocks(page) if block.commands]
+
+
+def subcommand(line: str) -> str:
+    """Of ``penstock``; else empty."""
+    found = words(line)
+    return found[1] if len(found) > 1 and found[0] == "penstock" else ""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where a page's commands run: what they read of the checkout is there."""
+    here = tmp_path / "checkout"
+    here.mkdir()
+    for room in ("bench", "examples"):
+        (here / room).symlink_to(ROOT / room)
+    return here
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return with_commands_of(sys.executable, PENSTOCK_STATE_DIR=str(folder / "state"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_command_has_who_runs_it(page: Path) -> None:
+    if name(page).startswith(_RECORDS):
+        return
+    for block in with_commands(page):
+        way, _, what = block.marker.partition(": ")
+        assert way in ("run", "run by", "not run"), f"{name(page)}: nobody runs\n{block.text}"
+        if way == "run by":
+            assert (ROOT / what).is_file(), f"{name(page)}: {what}"
+            assert "def test_" in (ROOT / what).read_text(), f"{name(page)}: {what}"
+        elif way == "run":
+            assert what in ("", "live"), f"{name(page)}: {block.marker}"
+
+
+def run_in_one_shell(lines: list[str], folder: Path) -> None:
+    said = folder / "stderr"
+    with said.open("w") as stderr:
+        shell = subprocess.Popen(
+            ["bash", "-euc", "\n".join(lines)],
+            cwd=folder,
+            env=environment(folder),
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            start_new_session=True,  # what it left in the background goes with it
+        )
+    try:
+        status = shell.wait(100)
+    finally:
+        end_group(shell.pid)
+    assert status == 0, said.read_text()[-2000:]
+    assert "Traceback" not in said.read_text()
+
+
+class Reader:
+    """Types a page's lines, with what is said there of other machines put right for this one."""
+
+    def __init__(self, terminals: Terminals, nats_url: str) -> None:
+        self.terminals = terminals
+        self.load: Terminal | None = None
+        self.name = ""  # of the program that the page calls PROGRAM
+        self._port = free_port()
+        self._instead = {
+            "nats://nats.example:4222": nats_url,
+            "http://127.0.0.1:30000": f"http://127.0.0.1:{self._port}",
+            "traces/mine.jsonl.gz": "mine.jsonl",
+        }
+
+    def type(self, line: str) -> None:
+        fitted = self._fit(line)
+        if said := _SERVE.get(subcommand(line)):
+            self.terminals.start(fitted).until_said(said)
+        else:
+            self.terminals.run(fitted)
+
+    def begin_on_a_node(self) -> None:
+        """A daemon and an engine, with programs that are at it for a while."""
+        self.type("penstock up")
+        self.type("penstock engine-double")
+        load = self._fit("penstock replay synthetic:swe-bench").replace("-n 2 --arrival poisson:1", "-n 40")
+        self.load = self.terminals.start(f"{load} --arrival poisson:0.1 --scale-tools 50")
+        self.load.until(lambda: len(self._programs()) > 1, "programs")
+
+    def end(self) -> None:
+        """Ctrl-C in each terminal; all end well."""
+        if self.load:
+            self.load.interrupt()
+        self.terminals.interrupt()
+
+    def _programs(self) -> list[dict[str, Any]]:
+        listed: list[dict[str, Any]] = json.loads(self.terminals.run("penstock programs --json"))
+        return listed
+
+    def _fit(self, line: str) -> str:
+        line = re.sub(r"\s+# .*", "", line)
+        for written, meant in self._instead.items():
+            line = line.replace(written, meant)
+        if "PROGRAM" in line:
+            self.name = self.name or self._programs()[-1]["program_id"]
+            line = line.replace("PROGRAM", self.name)
+        which = subcommand(line)
+        if which == "engine-double":
+            line += f" --port {self._port}"
+        if which == "replay" and "--url" not in line:
+            line += f" --url http://127.0.0.1:{self._port}"
+        return f"{line} {_FASTER[which]}" if which in _FASTER else line
+
+
+@pytest.fixture
+def reader(folder: Path, nats_server: NatsServer) -> Iterator[Reader]:
+    example = next(block.text for block in blocks(ROOT / "docs" / "reference" / "trace-format.md"))
+    (folder / "mine.jsonl").write_text(example.replace("\n", ""))
+    terminals = Terminals(folder, environment(folder))
+    yield Reader(terminals, nats_server.url)
+    terminals.close()
+
+
+RUN = [page for page in PAGES if any(block.marker == "run" for block in blocks(page))]
+LIVE = [page for page in PAGES if any(block.marker == "run: live" for block in blocks(page))]
+
+
+def shell_lines(page: Path) -> list[str]:
+    return [line for block in blocks(page, "run") for line in block.commands]
+
+
+@pytest.mark.parametrize("page", RUN, ids=name)
+def test_what_a_reader_types_into_a_shell_runs(page: Path, folder: Path) -> None:
+    lines = shell_lines(page)
+    assert lines
+    run_in_one_shell(lines, folder)
+
+
+@pytest.mark.parametrize("page", LIVE, ids=name)
+def test_what_a_reader_types_into_terminals_runs(page: Path, folder: Path, reader: Reader) -> None:
+    if files := [line for line in shell_lines(page) if " > " in line]:
+        run_in_one_shell(files, folder)  # the configuration that the page begins with
+    for block in blocks(page, "run: live"):
+        if subcommand(block.commands[0]) != "up":
+            reader.begin_on_a_node()
+        for line in block.commands:
+            reader.type(line)
+        reader.end()
+
+
+def command_of(asked: list[str]) -> tuple[Any, list[str]]:
+    """The command that ``penstock asked`` would run, and the words that are left for it."""
+    command: Any = typer.main.get_command(app)
+    while asked and asked[0] in getattr(command, "commands", {}):
+        command, asked = command.commands[asked[0]], asked[1:]
+    return command, asked
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_penstock_command_exists_with_its_options(page: Path) -> None:
+    lines = [line for block in blocks(page) for line in block.commands]
+    lines += [code for code in _CODE.findall(without_blocks(page)) if code.startswith("penstock ")]
+    for line in lines:
+        asked = words(line)
+        if not asked or Path(asked[0]).name != "penstock":
+            continue
+        command, rest = command_of(asked[1:])
+        assert not hasattr(command, "commands") or not rest or rest[0].startswith("-"), line
+        known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+        for word in rest:
+            if re.match(r"--?[a-z]", word):
+                assert word.partition("=")[0] in known, f"{line}: {word}"
+
+
+BENCH = sorted({
+    (words(line)[1], words(line)[2] if "_engine" in line and not words(line)[2].startswith("-") else "")
+    for page in PAGES
+    for block in blocks(page)
+    for line in block.commands
+    if re.match(r"(\S*/)?python bench/", line)
+})  # fmt: skip
+
+
+@pytest.mark.parametrize(("script", "command"), BENCH)
+def test_every_option_of_a_benchmark_exists(script: str, command: str) -> None:
+    asked = [sys.executable, str(ROOT / script), *([command] if command else []), "--help"]
+    told = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    known = set(re.findall(r"--?[a-z][\w-]*", told))
+    for page in PAGES:
+        for block in blocks(page):
+            for line in block.commands:
+                if f"{script} {command}".strip() in line:
+                    used = {word for word in words(line) if re.match(r"--[a-z]", word)}
+                    assert used <= known, f"{name(page)}: {line}"
