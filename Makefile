@@ -9,7 +9,7 @@ SPACE := $(subst ,, )
 OTHERS_OR := $(subst $(SPACE), or ,$(OTHERS))
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help install browser demo test test-rest test-no-engine test-quick test-engine test-engine-first test-engine-others test-beside engine-env engine agent-env lint bench proto docs clean engine-choice
+.PHONY: help install debian-tools demo test test-rest test-no-engine test-quick test-engine test-engine-first test-engine-others test-beside engine-env engine agent-env lint bench proto docs clean engine-choice
 
 help: ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -34,7 +34,7 @@ test: engine-choice lint ## everything that CI runs; PENSTOCK_NO_ENGINE=1 leaves
 test-beside: test-rest
 	$(if $(OTHERS),@$(MAKE) --no-print-directory test-engine-others)
 
-test-rest: install agent-env browser
+test-rest: install agent-env debian-tools
 	$(BIN)/coverage run -m pytest tests/unit/core tests/property
 	$(BIN)/coverage report
 	$(BIN)/pytest --ignore=tests/unit/core --ignore=tests/property --ignore=tests/engine
@@ -66,8 +66,8 @@ engine: engine-env ## the real SGLang on the CPU with the plugin and a small mod
 agent-env: install ## OpenHands and other agent frameworks, in an environment of their own (a GB, two minutes, kept)
 	@$(BIN)/python scripts/agent_env.py || { [ "$$CI" != true ] && echo "their tests are skipped" >&2; }
 
-browser: install ## a browser for the tests of the daemon's page (Debian's, where root may install it)
-	@$(BIN)/python scripts/browser.py || { [ "$$CI" != true ] && echo "the page's tests are skipped" >&2; }
+debian-tools: install ## Chromium and Prometheus for some tests (Debian's, where root may have them)
+	@$(BIN)/python scripts/debian_tools.py || { [ "$$CI" != true ] && echo "their tests are skipped" >&2; }
 
 lint: install ## format, lint, types, rooms
 	$(BIN)/ruff format --check .

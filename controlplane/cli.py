@@ -99,8 +99,10 @@ def doctor(
     """
     from controlplane.config import Source
     from controlplane.doctor import State, examine
+    from controlplane.shell.logs import configure
     from controlplane.tables import print_json
 
+    configure("error")
     options = {"node": node, "nats_url": nats, "state_dir": state_dir}
     findings = []
     for finding in examine(Source(path=config, options=options), api=api, engine=engine):

@@ -18,6 +18,7 @@ from controlplane.shell.event_socket import EventSocket
 from controlplane.shell.grpc_server import GrpcServer
 from controlplane.shell.http_server import HttpServer
 from controlplane.shell.nats_server import EmbeddedNats
+from controlplane.shell.supervisor import Supervisor
 from controlplane.shell.telemetry import Telemetry
 from controlplane.wire.decisions import log_path
 from controlplane.wire.endpoint import control_path, default_state_dir, socket_path
@@ -86,7 +87,7 @@ def _decision_log(config: Config, state_dir: Path, daemon: Daemon) -> DecisionLo
 
 
 async def _open(daemon: Daemon, *servers: GrpcServer | HttpServer) -> None:
-    """Operators are let in once the daemon knows what was before it started."""
+    """Operators are let in once the daemon knows what was before it started; from then on its supervisor hears."""
     await daemon.ready.wait()
     try:
         for server in servers:
@@ -94,6 +95,7 @@ async def _open(daemon: Daemon, *servers: GrpcServer | HttpServer) -> None:
     except ConfigError:
         daemon.stop()
         raise
+    await Supervisor().keep_telling(lambda: daemon.status().line)
 
 
 @contextlib.contextmanager

@@ -39,6 +39,7 @@ _CONNECT_TIMEOUT_S = 3.0
 _STREAM_MAX_BYTES = 1 << 30
 _STREAM_MAX_AGE_S = 24 * 3600.0
 _IDLE_HEARTBEAT_S = 2.0
+_SAY_AGAIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,8 @@ class Bus:
         self.reconnects = 0
         self._client = Client()
         self._last_error = ""
+        self._unsaid = 0  # times that the same error came again since it was logged
+        self._said_at_s = 0.0
         self._created = ""
         self._closing = False
         self._position = 0
@@ -120,8 +123,13 @@ class Bus:
             raise EngineUnavailable(f"no NATS server answers at {self.url}: {why}") from None
 
     async def _on_error(self, error: Exception) -> None:
-        self._last_error = str(error) or type(error).__name__
-        self._log.warning("error", error=self._last_error)
+        """A server that is away is an error five times a second, and one line a minute."""
+        said, now_s = str(error) or type(error).__name__, asyncio.get_running_loop().time()
+        if said == self._last_error and now_s - self._said_at_s < _SAY_AGAIN_S:
+            self._unsaid += 1
+            return
+        self._log.warning("error", error=said, **({"repeated": self._unsaid} if self._unsaid else {}))
+        self._last_error, self._said_at_s, self._unsaid = said, now_s, 0
 
     async def _on_disconnect(self) -> None:
         if not self._closing:
@@ -129,6 +137,7 @@ class Bus:
 
     async def _on_reconnect(self) -> None:
         self.reconnects += 1
+        self._last_error = ""  # the next outage is told at once
         self._log.info("reconnected", url=self.url)
         self._renew.set()
 

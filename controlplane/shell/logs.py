@@ -27,6 +27,7 @@ def configure(level: str = "info", *, json: bool | None = None) -> None:
     )
     # nats-py logs each failed reconnect with its stack; the bus says the same in one line.
     logging.getLogger("nats").setLevel(logging.CRITICAL)
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # warns of nothing when nats-py hangs up with TLS
 
 
 def logger(room: str) -> Any:

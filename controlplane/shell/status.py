@@ -50,6 +50,14 @@ class Status:
         """As JSON."""
         return msgspec.json.encode(self)
 
+    @property
+    def line(self) -> str:
+        """In a few words, for whoever lists services."""
+        pressure, limit = self.pressure, self.window.limit or "no limit"
+        said = f"{pressure.programs_active} programs active, {pressure.queue_length} waiting; window {limit}"
+        draining = "; draining" if self.orders.draining else ""
+        return f"{said}{draining}{'' if self.bus_connected else '; the bus is away'}"
+
     def with_programs(self, controller: Controller) -> bytes:
         """As JSON, with each program's record and the queue in order."""
         detail: dict[str, Any] = {

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,13 +12,11 @@ from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.common.by import By
 from support.daemon_process import BusClient, DaemonProcess, eventually
 from support.ports import free_port
+from support.programs import found, needs
 
 from controlplane.core import events as ev
 
-HAS_BROWSER = shutil.which("chromium") is not None and shutil.which("chromedriver") is not None
-pytestmark = pytest.mark.skipif(
-    not HAS_BROWSER and os.environ.get("CI") != "true", reason="no chromium: `make browser` says what to install"
-)
+pytestmark = needs("chromium", "chromedriver")
 FLAGS = (
     "--headless=new",
     "--no-sandbox",
@@ -40,11 +37,11 @@ TIMEOUT_S = 30.0
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Chrome]:
     options = ChromeOptions()
-    options.binary_location = shutil.which("chromium") or ""
+    options.binary_location = found("chromium")
     for flag in (*FLAGS, f"--user-data-dir={tmp_path / 'profile'}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = Chrome(options=options, service=ChromeService(shutil.which("chromedriver")))
+    driver = Chrome(options=options, service=ChromeService(found("chromedriver")))
     yield driver
     driver.quit()
 

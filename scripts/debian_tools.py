@@ -1,0 +1,58 @@
+"""Programs that some tests need and PyPI does not have: Chromium and its driver, Prometheus and promtool.
+
+What is on the path is taken. Else Debian's packages are, where root runs this: the browser's are installed; of
+Prometheus only the two programs are unpacked beside this interpreter, since its package would start a service.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+BROWSER = {"chromium": "chromium", "chromedriver": "chromium-driver"}  # program -> package
+PROMETHEUS = ("prometheus", "promtool")
+
+
+def find(program: str) -> str | None:
+    """Where it is: on the path, or beside this interpreter."""
+    return shutil.which(program, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+
+
+def _apt(*words: str, folder: str | None = None) -> bool:
+    command = ["apt-get", "-qq", *words]
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    return subprocess.run(command, env=environment, cwd=folder, stdout=subprocess.DEVNULL).returncode == 0
+
+
+def _unpack_prometheus() -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        if not _apt("download", "prometheus", folder=folder):
+            return False
+        (package,) = Path(folder).glob("*.deb")
+        subprocess.run(["dpkg", "-x", package, folder], check=True)
+        for program in PROMETHEUS:
+            shutil.copy(Path(folder) / "usr" / "bin" / program, Path(sys.executable).parent)
+    return True
+
+
+def main() -> int:
+    """0: all are there now."""
+    browser = {program: package for program, package in BROWSER.items() if find(program) is None}
+    prometheus = [program for program in PROMETHEUS if find(program) is None]
+    if not browser and not prometheus:
+        return 0
+    may_install = shutil.which("apt-get") is not None and os.geteuid() == 0
+    if may_install:
+        print(f"fetching {' '.join([*browser, *prometheus])} from Debian", file=sys.stderr)  # noqa: T201
+        ready = _apt("update")
+        ready = ready and (not browser or _apt("install", "-y", "--no-install-recommends", *browser.values()))
+        if ready and (not prometheus or _unpack_prometheus()):
+            return 0
+    print(f"missing: {' '.join([*browser, *prometheus])}", file=sys.stderr)  # noqa: T201
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

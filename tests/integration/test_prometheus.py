@@ -1,0 +1,187 @@
+"""What lies under deploy/ for Prometheus and Grafana, in the real Prometheus: rules fire, panels have data."""
+
+import json
+import math
+import re
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.ports import free_port
+from support.programs import found, needs
+from support.whole_loop import Loop
+
+pytestmark = needs("prometheus", "promtool")
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+RULES = DEPLOY / "prometheus" / "penstock.rules.yml"
+INSTANCE = {"instance": "gpu7", "job": "penstock"}
+PROGRAMS = 12
+TIMEOUT_S = 30.0
+# By alert: the series that make it fire, minute by minute, and how many of them do not yet.
+TROUBLE: dict[str, tuple[dict[str, str], int]] = {
+    "PenstockDaemonDown": ({"up": "0x9"}, 0),
+    "PenstockBusAway": ({"penstock_bus_connected": "0x9"}, 0),
+    "PenstockProgramsWaitLong": (
+        {
+            'penstock_hold_seconds_bucket{le="60"}': "0x40",
+            'penstock_hold_seconds_bucket{le="300"}': "0+5x40",
+            'penstock_hold_seconds_bucket{le="+Inf"}': "0+5x40",
+        },
+        9,
+    ),
+    "PenstockKvOverloaded": ({'penstock_overloaded{side="kv"}': "1x40"}, 4),
+    "PenstockToolHostOverloaded": ({'penstock_overloaded{side="cpu"}': "1x40"}, 4),
+    "PenstockCacheMisses": (
+        {'penstock_tokens_total{kind="cached"}': "0+200x40", 'penstock_tokens_total{kind="prompt"}': "0+1000x40"},
+        14,
+    ),
+    "PenstockEventsRejected": ({'penstock_events_total{kind="rejected"}': "0+60x40"}, 9),
+    "PenstockConfigRefused": ({"penstock_config_refusals_total": "0 1x9"}, 0),
+    "PenstockDrainsLong": ({"penstock_draining": "1x400"}, 239),
+}
+QUIET = {
+    "up": "1x400",
+    "penstock_bus_connected": "1x400",
+    'penstock_overloaded{side="kv"}': "0 0 1 0x400",
+    'penstock_tokens_total{kind="cached"}': "0+900x400",
+    'penstock_tokens_total{kind="prompt"}': "0+1000x400",
+    'penstock_hold_seconds_bucket{le="60"}': "0+5x400",
+    'penstock_hold_seconds_bucket{le="300"}': "0+5x400",
+    'penstock_hold_seconds_bucket{le="+Inf"}': "0+5x400",
+    "penstock_config_refusals_total": "3x400",
+    "penstock_draining": "1x200 0x200",
+}
+
+
+def alerts() -> dict[str, dict[str, Any]]:
+    return {rule["alert"]: rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]}
+
+
+def of_instance(series: str) -> str:
+    name, _, labels = series.removesuffix("}").partition("{")
+    ours = ",".join(f'{label}="{value}"' for label, value in INSTANCE.items())
+    return f"{name}{{{ours}{',' if labels else ''}{labels}}}"
+
+
+def promtool(*arguments: str | Path) -> None:
+    done = subprocess.run([found("promtool"), *map(str, arguments)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def judge(folder: Path, series: dict[str, str], expected: list[dict[str, Any]]) -> None:
+    """Have promtool look whether of the alerts exactly the expected ones are up."""
+    case = {
+        "interval": "1m",
+        "input_series": [{"series": of_instance(name), "values": values} for name, values in series.items()],
+        "alert_rule_test": expected,
+    }
+    file = folder / "case.yml"
+    file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [case]}))
+    promtool("test", "rules", file)
+
+
+def test_the_files_are_good() -> None:
+    promtool("check", "rules", RULES)
+    promtool("check", "config", "--syntax-only", DEPLOY / "compose" / "prometheus.yml")
+
+
+@pytest.mark.parametrize("alert", TROUBLE)
+def test_an_alert_fires_when_its_trouble_has_lasted(alert: str, tmp_path: Path) -> None:
+    rule = alerts()[alert]
+    series, quiet_minutes = TROUBLE[alert]
+    (name, *_) = series
+    kept = dict(re.findall(r'(\w+)="([^"]*)"', name)) if "sum by" not in rule["expr"] else {}
+    whose = {"instance": INSTANCE["instance"]} if "sum by" in rule["expr"] else INSTANCE
+    labels = {**whose, **kept, **rule["labels"]}
+    texts = {
+        kind: re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda label: labels[label.group(1)], text)
+        for kind, text in rule["annotations"].items()
+    }
+    fires = {"alertname": alert, "exp_alerts": [{"exp_labels": labels, "exp_annotations": texts}]}
+    last = 10 if "x9" in next(iter(series.values())) else 40 if quiet_minutes < 40 else 300
+    expected: list[dict[str, Any]] = [{"eval_time": f"{last - 1 if last == 10 else last}m", **fires}]
+    if quiet_minutes:
+        expected.insert(0, {"eval_time": f"{quiet_minutes}m", "alertname": alert, "exp_alerts": []})
+    judge(tmp_path, series, expected)
+
+
+def test_every_alert_has_its_trouble_and_none_fires_without(tmp_path: Path) -> None:
+    assert alerts().keys() == TROUBLE.keys()
+    silent = [{"eval_time": "390m", "alertname": alert, "exp_alerts": []} for alert in TROUBLE]
+    judge(tmp_path, QUIET, silent)
+
+
+@dataclass(frozen=True)
+class Prometheus:
+    """A running one."""
+
+    url: str
+
+    def ask(self, path: str, **parameters: str) -> Any:
+        with urllib.request.urlopen(f"{self.url}{path}?{urllib.parse.urlencode(parameters)}", timeout=10) as reply:
+            return json.load(reply)["data"]
+
+    def is_ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=1) as reply:
+                return bool(reply.status == 200)
+        except OSError:
+            return False
+
+
+@pytest.fixture(scope="module")
+def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """Prometheus with the files of deploy/, after a workload on a daemon and an engine double."""
+    folder = tmp_path_factory.mktemp("prometheus")
+    target, listen = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    (folder / "penstock.toml").write_text(
+        f'[http]\nlisten = "{target}"\n[admission]\nwindow_initial = 2\nwindow_max = 3\n'
+    )
+    text = (DEPLOY / "compose" / "prometheus.yml").read_text()
+    text = text.replace("penstock:9467", target).replace("5s", "250ms").replace("penstock.rules.yml", str(RULES))
+    (folder / "prometheus.yml").write_text(text)
+    loop = Loop(folder, "mars", daemon=("--config", str(folder / "penstock.toml")), time_scale=20)
+    command = [found("prometheus"), f"--config.file={folder / 'prometheus.yml'}", f"--web.listen-address={listen}"]
+    with (folder / "prometheus.log").open("w") as log:
+        process = subprocess.Popen([*command, f"--storage.tsdb.path={folder / 'data'}"], stdout=log, stderr=log)
+    server = Prometheus(f"http://{listen}")
+    try:
+        loop.start()
+        loop.until(server.is_ready, "Prometheus did not start")
+        assert len(loop.run(PROGRAMS).programs) == PROGRAMS
+        time.sleep(1)  # the last scrape
+        yield server
+    finally:
+        process.terminate()
+        process.wait(TIMEOUT_S)
+        loop.stop()
+
+
+def panels() -> list[tuple[str, str]]:
+    dashboard = json.loads((DEPLOY / "grafana" / "penstock.json").read_text())
+    return [(panel["title"], target["expr"]) for panel in dashboard["panels"] for target in panel["targets"]]
+
+
+def test_it_scrapes_the_daemon_and_knows_the_rules(scraped: Prometheus) -> None:
+    (target,) = scraped.ask("/api/v1/targets")["activeTargets"]
+    assert target["health"] == "up", target
+    (group,) = scraped.ask("/api/v1/rules")["groups"]
+    assert {rule["name"]: rule["health"] for rule in group["rules"]}.keys() == alerts().keys()
+    firing = [rule["name"] for rule in group["rules"] if rule["state"] == "firing"]
+    assert firing == []
+
+
+@pytest.mark.parametrize(("title", "expression"), panels())
+def test_each_query_of_the_dashboard_has_data(scraped: Prometheus, title: str, expression: str) -> None:
+    asked = expression.replace("$instance", ".+").replace("$__rate_interval", "10s")
+    now_s = time.time()
+    series = scraped.ask("/api/v1/query_range", query=asked, start=f"{now_s - 60}", end=f"{now_s}", step="0.5")
+    values = [float(value) for one in series["result"] for _, value in one["values"]]
+    assert any(math.isfinite(value) for value in values), f"{title}: {asked}"
