@@ -65,23 +65,30 @@ def programs(
     state_dir: StateDir = None,
     api: Api = None,
     ended: Annotated[bool, typer.Option("--ended", help="Also those that ended in the last minute.")] = False,
-    limit: Annotated[int, typer.Option(help="The first so many; 0: all.", min=0)] = 0,
+    limit: Annotated[
+        int, typer.Option(help="So many, some of those who wait, have a slot, and do neither; 0: all.", min=0)
+    ] = 0,
     json: Json = False,
 ) -> None:
     """List the programs: who waits in the order of the queue, then who has a slot, then the others."""
     from controlplane.control_tables import show_programs
 
     with _daemon(api, node, state_dir) as client:
-        show_programs(client.call("ListPrograms", ended=ended, limit=limit).programs, json=json)
+        show_programs(client.call("ListPrograms", ended=ended, limit=limit), json=json)
 
 
-def queue(node: Node = "local", state_dir: StateDir = None, api: Api = None, json: Json = False) -> None:
+def queue(
+    node: Node = "local",
+    state_dir: StateDir = None,
+    api: Api = None,
+    limit: Annotated[int, typer.Option(help="The first so many; 0: all.", min=0)] = 0,
+    json: Json = False,
+) -> None:
     """List the programs that wait for a slot, the first in front."""
     from controlplane.control_tables import show_programs
 
     with _daemon(api, node, state_dir) as client:
-        listed = client.call("ListPrograms", ended=False).programs
-        show_programs([program for program in listed if program.queue_position], json=json)
+        show_programs(client.call("ListPrograms", queued=True, limit=limit), json=json)
 
 
 def decisions(

@@ -1,7 +1,6 @@
 """A daemon's replies as an operator reads them."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -106,12 +105,15 @@ def program_cells(program: Fields) -> tuple[str, ...]:
     )
 
 
-def show_programs(programs: Sequence[Fields], *, json: bool) -> None:
+def show_programs(listed: Fields, *, json: bool) -> None:
     """A row each."""
+    programs = listed.programs
     if json:
         print_json([plain(program) for program in programs])
     elif programs:
         print_table(PROGRAM_HEAD, [program_cells(program) for program in programs])
+        if left := listed.total - len(programs):
+            typer.echo(f"and {left} more")
     else:
         typer.echo("none")
 

@@ -24,12 +24,11 @@ from controlplane.control_tables import (
 from controlplane.wire.control import Fields
 
 _KEPT = 240  # looks, of which the plots show the last that fit
-_MOST_PROGRAMS = 500
 _BARS = "▁▂▃▄▅▆▇█"
 _PHASE_STYLE = {"reasoning": "green", "acting": "cyan", "held": "yellow", "idle": "dim"}
-_PHASES = ("reasoning", "acting", "held", "idle")
 _LABEL_WIDTH = 14
 _HEADER_LINES = 10
+_OTHER_LINES = _HEADER_LINES + 3  # than programs'
 
 
 @dataclass(slots=True)
@@ -53,24 +52,22 @@ def watch(client: ControlClient, console: Console | None = None) -> None:
     with Live(console=console or Console(), screen=True, auto_refresh=False) as live:
         for status in client.watch("WatchStatus"):
             history.add(status)
-            programs = client.call("ListPrograms", limit=_MOST_PROGRAMS).programs
             size = live.console.size
-            live.update(screen(status, programs, history, width=size.width, height=size.height), refresh=True)
+            listed = client.call("ListPrograms", limit=max(1, size.height - _OTHER_LINES))
+            live.update(screen(status, listed, history, width=size.width, height=size.height), refresh=True)
 
 
-def screen(
-    status: Fields, programs: Sequence[Fields], history: History, *, width: int, height: int
-) -> RenderableType:
+def screen(status: Fields, listed: Fields, history: History, *, width: int, height: int) -> RenderableType:
     """The whole picture, ``width`` by ``height`` characters."""
     layout = Layout()
     layout.split_column(
-        Layout(_head(status, programs, history, width), size=_HEADER_LINES),
-        Layout(_programs(programs, height - _HEADER_LINES - 3), name="programs"),
+        Layout(_head(status, listed.phases, history, width), size=_HEADER_LINES),
+        Layout(_programs(listed, height - _OTHER_LINES), name="programs"),
     )
     return layout
 
 
-def _head(status: Fields, programs: Sequence[Fields], history: History, width: int) -> RenderableType:
+def _head(status: Fields, phases: Sequence[Fields], history: History, width: int) -> RenderableType:
     pressure, window = status.pressure, status.window
     plot = max(10, width - _LABEL_WIDTH - 20)
     top = max([*history.limit, *history.active, *history.waiting, 1])
@@ -84,7 +81,7 @@ def _head(status: Fields, programs: Sequence[Fields], history: History, width: i
     lines.add_row("because", Text(window.reason))
     lines.add_row("KV", _gauge(pressure.kv_use_ratio, pressure.kv_overloaded, kv_line(pressure)))
     lines.add_row("CPU", _gauge(pressure.cpu_use_ratio, pressure.cpu_overloaded, tools_line(pressure)))
-    lines.add_row("phases", _phases(programs))
+    lines.add_row("phases", _phases(phases))
     lines.add_row("", _warnings(status))
     title = f"[bold]{status.node}[/]  preset {status.preset}  configuration {status.config.version}"
     return Panel(lines, title=title, title_align="left", box=box.ROUNDED)
@@ -106,12 +103,11 @@ def _gauge(ratio: float, is_overloaded: bool, words: str) -> RenderableType:
     return row
 
 
-def _phases(programs: Sequence[Fields]) -> Text:
+def _phases(phases: Sequence[Fields]) -> Text:
     text = Text()
-    for phase in _PHASES:
-        of_it = [program for program in programs if program.phase == phase]
-        tokens = sum(program.context_tokens for program in of_it)
-        text.append(f"{len(of_it)} {phase}", _PHASE_STYLE[phase]).append(f" ({tokens:,} tokens)   ")
+    for each in phases:
+        text.append(f"{each.programs} {each.phase}", _PHASE_STYLE[each.phase])
+        text.append(f" ({each.context_tokens:,} tokens)   " if each.programs else "   ")
     return text
 
 
@@ -128,14 +124,13 @@ def _warnings(status: Fields) -> Text:
     return Text("; ".join(said), style="red")
 
 
-def _programs(programs: Sequence[Fields], most: int) -> RenderableType:
+def _programs(listed: Fields, most: int) -> RenderableType:
     """Who waits first, then by phase, each by how long that has lasted; what does not fit is counted."""
     table = Table(*PROGRAM_HEAD, box=None, expand=True, header_style="bold", pad_edge=False)
-    ordered = sorted(programs, key=_place)
-    shown = ordered[: max(1, most)]
+    shown = sorted(listed.programs[: max(1, most)], key=_place)
     for program in shown:
         table.add_row(*program_cells(program), style=_PHASE_STYLE[program.phase])
-    left = len(ordered) - len(shown)
+    left = listed.total - len(shown)
     return Group(table, Text(f"… and {left} more", style="dim")) if left > 0 else table
 
 

@@ -16,20 +16,13 @@ from controlplane.shell.daemon import Daemon
 from controlplane.shell.decisions import Decision
 from controlplane.shell.reload import ConfigState
 from controlplane.shell.status import Orders, Status
-from controlplane.shell.views import ProgramRow, rows
+from controlplane.shell.views import Listing, listing
 from controlplane.wire.codec import encode_events
 from controlplane.wire.control import Fields
 from controlplane.wire.subjects import CONTROL_ROLE, publisher_name
 
 _APPLIED_WITHIN_S = 5.0
 _LOOK_S = 0.005
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramList:
-    """The reply of ``ListPrograms``."""
-
-    programs: Sequence[ProgramRow]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +49,9 @@ class ControlApi:
             yield self._daemon.status()
             await asyncio.sleep(self._daemon.status_every_s)
 
-    async def list_programs(self, request: Fields) -> ProgramList:
+    async def list_programs(self, request: Fields) -> Listing:
         ledger, now_ns = self._daemon.controller.ledger, self._daemon.clock.now_ns()
-        return ProgramList(programs=rows(ledger, now_ns, ended=request.ended, most=request.limit))
+        return listing(ledger, now_ns, ended=request.ended, queued=request.queued, most=request.limit)
 
     async def watch_decisions(self, request: Fields) -> AsyncIterator[Decision]:
         async for decision in self._daemon.decisions.watch(request.program_id):

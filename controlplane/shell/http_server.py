@@ -11,10 +11,10 @@ from aiohttp import web
 from controlplane.core.errors import ConfigError
 from controlplane.shell.daemon import Daemon
 from controlplane.shell.logs import logger
-from controlplane.shell.views import rows
+from controlplane.shell.views import listing
 
 _PAGE = Path(__file__).with_name("page")
-_MOST_PROGRAMS = 300  # on the page
+_MOST_PROGRAMS = 60  # on the page
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -32,6 +32,7 @@ class HttpServer:
         if self.listen == "off":
             return
         app = web.Application()
+        app.on_response_prepare.append(_ask_again)
         app.add_routes(
             [
                 web.get("/", self._page),
@@ -80,8 +81,13 @@ class HttpServer:
         with contextlib.suppress(ConnectionError):
             while True:
                 daemon = self._daemon
-                programs = rows(daemon.controller.ledger, daemon.clock.now_ns(), most=_MOST_PROGRAMS)
-                data = msgspec.json.encode({"status": daemon.status(), "programs": programs})
+                listed = listing(daemon.controller.ledger, daemon.clock.now_ns(), most=_MOST_PROGRAMS)
+                data = msgspec.json.encode({"status": daemon.status(), "listing": listed})
                 await response.write(b"data: " + data + b"\n\n")
                 await asyncio.sleep(daemon.status_every_s)
         return response
+
+
+async def _ask_again(_: web.Request, response: web.StreamResponse) -> None:
+    """A browser that keeps the page's parts would draw what a newer daemon tells with them."""
+    response.headers.setdefault("Cache-Control", "no-cache")

@@ -1,7 +1,7 @@
 """Programs as an operator sees them: what they do now, and for how long."""
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from controlplane.core.idleness import idleness
@@ -9,6 +9,7 @@ from controlplane.core.ledger import Ledger
 from controlplane.core.types import Program, Status
 
 _CYCLES = 5  # of a program's last ones, for its idleness
+_ACTIVE_PHASES = ("reasoning", "acting", "held", "idle")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,25 +36,66 @@ class ProgramRow:
     held_by_operator: bool
 
 
-def rows(ledger: Ledger, now_ns: int, *, ended: bool = False, most: int = 0) -> list[ProgramRow]:
-    """Who waits in the order of the queue, then who has a slot, then the others; the first ``most``, or all for 0.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseCount:
+    """How many of the active programs are in one phase, and their contexts."""
 
-    A node may have a hundred thousand programs, and whoever looks must not hold the daemon up for them.
+    phase: str
+    programs: int
+    context_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """The programs that were asked for. ``total``: how many there are, shown or not."""
+
+    programs: Sequence[ProgramRow]
+    total: int
+    phases: Sequence[PhaseCount]
+
+
+def listing(ledger: Ledger, now_ns: int, *, ended: bool = False, queued: bool = False, most: int = 0) -> Listing:
+    """Who waits in the order of the queue, then who has a slot, then the others.
+
+    Of more than ``most`` (0: no bound) each of the three gets its part of the places, and what one does not need
+    goes to the others: nobody sees a node where thousands wait and nothing runs. ``queued``: only who waits. A node
+    may have a hundred thousand programs, and whoever looks must not hold the daemon up for them.
     """
-    shown = itertools.islice(_in_order(ledger, ended), most or None)
-    positions = {name: number for number, name in enumerate(itertools.islice(ledger.queue, most or None), start=1)}
-    return [_row(program, positions, ledger, now_ns) for program in shown]
-
-
-def _in_order(ledger: Ledger, ended: bool) -> Iterator[Program]:
     programs = ledger.programs
-    yield from (programs[name] for name in ledger.queue)
-    yield from (programs[name] for name in ledger.active)
-    for program in programs.values():
-        if program.program_id in ledger.queue or program.status is Status.ACTIVE:
-            continue
-        if ended or program.status is not Status.ENDED:
-            yield program
+    groups: list[Collection[str]] = [ledger.queue]
+    if not queued:
+        groups += [ledger.active, ledger.dormant]
+    if ended:
+        groups.append([name for name, program in programs.items() if program.status is Status.ENDED])
+    sizes = [len(group) for group in groups]
+    places = fair_places(sizes, most) if most else sizes
+    shown = [name for group, count in zip(groups, places, strict=True) for name in itertools.islice(group, count)]
+    positions = {name: number for number, name in enumerate(itertools.islice(ledger.queue, places[0]), start=1)}
+    return Listing(
+        programs=[_row(programs[name], positions, ledger, now_ns) for name in shown],
+        total=sum(sizes),
+        phases=_phases(ledger),
+    )
+
+
+def fair_places(sizes: Sequence[int], places: int) -> list[int]:
+    """Of ``places`` an equal share for each, but for who needs less."""
+    shares = [0] * len(sizes)
+    smallest_first = sorted(range(len(sizes)), key=lambda index: sizes[index])
+    for done, index in enumerate(smallest_first):
+        shares[index] = min(sizes[index], places // (len(sizes) - done))
+        places -= shares[index]
+    return shares
+
+
+def _phases(ledger: Ledger) -> list[PhaseCount]:
+    counts, tokens = dict.fromkeys(_ACTIVE_PHASES, 0), dict.fromkeys(_ACTIVE_PHASES, 0)
+    for name in ledger.active:
+        program = ledger.programs[name]
+        phase = _phase(program)
+        counts[phase] += 1
+        tokens[phase] += program.context_tokens
+    return [PhaseCount(phase=phase, programs=counts[phase], context_tokens=tokens[phase]) for phase in counts]
 
 
 def _row(program: Program, positions: Mapping[str, int], ledger: Ledger, now_ns: int) -> ProgramRow:

@@ -83,7 +83,9 @@ def test_the_page_is_served_whole_and_live(page: tuple[DaemonProcess, str]) -> N
     assert "https://" not in text
     for part in ("page.js", "page.css"):
         assert f"/page/{part}" in text
-        assert get(f"{url}/page/{part}")
+        with urllib.request.urlopen(f"{url}/page/{part}", timeout=10) as reply:
+            assert reply.read()
+            assert reply.headers["Cache-Control"] == "no-cache", "an upgrade must reach browsers"
 
     async def begin() -> None:
         bus = await BusClient.connect(await daemon.url())
@@ -96,7 +98,7 @@ def test_the_page_is_served_whole_and_live(page: tuple[DaemonProcess, str]) -> N
         line = next(line for line in stream if line.startswith(b"data: "))
     look = json.loads(line.removeprefix(b"data: "))
     assert look["status"]["node"] == "test"
-    assert [program["program_id"] for program in look["programs"]] == ["p"]
+    assert [program["program_id"] for program in look["listing"]["programs"]] == ["p"]
 
 
 def test_an_address_in_use_is_refused_and_the_default_gives_way(

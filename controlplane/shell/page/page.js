@@ -5,6 +5,7 @@ const KEPT_MS = 5 * 60 * 1000;
 const MOST_ROWS = 60;
 const ROW_PX = 16;
 const looks = [];            // {at, limit, active, waiting, kv, cpu, stall}
+let present = { programs: [], total: 0 };   // who is there now
 const spans = new Map();     // program -> [{from, to, phase, pinned}]
 const byId = (id) => document.getElementById(id);
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
@@ -22,7 +23,8 @@ function take(data) {
   const { window: w, pressure: p } = data.status;
   looks.push({ at, limit: w.limit, active: p.programs_active, waiting: p.queue_length, kv: p.kv_use_ratio, cpu: p.cpu_use_ratio, stall: p.cpu_stall_ratio });
   while (looks.length && looks[0].at < at - KEPT_MS) looks.shift();
-  for (const program of data.programs) note(program, at);
+  for (const program of data.listing.programs) note(program, at);
+  present = data.listing;
   for (const [name, list] of spans) {
     while (list.length && list[0].to < at - KEPT_MS) list.shift();
     if (!list.length) spans.delete(name);
@@ -41,7 +43,7 @@ function note(program, at) {
   list.push({ from: at, to: at, phase: program.phase, pinned });
 }
 
-function words({ status, programs }) {
+function words({ status, listing }) {
   const { window: w, pressure: p, config, orders } = status;
   byId("node").textContent = status.node;
   document.title = `${p.programs_active} active, ${p.queue_length} waiting: ${status.node}`;
@@ -54,9 +56,10 @@ function words({ status, programs }) {
   if (config.until_restart.length) warnings.push(`a restart is needed for ${config.until_restart.join(", ")}`);
   byId("warnings").textContent = warnings.join("; ");
   byId("window-reason").textContent = `${w.limit || "no limit"}: ${w.reason}`;
+  byId("phases").textContent = listing.phases.filter((each) => each.programs).map((each) => `${each.programs} ${each.phase} (${each.context_tokens.toLocaleString()} tokens)`).join(", ");
   byId("pressure-words").textContent = `KV ${percent(p.kv_use_ratio)} of ${p.kv_total_blocks.toLocaleString()} blocks wanted, ${p.kv_retained_blocks.toLocaleString()} retained; ${p.tools_active} tools running, ${p.tools_waiting} waiting, on ${p.cpus} CPUs ${percent(p.cpu_use_ratio)} used`;
   const body = byId("programs");
-  body.replaceChildren(...programs.slice(0, MOST_ROWS).map(row));
+  body.replaceChildren(...listing.programs.map(row));
 }
 
 function row(program) {
@@ -125,8 +128,18 @@ function plot(id, series, least, mark) {
   }
 }
 
+// Who is there now, and as there is room whoever was there last; in the order in which they were first seen.
+function shown() {
+  const chosen = new Set(present.programs.map((program) => program.program_id));
+  for (const name of [...spans.keys()].reverse()) {
+    if (chosen.size >= MOST_ROWS) break;
+    chosen.add(name);
+  }
+  return [...spans.keys()].filter((name) => chosen.has(name));
+}
+
 function timeline() {
-  const names = [...spans.keys()].slice(-MOST_ROWS);
+  const names = shown();
   const { pen, width } = sheet("timeline", Math.max(1, names.length) * ROW_PX + 4);
   const now = Date.now(), left = Math.min(180, width / 4);
   const spanned = span(now);
@@ -142,12 +155,12 @@ function timeline() {
       if (span.pinned) { pen.fillStyle = colour("pinned"); pen.fillRect(x(span.from), top + ROW_PX - 4, Math.max(1, x(span.to) - x(span.from)), 2); }
     }
   });
-  const left_out = spans.size - names.length;
-  byId("left-out").textContent = left_out > 0 ? `${left_out} older programs are not shown` : "";
+  const left_out = present.total - present.programs.length;
+  byId("left-out").textContent = left_out > 0 ? `${left_out} more programs are not shown` : "";
 }
 
 function draw() {
-  plot("window-plot", [["limit", "limit", 6], ["active", "reasoning"], ["waiting", "held"]], 1, (value) => value.toFixed(value < 10 ? 1 : 0));
+  plot("window-plot", [["limit", "limit", 6], ["active", "reasoning"], ["waiting", "held"]], 1, (value) => Number.isInteger(value) || value >= 10 ? value.toFixed(0) : value.toFixed(1));
   plot("pressure-plot", [["kv", "limit"], ["cpu", "acting"], ["stall", "held"]], 1, percent);
   timeline();
 }

@@ -32,17 +32,21 @@ class ListProgramsRequest(google.protobuf.message.Message):
 
     ENDED_FIELD_NUMBER: builtins.int
     LIMIT_FIELD_NUMBER: builtins.int
+    QUEUED_FIELD_NUMBER: builtins.int
     ended: builtins.bool
     """Also programs that ended, which are remembered for a minute."""
     limit: builtins.int
-    """Of them the first so many; 0: all."""
+    """So many; 0: all. Who waits, who has a slot and the others get their parts of the places."""
+    queued: builtins.bool
+    """Only who waits for a slot."""
     def __init__(
         self,
         *,
         ended: builtins.bool = ...,
         limit: builtins.int = ...,
+        queued: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["ended", b"ended", "limit", b"limit"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ended", b"ended", "limit", b"limit", "queued", b"queued"]) -> None: ...
 
 global___ListProgramsRequest = ListProgramsRequest
 
@@ -51,16 +55,48 @@ class ListProgramsReply(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     PROGRAMS_FIELD_NUMBER: builtins.int
+    TOTAL_FIELD_NUMBER: builtins.int
+    PHASES_FIELD_NUMBER: builtins.int
+    total: builtins.int
+    """How many there are, in the list or not."""
     @property
     def programs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ProgramRow]: ...
+    @property
+    def phases(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PhaseCount]:
+        """What the active programs do, all of them."""
+
     def __init__(
         self,
         *,
         programs: collections.abc.Iterable[global___ProgramRow] | None = ...,
+        total: builtins.int = ...,
+        phases: collections.abc.Iterable[global___PhaseCount] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["programs", b"programs"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["phases", b"phases", "programs", b"programs", "total", b"total"]) -> None: ...
 
 global___ListProgramsReply = ListProgramsReply
+
+@typing.final
+class PhaseCount(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PHASE_FIELD_NUMBER: builtins.int
+    PROGRAMS_FIELD_NUMBER: builtins.int
+    CONTEXT_TOKENS_FIELD_NUMBER: builtins.int
+    phase: builtins.str
+    """reasoning, acting, held or idle."""
+    programs: builtins.int
+    context_tokens: builtins.int
+    def __init__(
+        self,
+        *,
+        phase: builtins.str = ...,
+        programs: builtins.int = ...,
+        context_tokens: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["context_tokens", b"context_tokens", "phase", b"phase", "programs", b"programs"]) -> None: ...
+
+global___PhaseCount = PhaseCount
 
 @typing.final
 class WatchDecisionsRequest(google.protobuf.message.Message):

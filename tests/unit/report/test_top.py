@@ -43,9 +43,18 @@ def program(name: str, phase: str, **more: Any) -> Fields:
     return Fields(**{**values, **more})
 
 
-def drawn(seen: Fields, programs: list[Fields], history: History | None = None, height: int = 24) -> list[str]:
+def drawn(
+    seen: Fields, programs: list[Fields], history: History | None = None, height: int = 24, more: int = 0
+) -> list[str]:
+    """``more``: programs that the daemon counts and does not list."""
     console = Console(width=120, height=height, record=True, file=io.StringIO())
-    console.print(screen(seen, programs, history or History(), width=120, height=height))
+    phases = [
+        Fields(phase=phase, programs=len(them), context_tokens=sum(each.context_tokens for each in them))
+        for phase in ("reasoning", "acting", "held")
+        if (them := [each for each in programs if each.phase == phase])
+    ]
+    listed = Fields(programs=programs, total=len(programs) + more, phases=phases)
+    console.print(screen(seen, listed, history or History(), width=120, height=height))
     return console.export_text().splitlines()
 
 
@@ -85,6 +94,7 @@ def test_orders_and_a_refused_configuration_are_told() -> None:
 
 
 def test_a_thousand_programs_fit_and_the_rest_is_counted() -> None:
-    lines = drawn(status(), [program(f"p{n}", "acting") for n in range(1000)], height=30)
+    lines = drawn(status(), [program(f"p{n}", "acting") for n in range(17)], height=30, more=983)
     assert len(lines) == 30
+    assert sum(line.startswith("p") for line in lines) == 1 + 17, "the head of the table, and a row each"
     assert any(line.startswith("… and 983 more") for line in lines)

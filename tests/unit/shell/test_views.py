@@ -1,14 +1,15 @@
 """Programs as an operator sees them."""
 
+import pytest
 from support.core_driver import Driver, fixed
 
 from controlplane.core import events as ev
 from controlplane.core.types import seconds
-from controlplane.shell.views import ProgramRow, rows
+from controlplane.shell.views import ProgramRow, fair_places, listing
 
 
 def shown(driver: Driver, **more: bool) -> dict[str, ProgramRow]:
-    return {row.program_id: row for row in rows(driver.ledger, driver.now_ns, **more)}
+    return {row.program_id: row for row in listing(driver.ledger, driver.now_ns, **more).programs}
 
 
 def test_who_waits_comes_first_in_the_order_of_the_queue() -> None:
@@ -58,9 +59,31 @@ def test_children_of_a_held_root_are_marked_too() -> None:
     assert found["child"].queue_position == 0
 
 
-def test_only_the_first_are_looked_at_where_that_is_asked() -> None:
+def test_of_many_some_of_each_kind_are_shown_and_the_rest_is_counted() -> None:
     driver = Driver(fixed(2))
-    for number in range(6):
+    for number in range(8):
         driver.ask(f"p{number}")
     driver.tick()
-    assert [row.program_id for row in rows(driver.ledger, driver.now_ns, most=5)] == ["p2", "p3", "p4", "p5", "p0"]
+    driver.run_turn("p0", prompt=100)
+    driver.submit("p1")
+    listed = listing(driver.ledger, driver.now_ns, most=4)
+    assert [row.program_id for row in listed.programs] == ["p2", "p3", "p0", "p1"]
+    assert listed.total == 8
+    counted = {each.phase: (each.programs, each.context_tokens) for each in listed.phases}
+    assert counted == {"reasoning": (1, 0), "acting": (0, 0), "held": (0, 0), "idle": (1, 100)}
+    waiting = listing(driver.ledger, driver.now_ns, queued=True)
+    assert ([row.queue_position for row in waiting.programs], waiting.total) == ([1, 2, 3, 4, 5, 6], 6)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "places", "shares"),
+    [
+        ([10, 10, 10], 9, [3, 3, 3]),
+        ([100, 2, 0], 10, [8, 2, 0]),
+        ([1, 1, 1], 10, [1, 1, 1]),
+        ([5, 5], 0, [0, 0]),
+        ([0, 9, 9], 7, [0, 3, 4]),
+    ],
+)
+def test_places_go_to_each_kind_alike(sizes: list[int], places: int, shares: list[int]) -> None:
+    assert fair_places(sizes, places) == shares
