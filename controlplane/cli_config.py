@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from controlplane import completion
+
 config_app = typer.Typer(no_args_is_help=True, help="Check, show and compare configuration.")
 
 ConfigFile = Annotated[
@@ -12,7 +14,10 @@ ConfigFile = Annotated[
     typer.Option("--config", "-c", help="TOML file; `penstock config template` prints one to begin with."),
 ]
 PresetName = Annotated[
-    str | None, typer.Option("--preset", "-p", help="Named set of policies: `penstock presets`.")
+    str | None,
+    typer.Option(
+        "--preset", "-p", help="Named set of policies: `penstock presets`.", autocompletion=completion.presets
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from controlplane import completion
 from controlplane.cli_config import Json
 
 if TYPE_CHECKING:
@@ -20,7 +21,10 @@ Api = Annotated[
     str | None,
     typer.Option("--api", envvar="PENSTOCK_API", help="HOST:PORT or unix:PATH. Default: the node's socket."),
 ]
-ProgramId = Annotated[str, typer.Argument(help="As `penstock programs` lists it.", metavar="PROGRAM")]
+ProgramId = Annotated[
+    str,
+    typer.Argument(help="As `penstock programs` lists it.", metavar="PROGRAM", autocompletion=completion.programs),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -92,7 +96,9 @@ def queue(
 
 
 def decisions(
-    program: Annotated[str, typer.Argument(help="Only about this one.", metavar="[PROGRAM]")] = "",
+    program: Annotated[
+        str, typer.Argument(help="Only about this one.", metavar="[PROGRAM]", autocompletion=completion.programs)
+    ] = "",
     node: Node = "local",
     state_dir: StateDir = None,
     api: Api = None,
@@ -111,7 +117,12 @@ def decisions(
 
 def explain(
     program: Annotated[
-        str, typer.Argument(help="Default: print whom there is to ask about.", metavar="[PROGRAM]")
+        str,
+        typer.Argument(
+            help="Default: print whom there is to ask about.",
+            metavar="[PROGRAM]",
+            autocompletion=completion.decided,
+        ),
     ] = "",
     node: Node = "local",
     state_dir: StateDir = None,
@@ -188,7 +199,7 @@ def drain(
 
 
 def set_preset(
-    preset: Annotated[str, typer.Argument(help="One of `penstock presets`.")],
+    preset: Annotated[str, typer.Argument(help="One of `penstock presets`.", autocompletion=completion.presets)],
     node: Node = "local",
     state_dir: StateDir = None,
     api: Api = None,

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from controlplane import completion
 from controlplane.cli_calibrate import calibrate
 from controlplane.cli_sweep import sweep, sweep_report
 from controlplane.cli_tools import tools_app
@@ -47,7 +48,9 @@ StateDir = Annotated[Path | None, typer.Option(help="Where the daemon keeps its 
 
 def simulate(
     trace: Trace = None,
-    preset: Annotated[list[str], typer.Option("--preset", "-p", help="Repeatable.")] = ["fcfs", "mars"],
+    preset: Annotated[
+        list[str], typer.Option("--preset", "-p", help="Repeatable.", autocompletion=completion.presets)
+    ] = ["fcfs", "mars"],
     arrival: Arrivals = ["poisson:0.05"],
     seed: Annotated[list[int], typer.Option("--seed", "-s", help="Of the arrivals. Repeatable.")] = [1],
     profile: Annotated[

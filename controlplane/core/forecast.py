@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import ceil, floor
+from typing import NamedTuple
 
 POINTS = 16
 _PRIOR_PROGRAMS = 3  # that are supposed to have ended before any did
@@ -61,15 +62,18 @@ class Growth:
     def expected(self, reached: float) -> float:
         """The mean ratio of those that came beyond ``reached``, with a few that are only supposed."""
         supposed = 1.0 + _PRIOR_TURNS * self.turn_ratios / self.turns if self.turns else _PRIOR_RATIO
-        supposed = max(supposed, _MORE_RATIO * reached)
+        if supposed < _MORE_RATIO * reached:
+            supposed = _MORE_RATIO * reached
         beyond = bisect_right(self.ascending, reached)
         count = len(self.ascending) - beyond
         return (_PRIOR_PROGRAMS * supposed + (self.sums[beyond] if count else 0.0)) / (_PRIOR_PROGRAMS + count)
 
 
-@dataclass(frozen=True, slots=True)
-class Growing:
-    """A program that holds ``blocks`` and is expected to end with ``last``, ``lifetimes`` from now."""
+class Growing(NamedTuple):
+    """A program that holds ``blocks`` and is expected to end with ``last``, ``lifetimes`` from now.
+
+    A tuple, as one is made of each active program when one comes or goes.
+    """
 
     blocks: float
     last: float
@@ -83,11 +87,15 @@ def demand(programs: Iterable[Growing], shared_blocks: int = 0) -> tuple[int, ..
     """
     held = [0.0] * (POINTS + 1)  # by the last point that the program sees
     slope = [0.0] * (POINTS + 1)
-    for program in programs:
-        points = max(1.0, program.lifetimes * POINTS)
-        last_point = min(POINTS, ceil(points))
-        held[last_point] += max(0.0, program.blocks)
-        slope[last_point] += max(0.0, program.last - program.blocks) / points
+    for blocks, last, lifetimes in programs:
+        points = lifetimes * POINTS
+        if points < 1.0:
+            points = 1.0
+        last_point = ceil(points) if points < POINTS else POINTS
+        if blocks > 0:
+            held[last_point] += blocks
+        if last > blocks:
+            slope[last_point] += (last - blocks) / points
     alive_held = list(accumulate(reversed(held)))[::-1]
     alive_slope = list(accumulate(reversed(slope)))[::-1]
     return tuple(ceil(shared_blocks + alive_held[k] + alive_slope[k] * k) for k in range(1, POINTS + 1))

@@ -21,18 +21,28 @@ def shared_blocks(ledger: Ledger) -> int:
 
 
 def growing(ledger: Ledger) -> list[Growing]:
-    """The active programs; of very many a sample, each standing for its neighbours."""
-    growth, shared = ledger.estimates.growth, shared_blocks(ledger)
+    """The active programs; of very many a sample, each standing for its neighbours.
+
+    This is most of what an admission costs among many programs, hence conditions where ``max`` would read better
+    (bench/controller_tick.py, ``one_more_ms``).
+    """
+    growth, shared, programs = ledger.estimates.growth, shared_blocks(ledger), ledger.programs
     blocks = 1 / ledger.estimates.block_tokens
-    lifetime, usual = growth.lifetime_turns, growth.expected(1.0) - 1.0
+    lifetime, from_first = growth.lifetime_turns, growth.expected(1.0)
+    usual = from_first - 1.0
     every = max(1, len(ledger.active) // _MOST_FORECAST)
     found = []
     for name in islice(ledger.active, 0, None, every):
-        program = ledger.programs[name]
-        held = max(1.0, program.kv_blocks)
+        program = programs[name]
+        held: float = program.kv_blocks if program.kv_blocks > 1 else 1.0
         first = program.first_tokens * blocks or held
-        peak = max(held, program.peak_tokens * blocks)
-        last = max(peak, first * growth.expected(peak / first))
+        peak = program.peak_tokens * blocks
+        if peak < held:
+            peak = held
+        reached = peak / first
+        last = first * (from_first if reached == 1.0 else growth.expected(reached))
+        if last < peak:
+            last = peak
         a_turn = (peak - first) / program.turn_index if program.turn_index > 2 else first * usual / lifetime
         left = (last - held) / a_turn if a_turn > 0 else lifetime
         found.append(Growing((held - shared) * every, (last - shared) * every, left / lifetime))

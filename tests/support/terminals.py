@@ -71,6 +71,10 @@ class Terminal:
         with self._lock:
             return list(self._screen.display)
 
+    def type(self, keys: str) -> None:
+        """Press those keys."""
+        os.write(self._ours, keys.encode())
+
     def until_said(self, pattern: str, timeout_s: float = 60.0) -> None:
         """Wait for a regular expression in what it says."""
         self.until(lambda: re.search(pattern, self.said) is not None, pattern, timeout_s)

@@ -1,0 +1,55 @@
+"""What the shell offers at Tab: names that a person would else look up. Nothing here may fail or print."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import typer
+
+_MOST = 200  # programs
+
+
+def _offered(find: Callable[[typer.Context], Iterable[str]]) -> Callable[[typer.Context, str], list[str]]:
+    """Of what is found the names that begin as typed; none where anything goes wrong."""
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        try:
+            return [name for name in find(ctx) if name.startswith(incomplete)]
+        except Exception:
+            return []
+
+    return complete
+
+
+def _state_dir(given: Any) -> Path:
+    from controlplane.wire.endpoint import default_state_dir
+
+    return Path(given) if given else default_state_dir()
+
+
+@_offered
+def presets(_: typer.Context) -> Iterable[str]:
+    """The presets."""
+    from controlplane.core.presets import PRESETS
+
+    return PRESETS
+
+
+@_offered
+def programs(ctx: typer.Context) -> Iterable[str]:
+    """Programs that the daemon knows now."""
+    from controlplane.control_client import connect
+
+    asked = ctx.params
+    with connect(asked.get("api"), asked.get("node") or "local", _state_dir(asked.get("state_dir"))) as client:
+        return [program.program_id for program in client.call("ListPrograms", limit=_MOST).programs]
+
+
+@_offered
+def decided(ctx: typer.Context) -> Iterable[str]:
+    """Programs of the decision log, the latest first."""
+    from controlplane.explain import names
+    from controlplane.wire.decisions import log_path, read_decisions
+
+    path = log_path(ctx.params.get("node") or "local", _state_dir(ctx.params.get("state_dir")))
+    return names(read_decisions(path))[::-1][:_MOST]
