@@ -1,11 +1,10 @@
 """What differs between two configurations, and what of it a running daemon can take over."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from controlplane.config.model import Config
-from controlplane.core.presets import POLICIES, policy_name
+from controlplane.config.walk import tables
 
 # Names of subjects, files and connections, and the clock: what exists goes by them.
 UNTIL_RESTART = (
@@ -40,21 +39,7 @@ class Change:
 
 def values(config: Config) -> dict[str, Any]:
     """Every key's value by its dotted path, in the order of ``show``."""
-    found = dict(_plain_values(config, ""))
-    for kind in POLICIES:
-        policy = getattr(config.policies, kind)
-        found[f"{kind}.policy"] = policy_name(kind, policy)
-        found |= _plain_values(policy, f"{kind}.")
-    return found
-
-
-def _plain_values(value: Any, above: str) -> Iterator[tuple[str, Any]]:
-    for item in fields(value):
-        inner = getattr(value, item.name)
-        if not is_dataclass(inner):
-            yield f"{above}{item.name}", inner
-        elif item.name != "policies":
-            yield from _plain_values(inner, f"{above}{item.name}.")
+    return {f"{table.above}{name}": value for table in tables(config) for name, value in table.items()}
 
 
 def changes(before: Config, after: Config) -> list[Change]:

@@ -1,0 +1,47 @@
+"""The keys of a configuration, table by table, in the order in which they are shown."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from controlplane.config.model import Config
+from controlplane.core.presets import POLICIES, policy_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """One table: ``path`` is empty for the top, ``policy`` is a policy's name in the table of its kind."""
+
+    path: str
+    value: Any
+    policy: str = ""
+
+    @property
+    def above(self) -> str:
+        """What a key's dotted path begins with."""
+        return f"{self.path}." if self.path else ""
+
+    def items(self) -> Iterator[tuple[str, Any]]:
+        """The keys of this table alone, with their values; a policy's name is first."""
+        if self.policy:
+            yield "policy", self.policy
+        for item in fields(self.value):
+            value = getattr(self.value, item.name)
+            if not is_dataclass(value):
+                yield item.name, value
+
+
+def tables(config: Config) -> Iterator[Table]:
+    """All of them."""
+    yield from _nested(Table(path="", value=config))
+    for kind in POLICIES:
+        policy = getattr(config.policies, kind)
+        yield Table(path=kind, value=policy, policy=policy_name(kind, policy))
+
+
+def _nested(table: Table) -> Iterator[Table]:
+    yield table
+    for item in fields(table.value):
+        value = getattr(table.value, item.name)
+        if is_dataclass(value) and item.name != "policies":
+            yield from _nested(Table(path=f"{table.above}{item.name}", value=value))
