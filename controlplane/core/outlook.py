@@ -40,9 +40,7 @@ def growing(ledger: Ledger) -> list[Growing]:
         if peak < held:
             peak = held
         reached = peak / first
-        last = first * (from_first if reached == 1.0 else growth.expected(reached))
-        if last < peak:
-            last = peak
+        last = first * (from_first if reached == 1.0 else growth.expected(reached))  # beyond what it has reached
         a_turn = (peak - first) / program.turn_index if program.turn_index > 2 else first * usual / lifetime
         left = (last - held) / a_turn if a_turn > 0 else lifetime
         found.append(Growing((held - shared) * every, (last - shared) * every, left / lifetime))
