@@ -9,7 +9,7 @@ SPACE := $(subst ,, )
 OTHERS_OR := $(subst $(SPACE), or ,$(OTHERS))
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help install debian-tools demo test test-rest test-no-engine test-quick test-engine test-engine-first test-engine-others test-beside engine-env engine agent-env lint bench proto docs clean engine-choice
+.PHONY: help install debian-tools demo test test-parts test-whole test-no-engine test-quick test-engine test-engine-first test-engine-others test-whole-and-others engine-env engine agent-env lint bench proto docs clean engine-choice
 
 help: ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -27,17 +27,22 @@ $(VENV)/.installed: pyproject.toml
 demo: install ## NATS, daemon and engine double on real traces: fcfs, then mars, and a report
 	$(BIN)/penstock demo $(DEMO_ARGS)
 
-# The tests with the real SGLang wait for it half of the time: the others run beside them, then those of other versions.
+# Most tests wait for processes half of their time, so that three rows of them run side by side: of the parts, of the
+# whole (then with other versions of SGLang), and with the real SGLang.
 test: engine-choice lint ## everything that CI runs; PENSTOCK_NO_ENGINE=1 leaves test-engine out
-	@$(MAKE) --no-print-directory -j2 -Oline $(if $(PENSTOCK_NO_ENGINE),test-rest test-no-engine,test-beside test-engine-first)
+	@$(MAKE) --no-print-directory -j3 -Oline test-parts \
+		$(if $(PENSTOCK_NO_ENGINE),test-whole test-no-engine,test-whole-and-others test-engine-first)
 
-test-beside: test-rest
+test-whole-and-others: test-whole
 	$(if $(OTHERS),@$(MAKE) --no-print-directory test-engine-others)
 
-test-rest: install agent-env debian-tools
+test-parts: install debian-tools
 	$(BIN)/coverage run -m pytest tests/unit/core tests/property
 	$(BIN)/coverage report
-	$(BIN)/pytest --ignore=tests/unit/core --ignore=tests/property --ignore=tests/engine
+	$(BIN)/pytest tests/integration tests/parity tests/unit --ignore=tests/unit/core
+
+test-whole: install agent-env
+	$(BIN)/pytest tests/agents tests/e2e tests/house
 
 test-no-engine:
 	@echo "left out, as PENSTOCK_NO_ENGINE asks: the tests with the real SGLang"
