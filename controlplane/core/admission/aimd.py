@@ -1,8 +1,9 @@
 """Additive increase, multiplicative decrease under two pressures, clamped by two caps.
 
-**Paper**: MARS Algorithm 1, UpdateWindow (§4.2). Where we deviate (docs/adr/0003): the window grows only while
-it is used. The paper clamps only the value it returns, so that its raw window winds up behind a cap and a later
-decrease takes many intervals to matter.
+**Paper**: MARS Algorithm 1, UpdateWindow (§4.2). Where we deviate: the window grows only while it is used
+(docs/adr/0003). The paper clamps only the value it returns, so that its raw window winds up behind a cap and a later
+decrease takes many intervals to matter. And it is cut only once the programs above the last cut have left
+(docs/adr/0026). The paper cuts in each interval, to the minimum before the first of them has ended.
 """
 
 from dataclasses import dataclass, replace
@@ -76,6 +77,8 @@ class Aimd:
             sides = "+".join(
                 side for side, over in (("cpu", pressure.cpu_overloaded), ("kv", pressure.kv_overloaded)) if over
             )
+            if pressure.programs_active > floor(window):  # ours: see the module's docstring
+                return window, f"{sides} overloaded: the last cut has yet to tell"
             return max(self.window_min, window * self.beta), f"{sides} overloaded: x{self.beta:g}"
         if not pressure.kv_has_slack:
             return window, "no slack"

@@ -11,8 +11,8 @@ from controlplane.core.policies import Window
 from controlplane.core.types import Pressure, seconds
 
 HEALTHY = Pressure(programs_active=1000)  # the window is used
-CPU = Pressure(cpu_overloaded=True, programs_active=1000)
-KV = Pressure(kv_overloaded=True, programs_active=1000)
+CPU = Pressure(cpu_overloaded=True, programs_active=1)  # no more than any window: the last cut has told
+KV = Pressure(kv_overloaded=True, programs_active=1)
 FULL = Pressure(kv_has_slack=False, programs_active=1000)
 
 
@@ -34,6 +34,13 @@ def test_decrease_by_beta_down_to_the_minimum(overloaded: Pressure) -> None:
     windows = run(Aimd(), *[overloaded] * 9)
     assert [round(w.window, 4) for w in windows] == [8.0, 5.6, 3.92, 2.744, 1.9208, 1.3446, 1.0, 1.0, 1.0]
     assert [w.limit for w in windows] == [8, 5, 3, 2, 1, 1, 1, 1, 1]
+
+
+def test_the_next_cut_waits_until_the_programs_above_the_last_one_have_left() -> None:
+    active = (8, 8, 8, 7, 6, 5, 4, 3)  # the first only starts the timer; it is cut to 5.6 while 8 are active
+    windows = run(Aimd(), *[Pressure(kv_overloaded=True, programs_active=count) for count in active])
+    assert [round(w.window, 3) for w in windows] == [8.0, 5.6, 5.6, 5.6, 5.6, 3.92, 3.92, 2.744]
+    assert windows[2].reason == "kv overloaded: the last cut has yet to tell"
 
 
 def test_without_slack_the_window_stays() -> None:
