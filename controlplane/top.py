@@ -53,8 +53,13 @@ def watch(client: ControlClient, console: Console | None = None) -> None:
         for status in client.watch("WatchStatus"):
             history.add(status)
             size = live.console.size
-            listed = client.call("ListPrograms", limit=max(1, size.height - _OTHER_LINES))
+            listed = client.call("ListPrograms", limit=places(size.height))
             live.update(screen(status, listed, history, width=size.width, height=size.height), refresh=True)
+
+
+def places(height: int) -> int:
+    """How many programs a screen of so many lines has room for."""
+    return max(1, height - _OTHER_LINES)
 
 
 def screen(status: Fields, listed: Fields, history: History, *, width: int, height: int) -> RenderableType:
@@ -62,7 +67,7 @@ def screen(status: Fields, listed: Fields, history: History, *, width: int, heig
     layout = Layout()
     layout.split_column(
         Layout(_head(status, listed.phases, history, width), size=_HEADER_LINES),
-        Layout(_programs(listed, height - _OTHER_LINES), name="programs"),
+        Layout(_programs(listed, places(height)), name="programs"),
     )
     return layout
 
@@ -127,7 +132,7 @@ def _warnings(status: Fields) -> Text:
 def _programs(listed: Fields, most: int) -> RenderableType:
     """Who waits first, then by phase, each by how long that has lasted; what does not fit is counted."""
     table = Table(*PROGRAM_HEAD, box=None, expand=True, header_style="bold", pad_edge=False)
-    shown = sorted(listed.programs[: max(1, most)], key=_place)
+    shown = sorted(listed.programs[:most], key=_place)
     for program in shown:
         table.add_row(*program_cells(program), style=_PHASE_STYLE[program.phase])
     left = listed.total - len(shown)

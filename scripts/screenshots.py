@@ -21,13 +21,13 @@ from rich.console import Console
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 
 from controlplane.control_client import ControlClient, connect
-from controlplane.top import History, screen
+from controlplane.top import History, places, screen
 
 ROOT = Path(__file__).resolve().parent.parent
 NODE = "gpu7"
 SCALE = "20"
 WARM_UP_S = 45.0
-WIDTH, HEIGHT = 120, 34
+WIDTH, HEIGHT = 120, 30
 FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
 ENGINE = ("engine-double", "--pool-tokens", "120000", "--tokens-per-word", "64")
 LOAD = ("replay", "synthetic:swe-bench", "-n", "400", "--arrival", "poisson:0.3", "--tokens-per-word", "64")
@@ -72,7 +72,7 @@ def take_top(client: ControlClient, until_s: float) -> str:
         if number % LOOKS_A_PICTURE == 0:
             history.add(status)
         if time.monotonic() > until_s:
-            listed = client.call("ListPrograms", limit=HEIGHT)
+            listed = client.call("ListPrograms", limit=places(HEIGHT))
             break
     console = Console(record=True, width=WIDTH, height=HEIGHT, file=io.StringIO())
     console.print(screen(status, listed, history, width=WIDTH, height=HEIGHT))
@@ -83,7 +83,7 @@ def take_top(client: ControlClient, until_s: float) -> str:
 def browser(folder: Path) -> Iterator[Chrome]:
     options = ChromeOptions()
     options.binary_location = find("chromium") or ""
-    for flag in (*FLAGS, "--window-size=1180,1000", f"--user-data-dir={folder / 'profile'}"):
+    for flag in (*FLAGS, "--window-size=1180,800", f"--user-data-dir={folder / 'profile'}"):
         options.add_argument(flag)
     driver = Chrome(options=options, service=ChromeService(find("chromedriver") or ""))
     yield driver

@@ -57,6 +57,13 @@ def test_every_link_leads_somewhere(page: Path) -> None:
             assert anchor in anchors(target), f"{name(page)}: no heading for {link}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_picture_is_there_and_says_what_it_shows(page: Path) -> None:
+    for words, path in re.findall(r"!\[([^\]]*)\]\(([^)\s]+)\)", without_blocks(page)):
+        assert (page.parent / path).is_file(), f"{name(page)}: {path}"
+        assert len(words) > 10, f"{name(page)}: {path} says nothing to who cannot see it"
+
+
 @pytest.mark.parametrize("page", PROSE, ids=name)
 def test_every_file_that_is_named_exists(page: Path) -> None:
     for code in _CODE.findall(without_blocks(page)):

@@ -1,8 +1,8 @@
 """Additive increase, multiplicative decrease under two pressures, clamped by two caps.
 
 **Paper**: MARS Algorithm 1, UpdateWindow (§4.2). Where we deviate: the window grows only while it is used
-(docs/adr/0003). The paper clamps only the value it returns, so that its raw window winds up behind a cap and a later
-decrease takes many intervals to matter. And it is cut only once the programs above the last cut have left
+(docs/adr/0003). The paper clamps only the value it returns, so that its raw window winds up behind a cap and a
+later decrease takes many intervals to matter. And it is cut only once the programs above the last cut have left
 (docs/adr/0026). The paper cuts in each interval, to the minimum before the first of them has ended.
 """
 
