@@ -1,17 +1,19 @@
 """Programs that PyPI does not have: Chromium, Prometheus. ``make debian-tools`` gets them where it may."""
 
 import os
-import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+
+from debian_tools import find
+
 
 def found(program: str) -> str:
-    """Where it is: on the path or beside this interpreter; empty if nowhere."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    return shutil.which(program, path=path) or ""
+    """Where it is; empty if nowhere."""
+    return find(program) or ""
 
 
 def needs(*programs: str) -> pytest.MarkDecorator:
