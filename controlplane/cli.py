@@ -102,7 +102,7 @@ def doctor(
     from controlplane.shell.logs import configure
     from controlplane.tables import print_json
 
-    configure("error")
+    configure("error")  # what is wrong is told as a finding
     options = {"node": node, "nats_url": nats, "state_dir": state_dir}
     findings = []
     for finding in examine(Source(path=config, options=options), api=api, engine=engine):

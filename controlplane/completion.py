@@ -1,8 +1,6 @@
 """What the shell offers at Tab: names that a person would else look up. Nothing here may fail or print."""
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import Any
 
 import typer
 
@@ -21,12 +19,6 @@ def _offered(find: Callable[[typer.Context], Iterable[str]]) -> Callable[[typer.
     return complete
 
 
-def _state_dir(given: Any) -> Path:
-    from controlplane.wire.endpoint import default_state_dir
-
-    return Path(given) if given else default_state_dir()
-
-
 @_offered
 def presets(_: typer.Context) -> Iterable[str]:
     """The presets."""
@@ -41,7 +33,7 @@ def programs(ctx: typer.Context) -> Iterable[str]:
     from controlplane.control_client import connect
 
     asked = ctx.params
-    with connect(asked.get("api"), asked.get("node") or "local", _state_dir(asked.get("state_dir"))) as client:
+    with connect(asked.get("api"), asked.get("node") or "local", asked.get("state_dir")) as client:
         return [program.program_id for program in client.call("ListPrograms", limit=_MOST).programs]
 
 
@@ -50,6 +42,8 @@ def decided(ctx: typer.Context) -> Iterable[str]:
     """Programs of the decision log, the latest first."""
     from controlplane.explain import names
     from controlplane.wire.decisions import log_path, read_decisions
+    from controlplane.wire.endpoint import default_state_dir
 
-    path = log_path(ctx.params.get("node") or "local", _state_dir(ctx.params.get("state_dir")))
+    asked = ctx.params
+    path = log_path(asked.get("node") or "local", asked.get("state_dir") or default_state_dir())
     return names(read_decisions(path))[::-1][:_MOST]

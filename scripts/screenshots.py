@@ -8,17 +8,18 @@ A daemon, an engine double and a workload on this machine for a minute; Chromium
 import argparse
 import contextlib
 import io
-import socket
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from debian_tools import find
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
 from rich.console import Console
-from selenium.webdriver import Chrome, ChromeOptions, ChromeService
+from support.browser import chrome
+from support.ports import free_port
+from support.terminals import Terminals, with_commands_of
 
 from controlplane.control_client import ControlClient, connect
 from controlplane.top import History, places, screen
@@ -28,41 +29,24 @@ NODE = "gpu7"
 SCALE = "20"
 WARM_UP_S = 45.0
 WIDTH, HEIGHT = 120, 30
-FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
-ENGINE = ("engine-double", "--pool-tokens", "120000", "--tokens-per-word", "64")
-LOAD = ("replay", "synthetic:swe-bench", "-n", "400", "--arrival", "poisson:0.3", "--tokens-per-word", "64")
+LOAD = "penstock replay synthetic:swe-bench -n 400 --arrival poisson:0.3 --scale-tools 4 --tokens-per-word 64"
+ENGINE = "penstock engine-double --pool-tokens 120000 --tokens-per-word 64"
 LOOKS_A_PICTURE = 10  # at twenty times the speed there are twenty a second
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager
 def loaded_node(folder: Path, page: str) -> Iterator[None]:
     """A node whose page is at ``page``, with programs."""
-    config = folder / "penstock.toml"
-    config.write_text(f'[http]\nlisten = "{page}"\n')
-    common = ("--node", NODE, "--state-dir", str(folder), "--time-scale", SCALE)
-    port = str(free_port())
-    commands = (
-        ("up", "--config", str(config), *common),
-        (*ENGINE, "--port", port, *common),
-        (*LOAD, "--scale-tools", "4", "--url", f"http://127.0.0.1:{port}", *common),
-    )
-    running: list[subprocess.Popen[bytes]] = []
+    (folder / "penstock.toml").write_text(f'[http]\nlisten = "{page}"\n')
+    common, port = f"--node {NODE} --time-scale {SCALE}", free_port()
+    terminals = Terminals(folder, with_commands_of(sys.executable, PENSTOCK_STATE_DIR=str(folder)))
     try:
-        for words in commands:
-            log = (folder / f"{words[0]}.log").open("wb")
-            running.append(subprocess.Popen([sys.executable, "-m", "controlplane", *words], stdout=log, stderr=log))
-            time.sleep(4)
+        terminals.start(f"penstock up --config penstock.toml {common}").until_said(page)
+        terminals.start(f"{ENGINE} --port {port} {common}").until_said("listens on")
+        terminals.start(f"{LOAD} --url http://127.0.0.1:{port} {common}")
         yield
     finally:
-        for process in reversed(running):
-            process.terminate()
-            process.wait(20)
+        terminals.close()
 
 
 def take_top(client: ControlClient, until_s: float) -> str:
@@ -79,28 +63,21 @@ def take_top(client: ControlClient, until_s: float) -> str:
     return console.export_svg(title="penstock top")
 
 
-@contextlib.contextmanager
-def browser(folder: Path) -> Iterator[Chrome]:
-    options = ChromeOptions()
-    options.binary_location = find("chromium") or ""
-    for flag in (*FLAGS, "--window-size=1180,800", f"--user-data-dir={folder / 'profile'}"):
-        options.add_argument(flag)
-    driver = Chrome(options=options, service=ChromeService(find("chromedriver") or ""))
-    yield driver
-    driver.quit()
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=ROOT / "docs" / "images")
     images = parser.parse_args().folder
     images.mkdir(parents=True, exist_ok=True)
     page = f"127.0.0.1:{free_port()}"
-    with tempfile.TemporaryDirectory() as name, loaded_node(Path(name), page), browser(Path(name)) as driver:
-        driver.get(f"http://{page}/")
-        with connect(None, NODE, Path(name)) as client:
-            (images / "top.svg").write_text(take_top(client, time.monotonic() + WARM_UP_S))
-        driver.save_screenshot(str(images / "page.png"))
+    with tempfile.TemporaryDirectory() as name, loaded_node(Path(name), page):
+        driver = chrome(Path(name) / "profile", width=1180, height=800)
+        try:
+            driver.get(f"http://{page}/")
+            with connect(None, NODE, Path(name)) as client:
+                (images / "top.svg").write_text(take_top(client, time.monotonic() + WARM_UP_S))
+            driver.save_screenshot(str(images / "page.png"))
+        finally:
+            driver.quit()
     return 0
 
 

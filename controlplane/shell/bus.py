@@ -93,7 +93,7 @@ class Bus:
         self.reconnects = 0
         self._client = Client()
         self._last_error = ""
-        self._unsaid = 0  # times that the same error came again since it was logged
+        self._unsaid = 0  # errors since the last one that was logged
         self._said_at_s = 0.0
         self._created = ""
         self._closing = False
@@ -128,7 +128,7 @@ class Bus:
         if said == self._last_error and now_s - self._said_at_s < _SAY_AGAIN_S:
             self._unsaid += 1
             return
-        self._log.warning("error", error=said, **({"repeated": self._unsaid} if self._unsaid else {}))
+        self._log.warning("error", error=said, **({"left_out_since": self._unsaid} if self._unsaid else {}))
         self._last_error, self._said_at_s, self._unsaid = said, now_s, 0
 
     async def _on_disconnect(self) -> None:

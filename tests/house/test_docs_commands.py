@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import typer
-from support.documents import PAGES, ROOT, Block, blocks, name, without_blocks, words
+from support.documents import PAGES, ROOT, blocks, name, without_blocks, words
 from support.nats import NatsServer
 from support.ports import free_port
 from support.terminals import Terminal, Terminals, end_group, with_commands_of
@@ -27,10 +27,6 @@ _FASTER = {
     "engine-double": "--time-scale 50 --tokens-per-word 64",
     "replay": "-n 2 --arrival poisson:1 --time-scale 50 --tokens-per-word 64",
 }
-
-
-def with_commands(page: Path) -> list[Block]:
-    return [block for block in blocks(page) if block.commands]
 
 
 def subcommand(line: str) -> str:
@@ -57,7 +53,7 @@ def environment(folder: Path) -> dict[str, str]:
 def test_every_command_has_who_runs_it(page: Path) -> None:
     if name(page).startswith(_RECORDS):
         return
-    for block in with_commands(page):
+    for block in (each for each in blocks(page) if each.commands):
         way, _, what = block.marker.partition(": ")
         assert way in ("run", "run by", "not run"), f"{name(page)}: nobody runs\n{block.text}"
         if way == "run by":

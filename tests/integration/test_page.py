@@ -8,27 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from selenium.webdriver import Chrome, ChromeOptions, ChromeService
+from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
+from support.browser import chrome
 from support.daemon_process import BusClient, DaemonProcess, eventually
 from support.ports import free_port
-from support.programs import found, needs
+from support.programs import needs
 
 from controlplane.core import events as ev
 
 pytestmark = needs("chromium", "chromedriver")
-FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-dev-shm-usage",
-    "--window-size=1280,1400",
-)
 GATE, ENGINE, TOOL = "test/gate/one", "test/engine/one", "test/tool/one"
 WINDOW = 'preset = "fcfs"\n[http]\nlisten = "{}"\n[admission]\nwindow = {}\n'
 TIMEOUT_S = 30.0
@@ -36,12 +25,7 @@ TIMEOUT_S = 30.0
 
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Chrome]:
-    options = ChromeOptions()
-    options.binary_location = found("chromium")
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path / 'profile'}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = Chrome(options=options, service=ChromeService(found("chromedriver")))
+    driver = chrome(tmp_path / "profile", width=1280, height=1400)
     yield driver
     driver.quit()
 

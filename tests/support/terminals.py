@@ -16,32 +16,25 @@ from pathlib import Path
 
 import pyte
 
+_COLUMNS, _LINES = 120, 40
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
 class Terminal:
     """One command line, run by bash on a pseudo-terminal that pyte draws."""
 
-    def __init__(
-        self,
-        line: str,
-        *,
-        folder: Path,
-        environment: Mapping[str, str] | None = None,
-        size: tuple[int, int] = (120, 40),
-    ) -> None:
-        columns, lines = size
+    def __init__(self, line: str, *, folder: Path, environment: Mapping[str, str]) -> None:
         self.line = line
         self._said = b""
-        self._screen = pyte.Screen(columns, lines)
+        self._screen = pyte.Screen(_COLUMNS, _LINES)
         self._stream = pyte.ByteStream(self._screen)
         self._lock = threading.Lock()
         ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", _LINES, _COLUMNS, 0, 0))
         self.process = subprocess.Popen(
             ["bash", "-euc", line],
             cwd=folder,
-            env={**(environment or os.environ), "TERM": "xterm-256color"},
+            env={**environment, "TERM": "xterm-256color"},
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
@@ -96,7 +89,8 @@ class Terminal:
 
     def interrupt(self) -> int:
         """As Ctrl-C does; its exit status."""
-        os.killpg(self.process.pid, signal.SIGINT)
+        with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+            os.killpg(self.process.pid, signal.SIGINT)
         return self.wait(30)
 
     def close(self) -> None:
