@@ -4,7 +4,8 @@ Agents arrive open (Poisson), each runs to its end, and all are counted; a hold 
 A system is `stock` (no plugin), `static-N` (plugin and daemon, a fixed window of N programs), `static` (the N that
 `tune` found best), a preset, or NAME=FILE.toml, a daemon's configuration. Each run has a fresh engine, nats-server
 and daemon, and takes minutes: `tune` and `run` take hours. A finished run is a line of the results file and is not
-run again; Ctrl-C loses the run in progress only. Without a command: the report.
+run again; Ctrl-C loses the run in progress only. What programs tell of themselves (`--telemetry`) is a part of the
+scenario, as the load and the engine are: runs of another one are never compared. Without a command: the report.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, whichever one is installed
 
@@ -25,6 +27,7 @@ from ab.systems import System, parse_system, static
 
 from controlplane.core.errors import ConfigError
 from controlplane.sim.profile import load_profile
+from controlplane.workload.telemetry import Telemetry
 
 RATES = (0.13, 0.15, 0.17, 0.20)
 SEEDS = (1, 2, 3, 4, 5)
@@ -49,11 +52,14 @@ def parse_arguments() -> argparse.Namespace:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--results", type=Path, default=RESULTS, help="the file of finished runs")
     running = argparse.ArgumentParser(add_help=False, parents=[common])
+    telemetry: dict[str, Any] = {"type": Telemetry, "choices": list(Telemetry)}
     running.add_argument("--environment", type=Path, help="the engine's; default: as make engine-env makes it")
     running.add_argument("--programs", type=int, help="of each run; default: 60")
     running.add_argument("--threads", type=int, help="of the engine's scheduler; default: 2")
     running.add_argument("--cpu", type=int, help="run all of it on this CPU alone: one such command a CPU")
-    running.add_argument("--trace", help="a trace file, or synthetic:NAME; default: synthetic:swe-like")
+    running.add_argument("--trace", help="a trace file, a mix, or synthetic:NAME; default: synthetic:swe-like")
+    running.add_argument("--no-humans", action="store_true", help="without programs that wait for a person")
+    running.add_argument("--telemetry", **telemetry, help="what programs tell beside their id; default: full")
     running.add_argument("--keep", type=Path, help="folder for each run's logs, events and measurements")
     running.add_argument(
         "--redo-changed", default="", metavar="SYSTEMS", help="those of older code or defaults anew"
@@ -77,6 +83,7 @@ def parse_arguments() -> argparse.Namespace:
     shown = commands.add_parser("report", parents=[common], help="print the table")
     shown.add_argument("--saturated-from", type=float, default=0.15, help="the rate from which ratios are judged")
     shown.add_argument("--scenario", help="digest of a load and engine; default: that of the last run")
+    shown.add_argument("--telemetry", **telemetry, help="the last scenario of which this is what programs tell")
     shown.add_argument(
         "--systems", default="", help="only these, comma-separated; seeds count that all of them have"
     )
@@ -111,6 +118,10 @@ def scenario_of(options: argparse.Namespace, environment: Path) -> Scenario:
         chosen = replace(chosen, programs=options.programs)
     if options.threads:
         chosen = replace(chosen, engine=replace(chosen.engine, threads=options.threads))
+    if getattr(options, "no_humans", False):
+        chosen = replace(chosen, humans=False)
+    if options.telemetry:
+        chosen = replace(chosen, telemetry=options.telemetry)
     return replace(chosen, trace=options.trace) if options.trace else chosen
 
 
@@ -201,15 +212,17 @@ def run_at_once(options: argparse.Namespace, scenario: Scenario, systems: dict[f
 
 def _passed_on(options: argparse.Namespace) -> list[str]:
     """The options of a run that are the same for all."""
-    named = ("results", "environment", "programs", "threads", "trace", "keep")
+    named = ("results", "environment", "programs", "threads", "trace", "telemetry", "keep")
     told = [part for name in named if getattr(options, name) for part in (f"--{name}", str(getattr(options, name)))]
     told += ["--redo-changed", options.redo_changed] if options.redo_changed else []
-    return told + ["--redo-slow"] * options.redo_slow + ["--smoke"] * options.smoke
+    switches = ("no_humans", "redo_slow", "smoke")
+    return told + [f"--{name.replace('_', '-')}" for name in switches if getattr(options, name)]
 
 
 def show(options: argparse.Namespace) -> int:
     rows = report.only(results.read(options.results), frozenset(filter(None, options.systems.split(","))))
-    scenario = getattr(options, "scenario", None) or report.latest_scenario(rows)
+    telemetry = getattr(options, "telemetry", None)
+    scenario = getattr(options, "scenario", None) or report.latest_scenario(rows, telemetry)
     if scenario is None or all(row.cell.scenario != scenario for row in rows):
         print(
             f"no such runs in {options.results.name}: python bench/ab_engine.py tune, then run, makes them (hours)"

@@ -85,7 +85,7 @@ def main() -> None:
     def settled() -> Controller:
         controller = crowded(n, waiting)
         controller.tick(seconds(1))
-        controller.ledger.take_changed()
+        controller.ledger.changed.clear()
         return controller
 
     result = {

@@ -1,7 +1,8 @@
 """Commands that ask a running daemon: see, hold, release, drain, switch, reload."""
 
+import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,7 @@ from controlplane.cli_config import Json
 if TYPE_CHECKING:
     from controlplane.control_client import ControlClient
 
+_AGAIN_S = 1.0
 Node = Annotated[str, typer.Option("--node", envvar="PENSTOCK_NODE", help="The serving node.")]
 StateDir = Annotated[
     Path | None, typer.Option("--state-dir", envvar="PENSTOCK_STATE_DIR", help="That of the daemon.")
@@ -34,6 +36,28 @@ def register(app: typer.Typer) -> None:
 
 
 @contextmanager
+def _until_interrupted() -> Iterator[None]:
+    """Ctrl-C ends what is done in here.
+
+    Python drops a ``KeyboardInterrupt`` that arises where nobody can take it, as in a finalizer or in one of gRPC's
+    callbacks: so it arises again, each second, until it was taken.
+    """
+
+    def interrupt(number: int, frame: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGALRM)}
+    try:
+        with suppress(KeyboardInterrupt):
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
 def _daemon(api: str | None, node: str, state_dir: Path | None) -> "Iterator[ControlClient]":
     from controlplane.control_client import connect
 
@@ -49,11 +73,8 @@ def top(node: Node = "local", state_dir: StateDir = None, api: Api = None) -> No
     """
     from controlplane.top import watch
 
-    with _daemon(api, node, state_dir) as client:
-        try:
-            watch(client)
-        except KeyboardInterrupt:
-            return
+    with _daemon(api, node, state_dir) as client, _until_interrupted():
+        watch(client)
 
 
 def status(node: Node = "local", state_dir: StateDir = None, api: Api = None, json: Json = False) -> None:
@@ -107,12 +128,9 @@ def decisions(
     """Print each decision as it is made, with its reason, until Ctrl-C."""
     from controlplane.control_tables import show_decision
 
-    with _daemon(api, node, state_dir) as client:
-        try:
-            for decision in client.watch("WatchDecisions", program_id=program):
-                show_decision(decision, json=json)
-        except KeyboardInterrupt:
-            return
+    with _daemon(api, node, state_dir) as client, _until_interrupted():
+        for decision in client.watch("WatchDecisions", program_id=program):
+            show_decision(decision, json=json)
 
 
 def explain(

@@ -10,22 +10,30 @@ from controlplane import completion
 from controlplane.cli_calibrate import calibrate
 from controlplane.cli_sweep import sweep, sweep_report
 from controlplane.cli_tools import tools_app
+from controlplane.workload.telemetry import Telemetry
 
 Trace = Annotated[
     str | None,
     typer.Argument(
-        help="A trace file (JSON lines, .gz), or `synthetic:swe-bench`, `synthetic:swe-bench-verified`, "
-        "`synthetic:bfcl-v4`, `synthetic:swe-like`. Default: real traces beside this checkout if there are any, "
-        "else synthetic:swe-bench."
+        help="A trace file (JSON lines, .gz), or `synthetic:NAME`: swe-bench, swe-bench-verified, bfcl-v4, "
+        "swe-like, five-kinds, ilr-like (ilr-1 to ilr-4). Or several: `mix:A+B*2` mixed, `change:A>B` one after "
+        "the other. Default: real traces beside this checkout if there are any, else synthetic:swe-bench."
     ),
 ]
 Arrivals = Annotated[
     list[str],
-    typer.Option("--arrival", "-a", help="`poisson:RATE` in programs/s (open) or `closed:N`. Repeatable."),
+    typer.Option(
+        "--arrival",
+        "-a",
+        help="`poisson:RATE` in programs/s (open), `burst:RATE:N` (N at one instant) or `closed:N`. Repeatable.",
+    ),
 ]
 Programs = Annotated[int, typer.Option("--programs", "-n", min=0, help="Programs to run; 0: all of the trace.")]
 MaxContext = Annotated[
     int, typer.Option("--max-context", min=0, help="Reject programs whose context grows beyond so many tokens.")
+]
+Humans = Annotated[
+    bool, typer.Option("--humans/--no-humans", help="Keep programs in which a person thinks between turns.")
 ]
 ScaleTokens = Annotated[float, typer.Option(help="Factor on prompt tokens, printed with the result.")]
 ScaleOutputs = Annotated[float, typer.Option(help="Factor on output tokens.")]
@@ -38,6 +46,13 @@ Tiers = Annotated[
     ),
 ]
 SharedPrefix = Annotated[int, typer.Option(min=0, help="Leading tokens that all programs share (system prompt).")]
+TelemetryOf = Annotated[
+    Telemetry,
+    typer.Option(
+        help="What programs tell beside their id: nothing (`none`), what replies call (`turns`), runs and tools of "
+        "every second one (`half`) or of all (`full`)."
+    ),
+]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the runs (JSON) and report.html.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print summaries as JSON.")]
 TimeScale = Annotated[float, typer.Option(min=0.01, max=100, help="Go so many times faster than real time.")]
@@ -72,6 +87,7 @@ def simulate(
     ] = 50.0,
     programs: Programs = 0,
     max_context: MaxContext = 0,
+    humans: Humans = True,
     scale_tokens: ScaleTokens = 1.0,
     scale_outputs: ScaleOutputs = 1.0,
     scale_tools: ScaleTools = 1.0,
@@ -102,6 +118,7 @@ def simulate(
             help="TOML file: its control rules hold for all runs, its policies for its own preset.",
         ),
     ] = None,
+    telemetry: TelemetryOf = Telemetry.FULL,
     record: Annotated[Path | None, typer.Option(help="Write the event log of a single run here.")] = None,
     out: Out = None,
     json: AsJson = False,
@@ -126,7 +143,9 @@ def simulate(
 
     shared = parse_contention(contention, cpu_share)
     fits = load_tools(tools)
-    workload = load_workload(trace or default_workload(), programs=programs, max_context_tokens=max_context)
+    workload = load_workload(
+        trace or default_workload(), programs=programs, max_context_tokens=max_context, humans=humans
+    )
     if note := unknown_tools(tools, fits, workload):
         typer.echo(note, err=True)
     options = SimulateOptions(
@@ -150,6 +169,7 @@ def simulate(
         contention=shared,
         config=load(config) if config else None,
         record=record,
+        telemetry=telemetry,
     )
     with progress_bar() as advance:
         runs = simulate_all(options, advance)
@@ -176,6 +196,7 @@ def replay(
     tool_role: Annotated[str, typer.Option(help="`user` for chat templates that refuse tool messages.")] = "tool",
     tool_slots: Annotated[int, typer.Option(min=0, help="Tools that run at once; 0: no limit.")] = 0,
     tool_cpu: Annotated[float, typer.Option(help="Share of each tool's time that is really burnt on CPUs.")] = 0.0,
+    telemetry: TelemetryOf = Telemetry.FULL,
     node: Node = "local",
     nats: Nats = None,
     state_dir: StateDir = None,
@@ -225,6 +246,7 @@ def replay(
             time_scale=time_scale,
             nats=bus,
             node=node,
+            telemetry=telemetry,
             observe=None if watch is None else watch.latest,
             scale=scale,
         )
@@ -292,6 +314,7 @@ def demo(
     programs: Annotated[int, typer.Option("--programs", "-n", min=1)] = 40,
     seed: Annotated[int, typer.Option("--seed", "-s")] = 1,
     time_scale: TimeScale = 60.0,
+    telemetry: TelemetryOf = Telemetry.FULL,
     out: Annotated[Path, typer.Option("--out", "-o", help="Where the report and the runs go.")] = Path("runs/demo"),
 ) -> None:
     """The whole loop on this machine, no GPU: NATS, daemon and engine double on agent traces.
@@ -302,7 +325,15 @@ def demo(
     from controlplane.demo import DemoOptions, run_demo
 
     run_demo(
-        DemoOptions(trace=trace, rates=tuple(rate), programs=programs, seed=seed, time_scale=time_scale, out=out)
+        DemoOptions(
+            trace=trace,
+            rates=tuple(rate),
+            programs=programs,
+            seed=seed,
+            time_scale=time_scale,
+            out=out,
+            telemetry=telemetry,
+        )
     )
 
 

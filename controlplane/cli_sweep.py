@@ -9,22 +9,23 @@ Baseline = Annotated[str, typer.Option(help="The preset that ratios are taken to
 
 EXAMPLE = """\
 # Every preset at every arrival with every seed, for each workload on each hardware.
-presets = ["fcfs", "continuum", "thunderagent", "mars"]    # default: all; [] with variants only
-arrivals = ["poisson:0.1", "poisson:0.2"]
+presets = ["fcfs", "continuum", "thunderagent", "mars"]    # default: all; "clairvoyant" too; [] with variants only
+arrivals = ["poisson:0.1", "poisson:0.2"]    # or "burst:0.1:10", "closed:8", "load:0.8", "load:0.8:10"
 seeds = [1, 2, 3]
 
 [[workload]]
-trace = "synthetic:swe-bench"    # or a file
+trace = "synthetic:swe-bench"    # or a file, "mix:A+B*2", "change:A>B", or a list: a mix
 programs = 100
 # max_context, scale_tokens, scale_outputs, scale_tools, shared_prefix, cpus, tool_slots,
 # tools = "tools.json" (of `penstock tools fit`; default "replay"),
 # contention = true with cpu_shares = ["0.5", "Bash:*=1"] (as --contention and --cpu-share),
-# arrivals (in place of the above), name
+# arrivals (in place of the above), telemetry ("none", "turns", "half", "full"; or `telemetries` above for all),
+# humans = false (no programs in which a person thinks), name
 
 [[hardware]]
 profile = "h200-llama31-8b"    # or h100, b200, rtx3090, or a file
 # tiers = ["dram:2000000:50"] (KV memory below the device: name, tokens, GB/s),
-# pool_tokens, chunk_tokens, rate_factor (on every open rate), name,
+# pool_tokens or pool_programs (how many of the workload's fit), chunk_tokens, rate_factor (on open rates), name,
 # replicas, routing ("session", "round_robin", "least_loaded", "single"), link_gb_per_s
 
 # Beside the presets: a daemon's configuration, under a name of its own.
@@ -88,6 +89,12 @@ def sweep_report(
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print tables as Markdown instead, for a page kept with the results.")
     ] = False,
+    regret: Annotated[
+        bool,
+        typer.Option(
+            "--regret", help="Only how far each preset is from the best, the clairvoyant and the bound, and where."
+        ),
+    ] = False,
 ) -> None:
     """Draw a sweep: which preset wins where and by how much, in words, plots and tables, as one HTML file.
 
@@ -98,6 +105,18 @@ def sweep_report(
 
     from controlplane.sweep.results import read_all
 
+    path = out or results.with_suffix(".html")
+    if regret:
+        from controlplane.sweep.grid import Grid
+        from controlplane.sweep.regret_page import regret_markdown, write_regret
+
+        grid = Grid(read_all(results))
+        if markdown:
+            typer.echo(regret_markdown(grid, baseline), nl=False)
+            return
+        write_regret(grid, path, baseline=baseline)
+        typer.echo(f"report: {path}")
+        return
     if markdown:
         from controlplane.sweep.grid import Grid
         from controlplane.sweep.markdown import markdown as tables
@@ -106,6 +125,5 @@ def sweep_report(
         return
     from controlplane.sweep.page import write_page
 
-    path = out or results.with_suffix(".html")
     write_page(read_all(results), path, baseline=baseline, command=sys.argv)
     typer.echo(f"report: {path}")

@@ -1,6 +1,7 @@
 """A daemon's replies as an operator reads them."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -29,6 +30,7 @@ def show_status(status: Fields, *, json: bool) -> None:
             f"{pressure.programs_active} active, {pressure.queue_length} waiting, {status.programs} known",
         ),
         ("KV", kv_line(pressure)),
+        *([("forecast", forecast_line(status.forecasts))] if status.forecasts else []),
         ("tools", tools_line(pressure)),
         ("events", f"{status.counts.applied} applied, {status.rejected} rejected, {status.counts.gaps} gaps"),
     ]
@@ -56,6 +58,18 @@ def kv_line(pressure: Fields) -> str:
     if pressure.host_total_blocks:
         parts.append(f"host {_PERCENT(pressure.host_used_blocks / pressure.host_total_blocks)} used")
     return ", ".join(parts)
+
+
+def forecast_line(forecasts: Sequence[Fields]) -> str:
+    """How far forecasts of contexts were from what programs came to hold, in words."""
+    whole, *classes = forecasts
+    said = (
+        f"{whole.expected_ratio:.2f} of what {whole.ended} programs came to hold, off by {whole.missed_ratio:.0%}"
+    )
+    if len(classes) < 2:
+        return said
+    worst = max(classes, key=lambda each: each.missed_ratio)
+    return f"{said}; worst class {worst.kind}: {worst.expected_ratio:.2f}, off by {worst.missed_ratio:.0%}"
 
 
 def tools_line(pressure: Fields) -> str:

@@ -29,13 +29,15 @@ from controlplane.load.watch import StatusWatch
 from controlplane.output import progress_bar, save_runs
 from controlplane.report.page import ReportOptions, write_report
 from controlplane.report.tables import print_comparison
-from controlplane.runs import SYNTHETIC, SimulateOptions, default_workload, load_workload, simulate_all
+from controlplane.runs import SimulateOptions, default_workload, load_workload, simulate_all
 from controlplane.sim.profile import load_profile
 from controlplane.sim.simulate import EngineSpec
 from controlplane.sim.solo import IdealTimes
 from controlplane.wire.endpoint import resolve_url
 from controlplane.workload.arrivals import Poisson
+from controlplane.workload.named import SYNTHETIC
 from controlplane.workload.run import RunResult
+from controlplane.workload.telemetry import Telemetry
 from controlplane.workload.trace import Trace
 
 PRESETS = ("fcfs", "mars")
@@ -67,6 +69,7 @@ class DemoOptions:
     seed: int
     time_scale: float
     out: Path
+    telemetry: Telemetry = Telemetry.FULL
 
 
 def demo_workload() -> str:
@@ -89,7 +92,8 @@ def run_demo(options: DemoOptions) -> list[RunResult]:
     )
     left_out = "" if made_up else f" (programs beyond {MAX_CONTEXT_TOKENS} tokens left out: {len(trace.rejected)})"
     console.print(
-        f"[bold]Workload[/bold] {trace.name}: {len(trace.programs)} programs, {trace.turns} turns{left_out}",
+        f"[bold]Workload[/bold] {trace.name}: {len(trace.programs)} programs, {trace.turns} turns{left_out}; "
+        f"telemetry {options.telemetry}",
         highlight=False,
     )
     console.print(
@@ -129,6 +133,7 @@ def _simulated_runs(options: DemoOptions, trace: Trace, rates: Sequence[float]) 
         profile=PROFILE,
         pool_tokens=POOL_TOKENS,
         shared_prefix_tokens=SHARED_PREFIX_TOKENS,
+        telemetry=options.telemetry,
     )
     with progress_bar() as advance:
         return [replace(run, label=f"simulated {run.label}") for run in simulate_all(grid, advance)]
@@ -157,6 +162,7 @@ def _live_runs(options: DemoOptions, trace: Trace, console: Console) -> list[Run
                         time_scale=options.time_scale,
                         nats=bus,
                         node=_NODE,
+                        telemetry=options.telemetry,
                         observe=watch.latest,
                         ideal_ns=ideal_ns,
                         facts={"system": "engine double", "profile": PROFILE, "KV pool": f"{POOL_TOKENS} tokens"},

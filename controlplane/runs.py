@@ -8,52 +8,39 @@ from controlplane.config import Config, parse, show
 from controlplane.core.errors import ConfigError
 from controlplane.core.presets import preset
 from controlplane.sim.contention import Contention
+from controlplane.sim.laboratory import LABORATORY, simulated_preset
 from controlplane.sim.lower_tiers import parse_tier
 from controlplane.sim.profile import load_profile
 from controlplane.sim.simulate import LINK_GB_PER_S, EngineSpec, SimSpec, simulate
 from controlplane.sim.solo import IdealTimes
 from controlplane.wire.log import Header, LogWriter
 from controlplane.workload.arrivals import Arrival
+from controlplane.workload.named import SYNTHETIC, Wanted, named_workload
 from controlplane.workload.run import RunResult
 from controlplane.workload.scale import Scale
-from controlplane.workload.synthetic import WORKLOADS, synthesize
+from controlplane.workload.synthetic import WORKLOADS
+from controlplane.workload.telemetry import Telemetry
 from controlplane.workload.tool_fits import ToolFits, load_fits
-from controlplane.workload.trace import Trace, read_trace
+from controlplane.workload.trace import Trace
 
-SYNTHETIC = "synthetic:"
 REPLAY = "replay"
 
 
 def load_workload(
-    name: str, *, programs: int = 0, max_context_tokens: int = 0, seed: int = 0, scale: Scale | None = None
+    name: str,
+    *,
+    programs: int = 0,
+    max_context_tokens: int = 0,
+    seed: int = 0,
+    humans: bool = True,
+    scale: Scale | None = None,
 ) -> Trace:
-    """A trace file, or ``synthetic:NAME`` for a workload drawn to published statistics.
+    """A trace file, a ``synthetic:NAME``, a ``mix:`` or a ``change:`` of those (controlplane/workload/named.py).
 
     ``programs`` 0 means all of a file, 100 of a synthetic one. Raises ``ConfigError``.
     """
-    if name.startswith(SYNTHETIC):
-        trace = _within(
-            synthesize(name.removeprefix(SYNTHETIC), programs=programs or 100, seed=seed), max_context_tokens
-        )
-    else:
-        trace = read_trace(
-            name, max_programs=programs or None, max_context_tokens=max_context_tokens or None, on_bad="reject"
-        )
-    return (scale or Scale()).apply(trace)
-
-
-def _within(trace: Trace, max_context_tokens: int) -> Trace:
-    """The programs whose context stays within the limit (0: none); the others are told as rejected."""
-    if not max_context_tokens:
-        return trace
-    fits = {p.program_id: p.context_tokens <= max_context_tokens for p in trace.programs}
-    rejected = [
-        f"{name}: its context grows beyond {max_context_tokens} tokens" for name, fit in fits.items() if not fit
-    ]
-    programs = tuple(p for p in trace.programs if fits[p.program_id])
-    if not programs:
-        raise ConfigError(f"{trace.name}: no program stays within --max-context {max_context_tokens}")
-    return replace(trace, programs=programs, rejected=[*trace.rejected, *rejected])
+    wanted = Wanted(programs=programs, max_context_tokens=max_context_tokens, seed=seed, humans=humans)
+    return (scale or Scale()).apply(named_workload(name, wanted))
 
 
 def default_workload() -> str:
@@ -101,6 +88,7 @@ class SimulateOptions:
     contention: Contention | None = None
     config: Config | None = None  # its control rules and policies hold for its own preset
     record: Path | None = None
+    telemetry: Telemetry = Telemetry.FULL
 
 
 def simulate_all(
@@ -120,13 +108,15 @@ def simulate_all(
     grid = [(a, s, p) for a in options.arrivals for s in options.seeds for p in options.presets]
     if options.record is not None and len(grid) > 1:
         raise ConfigError("--record writes one run: give one preset, one arrival and one seed")
+    if options.record is not None and options.presets[0] in LABORATORY:
+        raise ConfigError(f"--record: a daemon could not replay {options.presets[0]}, which knows the future")
     for arrival, seed, name in grid:
         label = f"{name} {arrival} seed {seed}"
         spec = SimSpec(
             trace=options.trace,
             arrival=arrival,
             engine=engine,
-            preset=preset(name),
+            preset=simulated_preset(name),
             seed=seed,
             scale=options.scale,
             programs=options.programs,
@@ -137,6 +127,7 @@ def simulate_all(
             contention=options.contention,
             label=label,
             routing=options.routing,
+            telemetry=options.telemetry,
         )
         if options.config is not None:
             spec = replace(spec, rules=options.config.control)

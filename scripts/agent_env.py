@@ -8,6 +8,7 @@ Python 3.12, which must be on this machine.
 
 import argparse
 import hashlib
+import os
 import shutil
 import sys
 import time
@@ -65,6 +66,8 @@ def make(name: str) -> None:
         pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
         step("frameworks", lambda: run([*pip, "--requirement", str(requirements(name))], place))
         step("Penstock", lambda: run([*pip, "--editable", str(ROOT)], place))
+        # LiteLLM looks for its prices on the network in a thread, which breaks the import where there is none.
+        os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
         step("a first import", lambda: run([python, "-c", f"import {SETS[name]}"], place))
         (place / STAMP).write_text(digest(name))
         say(f"ready after {time.monotonic() - began:.0f} s")

@@ -102,6 +102,7 @@ def play(
         cpus=cpus(),
         cpu=model_name(),
         transform_ms=(before_ms, arithmetic_ms(look_s)),
+        telemetry=scenario.telemetry,
         load_before=round(load_before, 2),
         others_ratio=round(others_ratio, 3),
         began=began,
@@ -188,6 +189,7 @@ def _replayed(job: Job, scenario: Scenario, url: str, folder: Path) -> RunResult
             shared_prefix_tokens=scenario.shared_prefix_tokens,
             nats=bus,
             node=NODE,
+            telemetry=scenario.telemetry,
             observe=None if watch is None else watch.latest,
             scale=scenario.scale,
         )
@@ -249,7 +251,7 @@ def _keep_logs(folder: Path, keep: Path | None, job: Job) -> None:
 def _name(keep: Path, job: Job, ending: str) -> Path:
     keep.mkdir(parents=True, exist_ok=True)
     cell = job.cell
-    return keep / f"{cell.purpose}-{cell.rate:g}-{cell.seed}-{cell.system}.{ending}"
+    return keep / f"{cell.purpose}-{cell.scenario}-{cell.rate:g}-{cell.seed}-{cell.system}.{ending}"
 
 
 def prepare() -> None:

@@ -25,6 +25,7 @@ from controlplane.sim.profile import Profile
 from controlplane.sim.simulate import EngineSpec, SimSpec, simulate
 from controlplane.workload.arrivals import Poisson
 from controlplane.workload.summary import Summary
+from controlplane.workload.telemetry import Telemetry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +113,8 @@ def spec_of(scenario: Scenario, engine: EngineSpec, *, rate: float, seed: int, t
         seed=seed,
         shared_prefix_tokens=scenario.shared_prefix_tokens,
         cpus=float(scenario.cpus),
+        # Stock has nobody who would take silence for an end.
+        telemetry=scenario.telemetry if config else Telemetry.FULL,
     )
 
 

@@ -12,6 +12,7 @@ from ab.results import RUN, Row, of_a_slow_machine, of_another_time
 from ab.systems import STOCK
 from ab.tuning import mean_jcts
 from controlplane.workload.interval import Interval
+from controlplane.workload.telemetry import Telemetry
 
 _COLUMNS = (
     ("JCT mean", "jct_mean_s", "{:8.1f}"),
@@ -28,9 +29,10 @@ _COLUMNS = (
 _WIDTH = 16
 
 
-def latest_scenario(rows: Sequence[Row]) -> str | None:
-    """The scenario of the last row."""
-    return rows[-1].cell.scenario if rows else None
+def latest_scenario(rows: Sequence[Row], telemetry: Telemetry | None = None) -> str | None:
+    """The scenario of the last row; of the last one of that telemetry, where one is named."""
+    mine = [row for row in rows if telemetry in (None, row.telemetry)]
+    return mine[-1].cell.scenario if mine else None
 
 
 def only(rows: Sequence[Row], systems: frozenset[str]) -> list[Row]:
@@ -49,7 +51,7 @@ def show(rows: Sequence[Row], scenario: str, saturated_from: float) -> str:
     mine = [row for row in rows if row.cell.scenario == scenario]
     lines = [_machine(mine)]
     if len(mine) < len(rows):
-        lines.append(f"{len(rows) - len(mine)} rows of other loads or engines are left out")
+        lines.append(f"{len(rows) - len(mine)} rows of other loads, telemetry or engines are left out")
     lines += _tuning(rows, scenario)
     compared = comparisons(rows, scenario)
     if not compared:
@@ -70,7 +72,7 @@ def _machine(rows: Sequence[Row]) -> str:
     codes = {(r.cell.system, r.code) for r in rows}
     mixed = sorted({name for name, _ in codes if sum(1 for other, _ in codes if other == name) > 1})
     others = max(row.others_ratio for row in rows)
-    text = f"{last.load}\n{last.cpus} CPUs, of which other work took at most {others:.0%}; {versions}\n"
+    text = f"{_load(last)}\n{last.cpus} CPUs, of which other work took at most {others:.0%}; {versions}\n"
     text += f"revisions: {revisions}"
     disturbed = sum(row.others_ratio > QUIET_RATIO for row in rows)
     models = sorted({row.cpu_model for row in rows})
@@ -84,6 +86,12 @@ def _machine(rows: Sequence[Row]) -> str:
         text += f"\nCAREFUL: not at the same time as the others, which ran side by side: {named}"
     text += f"\nCAREFUL: other work took more than {QUIET_RATIO:.0%} during {disturbed} runs" if disturbed else ""
     return text + (f"\nCAREFUL: runs of several versions of the code: {', '.join(mixed)}" if mixed else "")
+
+
+def _load(row: Row) -> str:
+    """The load in words. Rows from before there was a choice do not name what the programs tell."""
+    told = f"telemetry {row.telemetry}"
+    return row.load if told in row.load else f"{row.load}; {told}"
 
 
 def _tuning(rows: Sequence[Row], scenario: str) -> list[str]:
@@ -176,7 +184,8 @@ def to_json(rows: Sequence[Row], scenario: str, saturated_from: float) -> str:
         }
         entry = {"rate": c.rate, "seeds": c.seeds, "static": c.static, "systems": systems}
         found.append({**entry, "times_lower_than": lower, "targets": targets})
-    return json.dumps({"scenario": scenario, "rates": found})
+    telemetry = next((str(row.telemetry) for row in rows if row.cell.scenario == scenario), "")
+    return json.dumps({"scenario": scenario, "telemetry": telemetry, "rates": found})
 
 
 def _interval(estimate: Interval) -> list[float]:

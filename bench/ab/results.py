@@ -10,13 +10,14 @@ import msgspec
 import numpy as np
 
 from ab.machine import SLOW_RATIO, model_name
+from controlplane.workload.telemetry import Telemetry
 
 TUNE = "tune"
 RUN = "run"
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """Which run: ``scenario`` is the digest of the load and the engine."""
+    """Which run: ``scenario`` is the digest of the load, what its programs tell, and the engine."""
 
     purpose: str
     scenario: str
@@ -70,6 +71,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     wall_s: float
     cpu: str = ""  # its model; empty: not noted
     transform_ms: tuple[float, float] = (0.0, 0.0)  # ``machine.arithmetic_ms`` before and after; 0: not noted
+    telemetry: Telemetry = Telemetry.FULL  # the scenario's; older rows are all of this one
 
     @property
     def cpu_model(self) -> str:

@@ -1,4 +1,4 @@
-"""What every system gets alike: the programs, their arrivals, the engine."""
+"""What every system gets alike: the programs, their arrivals, what they tell, the engine."""
 
 import hashlib
 import random
@@ -6,8 +6,10 @@ from dataclasses import dataclass, field, replace
 
 from ab.engine import EngineShape
 from ab.machine import cpus
-from controlplane.runs import SYNTHETIC, load_workload
+from controlplane.runs import load_workload
+from controlplane.workload.named import SYNTHETIC
 from controlplane.workload.scale import Scale
+from controlplane.workload.telemetry import Telemetry
 from controlplane.workload.trace import Trace
 
 # The programs are drawn with a seed of their own, so that they have nothing to do with the gaps between them.
@@ -16,7 +18,10 @@ _PROGRAM_SEEDS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """The load and the engine. ``trace``: ``synthetic:NAME``, or a file of which each seed takes other programs."""
+    """The load, with what its programs tell of themselves, and the engine.
+
+    ``trace``: ``synthetic:NAME``, or a file or a mix of files of which each seed takes other programs.
+    """
 
     trace: str = f"{SYNTHETIC}swe-like"
     programs: int = 60
@@ -25,12 +30,17 @@ class Scenario:
     engine: EngineShape = field(default_factory=EngineShape)
     cpus: int = field(default_factory=cpus)  # for engine, client, daemon and nats-server together
     sglang: str = ""  # its version
+    # Not in the representation, of which the digest is: scenarios from before keep theirs.
+    telemetry: Telemetry = field(default=Telemetry.FULL, repr=False)
+    humans: bool = field(default=True, repr=False)  # whether programs that wait for a person take part
 
     def workload(self, seed: int) -> Trace:
         """The programs of that seed, the same at every rate. Raises ``ConfigError``."""
         if self.trace.startswith(SYNTHETIC):
             return load_workload(self.trace, programs=self.programs, seed=_PROGRAM_SEEDS + seed, scale=self.scale)
-        trace = load_workload(self.trace, max_context_tokens=self._longest_context(), scale=self.scale)
+        trace = load_workload(
+            self.trace, max_context_tokens=self._longest_context(), humans=self.humans, scale=self.scale
+        )
         chosen = random.Random(_PROGRAM_SEEDS + seed).sample(
             trace.programs, min(self.programs, len(trace.programs))
         )
@@ -41,11 +51,11 @@ class Scenario:
         return int(0.9 * self.engine.pool_tokens / self.scale.tokens)
 
     def __str__(self) -> str:
-        engine = self.engine
+        engine, who = self.engine, "programs" if self.humans else "programs without people"
         return (
-            f"{self.trace}, {self.programs} programs, {self.scale}, {self.shared_prefix_tokens} shared tokens; "
+            f"{self.trace}, {self.programs} {who}, {self.scale}, {self.shared_prefix_tokens} shared tokens; "
             f"model {engine.model}, {engine.pool_tokens} tokens of KV, chunks of {engine.chunk_tokens}, "
-            f"{engine.threads} threads, {self.cpus} CPUs for everything"
+            f"{engine.threads} threads, {self.cpus} CPUs for everything; telemetry {self.telemetry}"
         )
 
     @property
@@ -55,7 +65,9 @@ class Scenario:
     @property
     def digest(self) -> str:
         """Names this scenario: results of another one are not compared with its."""
-        return hashlib.sha256(repr(self).encode()).hexdigest()[:10]
+        told = "" if self.telemetry is Telemetry.FULL else f", telemetry={self.telemetry}"
+        told += "" if self.humans else ", humans=False"
+        return hashlib.sha256(f"{self!r}{told}".encode()).hexdigest()[:10]
 
 
 SMOKE = Scenario(

@@ -34,7 +34,8 @@ def run(
     rows = [row for row in results.read(path) if row.cell.scenario == scenario.digest]
     _keep_seeds_apart(purpose, seeds, rows)
     left = pending(jobs, rows, redo, redo_slow=redo_slow)
-    _say(f"scenario {scenario.digest}: {len(jobs)} runs, {len(jobs) - len(left)} of them are there")
+    done = len(jobs) - len(left)
+    _say(f"scenario {scenario.digest}, telemetry {scenario.telemetry}: {len(jobs)} runs, {done} of them are there")
     while left:
         number = len(jobs) - len(left) + 1
         eta_s = plan.remaining_s(left, scenario.programs, rows)

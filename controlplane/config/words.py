@@ -12,7 +12,7 @@ MEANINGS = {
     "snapshot_s": "between two snapshots; a change of the window writes one at once",
     "host.cpus": "CPUs that tools may use; 0: what the affinity mask and the cgroup leave this process",
     "host.probe_interval_s": "between two samples of the tool host",
-    "control.interval_s": "the control interval: load is sensed, silence swept and the window announced once in it",
+    "control.interval_s": "the control interval: load is sensed, silence swept, and the window moved once in it",
     "control.overdue_s": "who has waited this long for a slot goes first, whatever the packing policy says",
     "control.stall_s": "with a queue and no turn in the engine for so long, the head is let in",
     "control.resync_s": "least time between two requests for one publisher's state",
@@ -23,15 +23,19 @@ MEANINGS = {
     "control.overload.cpu_slowdown_low": "r below which they count as clear",
     "control.overload.cpu_tools_low": "tools over CPUs, below which they count as clear",
     "control.overload.cpu_use_low": "CPU use of the host, where it is known, below which it is not overloaded",
+    "control.overload.cpu_use_high": "CPU use from which stalls count as a sign of crowded CPUs",
+    "control.overload.cpu_stall_high": "share of time in which some task waited for a CPU (PSI), from which "
+    "crowded CPUs that are in use count as overloaded",
+    "control.overload.cpu_stall_low": "that share, below which they may count as clear",
     "control.overload.kv_high": "KV use u from which the cache counts as overloaded, at once",
     "control.overload.kv_low": "u below which it counts as clear",
     "control.overload.kv_slack": "u below which the window may grow",
     "control.overload.kv_cold_return": "a return that finds less than this share of its last prompt cached is "
     "cold: a sign of thrashing where the pool has no slack",
     "control.silence.end_after_reply_s": "silence after a reply without a tool call, which ends the program",
-    "control.silence.pause_after_s": "silence with no tool open, after which a program's slot is taken back",
-    "control.silence.pause_after_longest_gaps": "the same, as a multiple of the program's longest gap so far; the "
-    "longer of the two holds",
+    "control.silence.end_below": "chance of coming back, by the gaps that were seen, below which a silent program "
+    "has ended",
+    "control.silence.unused_slot_s": "time after which a slot is taken back whose program's turn never came",
     "control.silence.end_after_s": "silence after which a program without a slot has ended",
     "control.silence.ask_publisher_after_s": "silence of a publisher that holds work, after which it is asked for "
     "its state",
@@ -49,15 +53,14 @@ MEANINGS = {
     "retention.watermarks.interval_s": "between two looks",
     "retention.watermarks.half_life_s": "in which an acting program's weight in the demand falls by half; 0: never",
     "retention.watermarks.watermark_high": "share of the pool down to which programs are paused",
-    "admission.aimd.waste": "the share of the forecast demand that may exceed the pool is this times the square of "
-    "a turn's own share of the engine's time over the time of computing a context again; 0: none",
+    "admission.aimd.waste": "the share of the forecast demand that may exceed the pool is this times the fourth "
+    "power of a turn's own share of the engine's time over the time of computing a context again; 0: none",
     "admission.aimd.alpha": "programs added to the window in an interval with slack",
     "admission.aimd.beta": "factor on the window in an interval with overload",
-    "admission.aimd.interval_s": "least time between two steps of the window",
     "admission.aimd.window_initial": "the window at the start",
     "admission.aimd.window_min": "its lower bound",
     "admission.aimd.window_max": "its upper bound",
-    "admission.aimd.kv_high": "share of the pool that the forecast of W_kv may fill",
+    "admission.aimd.kv_high": "share of the pool that the forecast may fill",
     "packing.pressure_aware.aged": "among short sessions, time waited counts against size",
     "priority.mlfq.shares": "footprints up to these shares of the pool begin at levels 0, 1, ...",
     "priority.mlfq.quota_chunks": "prefill chunks' worth of tokens that level 0 serves a program in a window; each "
@@ -86,6 +89,7 @@ MEANINGS = {
     "retention.opportunistic.ttl_max_s": "the longest pin",
     "gate.retry_after_ns": "what a refused client is told to wait, in seconds of the wall clock",
     "gate.time_scale": "how much faster than the wall clock the gate's clock runs",
+    "retention.opportunistic.lend": "an active program that will be away for long leaves its room to others",
     "retention.opportunistic.kv_high": "KV use u from which holding memory costs its whole time",
 }
 
@@ -101,12 +105,15 @@ UNIT_OF = {
     "window_min": "programs",
     "window_max": "programs",
     "cold_start": "tool calls",
-    "pause_after_longest_gaps": "gaps",
     "ask_publisher_times": "requests",
+    "end_below": "ratio",
     "cpu_slowdown_high": "ratio",
     "cpu_slowdown_low": "ratio",
     "cpu_tools_low": "ratio",
     "cpu_use_low": "ratio",
+    "cpu_use_high": "ratio",
+    "cpu_stall_high": "ratio",
+    "cpu_stall_low": "ratio",
     "shares": "ratios",
     "quota_chunks": "chunks",
     "quantum_chunks": "chunks",

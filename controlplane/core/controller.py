@@ -22,18 +22,21 @@ from controlplane.core.control import ControllerState, ControlRules
 from controlplane.core.enact import enact
 from controlplane.core.errors import RemoteEventError
 from controlplane.core.estimate import as_seconds
-from controlplane.core.forecast import demand
+from controlplane.core.forecast import demand, needs
 from controlplane.core.ledger import Ledger
 from controlplane.core.orders import admissible, held_back
-from controlplane.core.outlook import demand_blocks, growing, newcomer, parts, shared_blocks
+from controlplane.core.outlook import Usual, demand_blocks, growing, parts, running_blocks
 from controlplane.core.overload import Load, detect
-from controlplane.core.policies import Window, fitting_in
+from controlplane.core.policies import Window
 from controlplane.core.presets import Preset
 from controlplane.core.records import Signals
+from controlplane.core.room import fitting_in
 from controlplane.core.silence import sweep
 from controlplane.core.types import Pressure, Program, QueuedProgram, Status, seconds
 from controlplane.core.unasked import leaving, may_leave_now
 
+_CROWDED_STALL = 2.0  # so many times as long the engine idles before the valve opens while CPUs are overloaded
+_MOST_WEIGHED = 1024  # programs a tick whose context may be pinned; the next follows at once
 _MOST_TAKEN_BACK = 256  # slots a tick, so that a long outage's end does not hold one up; the next follows at once
 # Events after which a slot, an order or a pin may be decided before the interval ends.
 _BOUNDARIES = (
@@ -154,6 +157,7 @@ class Controller:
         state = ledger.state
         active = ledger.totals.active_roots
         tools = ledger.totals.tools_active + ledger.totals.tools_waiting
+        ledger.estimates.running.add(len(state.running))
         if active:
             ledger.estimates.tools_per_program.add(tools / active)
         load = Load(
@@ -161,7 +165,8 @@ class Controller:
             cpus=state.host.cpus if state.host else 0.0,
             slowdown_ratio=ledger.estimates.slowdown_ratio,
             cpu_use_ratio=state.host.cpu_use_ratio if state.host else 0.0,
-            kv_use_ratio=self._kv_use_ratio(self._demand_blocks(now_ns)),
+            cpu_stall_ratio=state.host.cpu_stall_ratio if state.host else 0.0,
+            kv_use_ratio=self._fullness(self._kv_use_ratio(self._demand_blocks(now_ns))),
             retractions=state.signals.retractions,
             cold_returns=state.signals.cold_returns,
         )
@@ -176,29 +181,35 @@ class Controller:
         pool = self.ledger.pool
         return blocks / pool.total_blocks if pool and pool.total_blocks else 0.0
 
+    def _fullness(self, use_ratio: float) -> float:
+        """What overload is judged by: where contexts are cheap to compute again, the pool may well be overfull."""
+        return use_ratio / (1.0 + self.state.window.excess_now_ratio)
+
     def _forecast(self, now_ns: int) -> tuple[int, ...]:
         """What the active programs will need until they end; anew when one came or went, or an interval ended."""
         state, changes = self.state, self.ledger.state.active_changes
         key = (changes, now_ns // seconds(self.rules.interval_s))
         if key != state.forecast_key:
-            state.forecast_key, state.forecast = key, demand(growing(self.ledger), shared_blocks(self.ledger))
+            state.forecast_key, state.forecast = key, demand(growing(self.ledger), self.ledger.shared_blocks)
         return state.forecast
 
     def _observe(self, now_ns: int) -> Pressure:
         ledger, pool, host = self.ledger, self.ledger.pool, self.ledger.state.host
         totals, estimates = ledger.totals, ledger.estimates
-        demanded_blocks, waiting = self._demand_blocks(now_ns), len(ledger.queue)
+        demanded_blocks, queued = self._demand_blocks(now_ns), len(ledger.queue)
         use_ratio = self._kv_use_ratio(demanded_blocks)
         return Pressure(
             observed_at_ns=now_ns,
+            interval_ends_ns=self.state.interval_ends_ns,
             kv_total_blocks=pool.total_blocks if pool else 0,
             kv_free_blocks=pool.free_blocks if pool else 0,
             kv_evictable_blocks=pool.evictable_blocks if pool else 0,
             kv_retained_blocks=pool.retained_blocks if pool else 0,
             kv_demand_blocks=demanded_blocks,
+            kv_lent_blocks=totals.lent_blocks,
             kv_use_ratio=use_ratio,
-            kv_forecast_blocks=self._forecast(now_ns) if waiting else (),
-            newcomer=newcomer(ledger) if waiting else None,
+            running_blocks=running_blocks(ledger),
+            kv_forecast_blocks=self._forecast(now_ns) if queued else (),
             host_total_blocks=pool.host_total_blocks if pool else 0,
             host_used_blocks=pool.host_used_blocks if pool else 0,
             tools_active=totals.tools_active,
@@ -210,11 +221,11 @@ class Controller:
             cpu_use_ratio=host.cpu_use_ratio if host else 0.0,
             cpu_stall_ratio=host.cpu_stall_ratio if host else 0.0,
             programs_active=totals.active_roots,
-            queue_length=waiting,
-            queued_blocks_mean=totals.queued_blocks / waiting if waiting else 0.0,
+            queue_length=queued,
+            queued_blocks_mean=totals.queued_blocks / queued if queued else 0.0,
             cpu_overloaded=self.state.overload.cpu,
             kv_overloaded=self.state.overload.kv,
-            kv_has_slack=use_ratio < self.rules.overload.kv_slack,
+            kv_has_slack=self._fullness(use_ratio) < self.rules.overload.kv_slack,
             replicas=parts(ledger, self.preset.retention.half_life_ns, now_ns) if totals.several else (),
         )
 
@@ -225,15 +236,21 @@ class Controller:
         state, preset, facts, self.considered = self.state, self.preset, self.ledger.estimates, ()
         state.admission, window = preset.admission.update(state.admission, facts, self.pressure, now_ns)
         state.window = window
-        waiting = len(self.ledger.queue)
-        slots = window.limit - self.pressure.programs_active if window.limit else waiting  # line 23
-        if slots <= 0 or not waiting:
+        queued = len(self.ledger.queue)
+        slots = window.limit - self.pressure.programs_active if window.limit else queued  # line 23
+        if slots <= 0 or not queued:
             return
         state.packing, order = preset.packing.order(
             state.packing, admissible(self.ledger), facts, self.pressure, now_ns
         )
         self.considered = self._overdue_first(order, now_ns)
-        for chosen in fitting_in(self.considered[:slots], window.room_blocks):
+        overdue_ns, empty = now_ns - seconds(self.rules.overdue_s), not self.pressure.programs_active
+        programs, usual = self.ledger.programs, Usual(self.ledger)
+
+        def ahead(queued: QueuedProgram) -> Sequence[float]:
+            return needs(usual.waiting(programs[queued.program_id]))
+
+        for chosen in fitting_in(self.considered, slots, window, ahead, overdue_ns, empty=empty):
             slot = f"slot {self.ledger.totals.active_roots + 1} of {window.limit or 'any'}"
             self._admit(chosen.program_id, f"{slot}; {chosen.blocks} blocks", now_ns)
 
@@ -246,19 +263,27 @@ class Controller:
         return overdue + [waiting for waiting in order if waiting.queued_at_ns > horizon_ns]
 
     def _admit(self, root_id: str, reason: str, now_ns: int) -> None:
+        root = self.ledger.programs[root_id]
+        if not root.turn_index and root.queued_turns:  # remembered, to see how good the forecast was
+            root.expected_tokens = Usual(self.ledger).expected_tokens(root)
         for name in self.ledger.waiting_family(root_id):
             why = reason if name == root_id else f"child of {root_id}: {reason}"
             self._issue(cmd.Admit(program_id=name, ttl_ns=seconds(self.rules.grant_s), reason=why), now_ns)
         self.ledger.askers.pop(root_id, None)
 
     def _rescue(self, now_ns: int) -> None:
-        """Safety valve: whoever waits while nothing runs is let in, whatever the window says."""
-        state = self.ledger.state
+        """Safety valve: whoever waits while nothing runs is let in, whatever the window says.
+
+        While crowded CPUs hold those up that are in, that is a sign of less, and takes twice as long (ADR 0030).
+        """
+        state, pressure = self.ledger.state, self.pressure
+        crowded = pressure.cpu_overloaded and pressure.tools_active > 0
+        stall_s = self.rules.stall_s * (_CROWDED_STALL if crowded else 1.0)
         if not self.ledger.queue or state.running or not (queued := admissible(self.ledger)):
             return
         head = queued[0]
-        if now_ns - max(state.engine_idle_since_ns, head.queued_at_ns) >= seconds(self.rules.stall_s):
-            self._admit(head.program_id, f"the engine was idle for {self.rules.stall_s:g}s", now_ns)
+        if now_ns - max(state.engine_idle_since_ns, head.queued_at_ns) >= seconds(stall_s):
+            self._admit(head.program_id, f"the engine was idle for {stall_s:g}s", now_ns)
             state.engine_idle_since_ns = now_ns  # one at a time: its turn is on its way
 
     def _start_tools(self, now_ns: int) -> None:
@@ -322,7 +347,8 @@ class Controller:
             askers.pop(root_id, None)
 
     def _retain(self, now_ns: int) -> None:
-        changed = self.ledger.take_changed()
+        changed = self.ledger.take_changed(_MOST_WEIGHED)
+        self._urgent = self._urgent or bool(self.ledger.changed)
         self._unpin_parents(changed, now_ns)
         self.state.retention, commands = self.preset.retention.plan(
             self.state.retention,
@@ -360,7 +386,7 @@ class Controller:
             self._issue(cmd.SetWindow(limit=window.limit, window=window.window, reason=window.reason), 0)
 
     def _sweep(self, now_ns: int) -> None:
-        for command in sweep(self.ledger, self.rules.silence, now_ns):
+        for command in sweep(self.ledger, self.rules.silence, now_ns, lends=self.preset.retention.lends):
             self._issue(command, now_ns)
 
     def _resync(self, now_ns: int) -> None:

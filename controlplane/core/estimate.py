@@ -4,15 +4,17 @@
 empirical distribution of each tool's durations, prefill-reload).
 """
 
-from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import exp, log, sqrt
 
-from controlplane.core.forecast import Growth
+from controlplane.core.durations import Durations
+from controlplane.core.gaps import Gaps, returning
+from controlplane.core.lives import Population
 from controlplane.core.prefill_cost import PrefillCost
-from controlplane.core.types import NANOSECONDS_PER_SECOND
+from controlplane.core.types import NANOSECONDS_PER_SECOND, ProgramView
 
+_ENDS_AFTER_A_CALL = 0.01  # of the programs whose reply called a tool: their agent failed, or was stopped
 _MOST_TOOLS = 512  # names beyond that are counted under the empty name alone
 _FEWEST_FOR_MEDIAN = 5
 _SLOWDOWN_WEIGHT = 0.05
@@ -37,31 +39,6 @@ class MovingAverage:
             return
         weight = max(self.weight, 1 / self.count) if self.settle else self.weight
         self.value += weight * (observed - self.value)
-
-
-@dataclass(slots=True, kw_only=True)
-class Durations:
-    """The most recent durations of one kind, also in ascending order."""
-
-    capacity: int = 256
-    recent: list[int] = field(default_factory=list)  # a ring once it is full
-    oldest: int = 0
-    ascending: list[int] = field(default_factory=list)
-
-    def add(self, duration_ns: int) -> None:
-        if len(self.recent) < self.capacity:
-            self.recent.append(duration_ns)
-        else:
-            gone = self.recent[self.oldest]
-            del self.ascending[bisect_left(self.ascending, gone)]
-            self.recent[self.oldest] = duration_ns
-            self.oldest = (self.oldest + 1) % self.capacity
-        insort(self.ascending, duration_ns)
-
-    @property
-    def median_ns(self) -> int:
-        """0 while nothing was seen."""
-        return self.ascending[len(self.ascending) // 2] if self.ascending else 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,18 +74,19 @@ class Memoryfulness:
     sum_rest_rest: int = 0
     sum_k_rest: int = 0
 
-    def add(self, turns: int) -> None:
+    def add(self, turns: int, by: int = 1) -> None:
+        """A program ended after so many turns; with ``by`` -1: it had not."""
         if turns < 1:
             return
         kk = turns * (turns + 1) * (2 * turns + 1) // 6
         k = turns * (turns + 1) // 2
-        self.programs += 1
-        self.n += turns
-        self.sum_k += k
-        self.sum_rest += turns * (turns - 1) // 2
-        self.sum_kk += kk
-        self.sum_rest_rest += (turns - 1) * turns * (2 * turns - 1) // 6
-        self.sum_k_rest += turns * k - kk
+        self.programs += by
+        self.n += by * turns
+        self.sum_k += by * k
+        self.sum_rest += by * (turns * (turns - 1) // 2)
+        self.sum_kk += by * kk
+        self.sum_rest_rest += by * ((turns - 1) * turns * (2 * turns - 1) // 6)
+        self.sum_k_rest += by * (turns * k - kk)
 
     @property
     def eta(self) -> float:
@@ -135,13 +113,15 @@ class Estimates:
     )
     tools_per_program: MovingAverage = field(default_factory=MovingAverage)
     tool_wait: MovingAverage = field(default_factory=MovingAverage)  # ns from being enqueued to the start
+    running: MovingAverage = field(default_factory=lambda: MovingAverage(weight=0.02, settle=True))
     output: MovingAverage = field(default_factory=MovingAverage)
     tokens_per_byte: MovingAverage = field(default_factory=lambda: MovingAverage(value=0.25))
     prefill: PrefillCost = field(default_factory=PrefillCost)
     eviction_delay: MovingAverage = field(default_factory=MovingAverage)
     service: MovingAverage = field(default_factory=MovingAverage)
     shared_tokens: MovingAverage = field(default_factory=MovingAverage)
-    growth: Growth = field(default_factory=Growth)
+    gaps: Gaps = field(default_factory=Gaps)
+    lives: Population = field(default_factory=Population)
     turns: Memoryfulness = field(default_factory=Memoryfulness)
 
     def turn_ended(self, output_tokens: int, service_ns: int) -> None:
@@ -194,11 +174,31 @@ class Estimates:
         new_bytes = max(0, prompt_bytes - known_bytes)
         return context_tokens + new_bytes * self.tokens_per_byte.value
 
+    def end_ratio(self, program: ProgramView) -> float:
+        """h: the chance that the program ended with its last turn."""
+        if program.gap_tool or program.open_tools:
+            return _ENDS_AFTER_A_CALL
+        return 1.0 / (1.0 + self.lives.turns_left(program.kind, max(0, program.turn_index - 1)))
+
+    def chance_of_return(self, program: ProgramView, now_ns: int) -> float:
+        """That a program between two turns comes back, by how long it has been silent."""
+        if program.open_tools or not program.gap_since_ns:
+            return 1.0
+        silent_ns = now_ns - program.gap_since_ns
+        outlasting = self.gaps.outlasting(silent_ns, program.gap_tool, _own_gaps(program))
+        return returning(outlasting, self.end_ratio(program))
+
     # Facts
 
-    def tool_durations_ns(self, tool: str) -> Sequence[int]:
-        times = self.tools.get(tool)
-        return times.all.ascending if times else ()
+    def gaps_ns(self, tool: str) -> Sequence[int]:
+        return self.gaps.of(tool)
+
+    def return_rate(self, program: ProgramView, now_ns: int) -> float:
+        if not program.gap_since_ns:
+            return 1.0
+        return self.gaps.rate(
+            now_ns - program.gap_since_ns, program.gap_tool, _own_gaps(program), self.end_ratio(program)
+        )
 
     def prefill_ns(self, tokens: int) -> int:
         return self.prefill.estimate_ns(tokens)
@@ -206,6 +206,10 @@ class Estimates:
     @property
     def eviction_delay_ns(self) -> int:
         return round(self.eviction_delay.value)
+
+    @property
+    def turns_running(self) -> float:
+        return self.running.value
 
     @property
     def turn_service_ns(self) -> int:
@@ -216,8 +220,17 @@ class Estimates:
         return self.turns.eta
 
     @property
+    def usual_tokens(self) -> float:
+        return self.lives.usual_tokens
+
+    @property
     def output_tokens(self) -> float:
         return self.output.value
+
+
+def _own_gaps(program: ProgramView) -> Sequence[int]:
+    """The program's latest gaps that are over: while it acts, its last cycle's is not."""
+    return program.cycles[1:-1:2] if program.phase_since_ns else program.cycles[1::2]
 
 
 def as_seconds(ns: int) -> float:

@@ -52,6 +52,7 @@ class TurnQueued(ProgramEvent):
     prompt_tokens: int = 0  # where the gate can count them; else 0 and the bytes are used
     parent_id: str = ""
     tenant: str = ""
+    agent: str = ""  # which kind of agent asks: its name, or a digest of its tools and instructions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +106,7 @@ class ReplyRead(ProgramEvent):
     turn_id: str
     tool: str = ""
     tool_calls: int = 0
+    is_last: bool = False  # the client said with its request that this turn is the run's last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,12 +6,24 @@ The ledger keeps the estimators (``core.estimate``) and hands policies this read
 from collections.abc import Sequence
 from typing import Protocol
 
+from controlplane.core.types import ProgramView
+
+
+class Average(Protocol):
+    """A moving average."""
+
+    @property
+    def value(self) -> float: ...
+
 
 class Facts(Protocol):
     """Learned figures; each method is O(log n) or better in what it remembers."""
 
-    def tool_durations_ns(self, tool: str) -> Sequence[int]:
-        """The durations seen of ``tool``, ascending; of every tool for the empty name."""
+    def gaps_ns(self, tool: str) -> Sequence[int]:
+        """The gaps seen behind a turn that called ``tool``, ascending; all gaps for the empty name."""
+
+    def return_rate(self, program: ProgramView, now_ns: int) -> float:
+        """At which rate (1/ns) it is likely to come back soon: ``gaps.Gaps.rate``."""
 
     def prefill_ns(self, tokens: int) -> int:
         """The time to prefill ``tokens`` of a lost context again; 0 while nothing is known."""
@@ -25,8 +37,16 @@ class Facts(Protocol):
         """eta = -Corr(k, N - k) over the programs that ended; 1 while fewer than two did."""
 
     @property
+    def turns_running(self) -> float:
+        """Moving average of the turns that the engine has."""
+
+    @property
     def turn_service_ns(self) -> int:
         """Moving average of the time that an engine's scheduler runs a turn; 0 while nothing is known."""
+
+    @property
+    def usual_tokens(self) -> float:
+        """The context of a program half-way through its life, on average; 0 while nothing is known."""
 
     @property
     def output_tokens(self) -> float:
@@ -35,3 +55,15 @@ class Facts(Protocol):
     @property
     def block_tokens(self) -> int:
         """Tokens a KV block holds."""
+
+    @property
+    def shared_tokens(self) -> Average:
+        """Of the prefix that programs share."""
+
+    def blocks(self, tokens: float) -> int:
+        """Tokens in whole KV blocks."""
+
+
+def own_blocks(blocks: int, facts: Facts, *, alone: bool) -> int:
+    """What a program that holds ``blocks`` frees: a shared prefix stays for the others, unless it is alone."""
+    return blocks if alone else max(0, blocks - facts.blocks(facts.shared_tokens.value))

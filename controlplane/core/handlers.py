@@ -14,13 +14,14 @@ from controlplane.core.events import place_of
 from controlplane.core.lifecycle import Trigger
 from controlplane.core.records import Held, Running, tool_key
 from controlplane.core.tool_handlers import environment_wanted, tool_ended, tool_enqueued, tool_started
-from controlplane.core.types import Program, Status, Tier
+from controlplane.core.types import Program, Status, Tier, seconds
 
 if TYPE_CHECKING:
     from controlplane.core.ledger import Ledger
 
 _MOST_REPLIES = 4096  # of turns that have not ended
 _LEAST_PREFILL_TOKENS = 64  # below that a prefill measures the step's overhead, not its length
+_LATE_NS = seconds(5)  # publishers send their events in batches, and each on a connection of its own
 
 
 # Programs and turns that the gate holds
@@ -37,10 +38,14 @@ def program_ended(ledger: "Ledger", event: ev.ProgramEnded, now_ns: int) -> None
     program = ledger.programs.get(event.program_id)
     if program is not None:
         ledger.end(program, now_ns, event.reason or "its run ended")
+        for name in (program.program_id, *ledger.children_of(program.program_id)):
+            ledger.programs[name].ended_by_word = True  # its children have ended with it
 
 
 def turn_queued(ledger: "Ledger", event: ev.TurnQueued, now_ns: int) -> None:
     program = ledger.program(event.program_id, now_ns, parent_id=event.parent_id, tenant=event.tenant)
+    if not program.turn_index:  # what is known when it comes; the gate reads it from each request
+        program.tenant, program.agent = program.tenant or event.tenant, program.agent or event.agent
     root = ledger.root_of(program, now_ns)
     ledger.state.gated = True
     ledger.move(program, Trigger.QUEUE, now_ns)
@@ -48,8 +53,7 @@ def turn_queued(ledger: "Ledger", event: ev.TurnQueued, now_ns: int) -> None:
         ledger.move(root, Trigger.QUEUE, now_ns)
     if event.turn_id in ledger.state.held or event.turn_id in ledger.state.running:
         return  # asked again while held: it keeps its place
-    if program.status is Status.ACTIVE:
-        _close_gap(ledger, program, now_ns)  # from here on it is us who are waited for
+    _close_gap(ledger, program, now_ns)  # from here on it is us who are waited for
     program.may_end = False
     idleness.held(program, now_ns)
     blocks = _estimate_blocks(ledger, program, event)
@@ -83,7 +87,7 @@ def turn_submitted(ledger: "Ledger", event: ev.TurnSubmitted, now_ns: int) -> No
     if state.early_ends.pop(turn_id, None) is not None:
         return
     program = ledger.program(event.program_id, now_ns)
-    if program.status is not Status.ACTIVE:
+    if program.status is not Status.ACTIVE and not _is_late(program, now_ns):
         _admitted_unasked(ledger, program, now_ns)
     turn = Running(program_id=event.program_id, publisher=event.publisher, blocks=event.projected_blocks)
     state.running[turn_id] = turn
@@ -105,6 +109,11 @@ def turn_submitted(ledger: "Ledger", event: ev.TurnSubmitted, now_ns: int) -> No
     ledger.charge(program, event.projected_blocks)
 
 
+def _is_late(program: Program, now_ns: int) -> bool:
+    """The engine's events of a program's last turns may come behind its goodbye, which they do not take back."""
+    return program.ended_by_word and now_ns - program.ended_at_ns < _LATE_NS
+
+
 def _admitted_unasked(ledger: "Ledger", program: Program, now_ns: int) -> None:
     root = ledger.root_of(program, now_ns)
     if root.status is not Status.ACTIVE:
@@ -116,19 +125,23 @@ def _admitted_unasked(ledger: "Ledger", program: Program, now_ns: int) -> None:
 
 
 def _close_gap(ledger: "Ledger", program: Program, now_ns: int) -> None:
-    if program.idle_since_ns and not program.gap_has_tool and program.turn_index:
-        gap_ns = now_ns - program.idle_since_ns
-        program.longest_gap_ns = max(program.longest_gap_ns, gap_ns)
-        if program.replied_tool and gap_ns > 0 and not program.quarantined:
-            # Nobody reports its tools: the gap is taken for the tool that its reply called (Continuum §5.1).
-            ledger.estimates.tool_ended(program.replied_tool, gap_ns, crowded=ledger.is_crowded)
-    program.idle_since_ns = 0
-    program.gap_has_tool = False
-    program.replied_tool = ""
+    """The program's next turn has come: what it did meanwhile took so long, whoever told of it (Continuum §5.1)."""
+    if program.gap_since_ns and program.turn_index and not program.gap_delegates and not program.quarantined:
+        gap_ns = now_ns - program.gap_since_ns
+        ledger.estimates.gaps.add(program.gap_tool, gap_ns)
+        ledger.estimates.lives.cycled(program.kind, gap_ns + program.last_turn_ns)
+    program.idle_since_ns = program.gap_since_ns = 0
+    program.gap_has_tool = program.gap_delegates = False
+    program.gap_tool = ""
+    program.keep_ratio, program.weighed_at_ns = -1.0, 0
+    ledger.lend(program)
 
 
 def first_token(ledger: "Ledger", event: ev.FirstToken, now_ns: int) -> None:
-    program = ledger.program(event.program_id, now_ns)
+    program = ledger.programs.get(event.program_id)
+    if program is None:
+        ledger.state.counts.late += 1  # it ended, and was forgotten
+        return
     estimates = ledger.estimates
     computed_tokens = event.prompt_tokens - event.cached_tokens
     if event.prefill_ns > 0 and computed_tokens >= _LEAST_PREFILL_TOKENS:
@@ -147,7 +160,7 @@ def first_token(ledger: "Ledger", event: ev.FirstToken, now_ns: int) -> None:
 
 
 def turn_ended(ledger: "Ledger", event: ev.TurnEnded, now_ns: int) -> None:
-    program = ledger.program(event.program_id, now_ns)
+    program = ledger.programs.get(event.program_id)
     turn = ledger.state.running.get(event.turn_id)
     if turn is None:
         ledger.let_go(event.turn_id, now_ns)  # it ran, or it never will
@@ -158,24 +171,32 @@ def turn_ended(ledger: "Ledger", event: ev.TurnEnded, now_ns: int) -> None:
         )
     else:
         turn_left(ledger, event.turn_id, now_ns)
-    if not event.ok:
+    if program is None or not event.ok:
         return
+    program.last_seen_ns = now_ns
     program.turn_index += 1
     program.prompt_tokens = event.prompt_tokens
-    grown_tokens = event.prompt_tokens + event.output_tokens - program.context_tokens
-    program.context_tokens += grown_tokens
+    program.context_tokens = event.prompt_tokens + event.output_tokens
+    grown_tokens = max(0, program.context_tokens - program.peak_tokens)
     if program.first_tokens and not program.quarantined:
-        ledger.estimates.growth.add_turn(max(0, grown_tokens) / program.first_tokens)
-    program.first_tokens = program.first_tokens or event.prompt_tokens
-    program.peak_tokens = max(program.peak_tokens, program.context_tokens)
+        ledger.estimates.lives.grew(program.kind, grown_tokens)
+    elif not program.quarantined and event.prompt_tokens:
+        program.first_tokens = event.prompt_tokens
+        ledger.estimates.lives.began(program.kind, event.prompt_tokens)
+    program.peak_tokens += grown_tokens
     program.service_ns += event.service_ns
     program.kv_tier = Tier.HBM
     program.warm = program.status is Status.ACTIVE
     ledger.charge(program, ledger.estimates.blocks(program.context_tokens))
     if not program.quarantined:
         ledger.estimates.turn_ended(event.output_tokens, event.service_ns)
+    if not program.open_turns and program.status is Status.ACTIVE:
+        ledger.changed[program.program_id] = None
     read = ledger.state.replies.pop(event.turn_id, None)
-    _asks_for(ledger, program, *((event.tool, event.tool_calls) if read is None else (read.tool, read.tool_calls)))
+    if read is None:
+        _asks_for(ledger, program, event.tool, event.tool_calls)
+    else:
+        _answered(ledger, program, read, now_ns)
 
 
 def reply_read(ledger: "Ledger", event: ev.ReplyRead, now_ns: int) -> None:
@@ -189,7 +210,15 @@ def reply_read(ledger: "Ledger", event: ev.ReplyRead, now_ns: int) -> None:
     if program is None or program.open_turns or program.queued_turns or program.status is Status.ENDED:
         ledger.state.counts.late += 1
         return
-    _asks_for(ledger, program, event.tool, event.tool_calls)
+    _answered(ledger, program, event, now_ns)
+
+
+def _answered(ledger: "Ledger", program: Program, reply: ev.ReplyRead, now_ns: int) -> None:
+    """The turn has ended, and so has its reply."""
+    _asks_for(ledger, program, reply.tool, reply.tool_calls)
+    if reply.is_last and program.may_end and not program.queued_turns:
+        ledger.end(program, now_ns, "its client said that this turn was the last")
+        program.ended_by_word = True
 
 
 def _asks_for(ledger: "Ledger", program: Program, tool: str, tool_calls: int) -> None:
@@ -198,7 +227,7 @@ def _asks_for(ledger: "Ledger", program: Program, tool: str, tool_calls: int) ->
     busy = program.open_turns or program.open_tools or program.gap_has_tool
     program.may_end = tool_calls == 0 and not busy
     if tool and not program.gap_has_tool:  # else the tool itself was reported, by the name that its times go by
-        program.tool = program.replied_tool = tool
+        program.tool = program.gap_tool = tool
         ledger.changed[program.program_id] = None
 
 
@@ -210,7 +239,9 @@ def turn_left(ledger: "Ledger", turn_id: str, now_ns: int) -> None:
     program = ledger.programs[turn.program_id]
     program.open_turns -= 1
     if not program.open_turns:
+        program.last_turn_ns = now_ns - program.phase_since_ns
         idleness.acts(program, now_ns)
+        program.gap_since_ns = now_ns
         if program.open_tools:  # the tool was told first, by another publisher: now the program acts
             ledger.changed[program.program_id] = None
     if not ledger.state.running:
@@ -277,6 +308,8 @@ def publisher_state(ledger: "Ledger", event: ev.PublisherState, now_ns: int) -> 
         ledger.move(root, Trigger.SUBMIT, now_ns)
         ledger.state.unasked.pop(root.program_id, None)  # a daemon's grant: we had forgotten it
         ledger.move(program, Trigger.SUBMIT, now_ns)
+        if not program.open_turns and not program.queued_turns and not program.gap_since_ns:
+            program.gap_since_ns = now_ns  # it is between two turns: since when, nobody knows
     for turn in event.open_turns:
         submitted = ev.TurnSubmitted(
             publisher=publisher,

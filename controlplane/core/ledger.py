@@ -9,6 +9,7 @@ This file holds the primitives; what each kind of event does with them is in ``h
 
 from collections import deque
 from collections.abc import Iterable
+from itertools import islice
 from math import ceil
 
 from controlplane.core import events as ev
@@ -67,9 +68,12 @@ class Ledger:
     @property
     def demand_blocks(self) -> int:
         """D: blocks that the active programs need resident, a shared prefix counted once."""
-        shared = self.estimates.blocks(self.estimates.shared_tokens.value)
-        totals = self.totals
-        return max(0, totals.demand_blocks - max(0, totals.charged - 1) * shared)
+        return self.totals.demand_blocks + (self.shared_blocks if self.totals.charged else 0)
+
+    @property
+    def shared_blocks(self) -> int:
+        """The prefix that programs share, in blocks."""
+        return self.estimates.blocks(self.estimates.shared_tokens.value)
 
     @property
     def is_crowded(self) -> bool:
@@ -91,11 +95,12 @@ class Ledger:
         waiting = {root_id: None} | {held[key].program_id: None for key in self._held_of.get(root_id, ())}
         return list(waiting)
 
-    def take_changed(self) -> list[Program]:
-        """Programs that began to act, or to wait for a child, since the last call."""
-        programs = [self.programs[name] for name in self.changed if name in self.programs]
-        self.changed.clear()
-        return programs
+    def take_changed(self, most: int) -> list[Program]:
+        """The first ``most`` of the programs that began to act, or to wait for a child, and were not taken yet."""
+        names = list(islice(self.changed, most))
+        for name in names:
+            del self.changed[name]
+        return [self.programs[name] for name in names if name in self.programs]
 
     # What moves it
 
@@ -123,7 +128,13 @@ class Ledger:
         if before is after:
             return
         name, is_root = program.program_id, not program.parent_id
+        self.lend(program)
+        if before is Status.ENDED and program.learned_turns:
+            self.estimates.turns.add(program.learned_turns, by=-1)
+            self.estimates.lives.revived(program.kind, program.learned_turns)
+            program.learned_turns = 0
         program.status = after
+        program.ended_by_word = False
         program.warm = False
         program.queued_at_ns = now_ns if after is Status.WAITING and program.queued_turns else 0
         if after is Status.ACTIVE:
@@ -167,10 +178,10 @@ class Ledger:
 
     def end(self, program: Program, now_ns: int, reason: str) -> None:
         """The run is over, and its children's with it; the gate and the engine will be told."""
-        if program.status is not Status.ENDED and program.turn_index:
-            self.estimates.turns.add(program.turn_index)
-            if program.first_tokens and not program.quarantined:
-                self.estimates.growth.add(program.peak_tokens / program.first_tokens, program.turn_index)
+        if program.status is not Status.ENDED:
+            program.ended_at_ns = now_ns
+            if program.turn_index and not program.quarantined:
+                self._learn_from(program)
         if program.status is Status.ACTIVE:
             pinned = program.retained_until_ns > now_ns
             self.state.farewells[program.program_id] = Farewell(reason=reason, pinned=pinned)
@@ -178,6 +189,16 @@ class Ledger:
             for name in self.children_of(program.program_id):
                 self.end(self.programs[name], now_ns, f"its root ended: {reason}")
         self.move(program, Trigger.END, now_ns)
+
+    def _learn_from(self, program: Program) -> None:
+        program.learned_turns = program.turn_index
+        self.estimates.turns.add(program.turn_index)
+        self.estimates.lives.ended(
+            program.kind,
+            program.turn_index,
+            expected_tokens=program.expected_tokens,
+            actual_tokens=program.peak_tokens,
+        )
 
     def forget_ended(self, now_ns: int) -> None:
         """Drop programs that ended a while ago, and ends that waited too long for their beginning."""
@@ -232,6 +253,7 @@ class Ledger:
                 call.delegates = True
                 parent.delegating += 1
                 self.changed[parent.program_id] = None
+        self.lend(parent, parent.delegating > 0)  # it comes back when its child has ended
 
     def root_of(self, program: Program, now_ns: int) -> Program:
         """The program that holds the slot: it outlives its own record's forgetting while children come."""
@@ -239,15 +261,24 @@ class Ledger:
 
     def charge(self, program: Program, blocks: int) -> None:
         """Set what the program's context takes."""
-        if program.status is Status.ACTIVE and blocks != program.kv_blocks:
-            self.totals.charge(program, blocks - program.kv_blocks)
-        program.kv_blocks = blocks
+        shared = min(self.shared_blocks, blocks)
+        if program.status is Status.ACTIVE:
+            self.totals.charge(program, blocks - shared - program.kv_blocks + program.shared_blocks)
+        program.kv_blocks, program.shared_blocks = blocks, shared
+
+    def lend(self, program: Program, lends: bool = False) -> None:
+        """Whether others may have the room of the program, which is likely to be away for long."""
+        if lends is not program.lends and program.status is Status.ACTIVE:
+            self.totals.count(program, -1)
+            program.lends = lends
+            self.totals.count(program, 1)
 
     def settle(self, program: Program, replica: str) -> None:
-        """The program, which is active, runs on ``replica`` from now on and is charged there."""
-        self.totals.count(program, -1)
+        """The program runs on ``replica`` from now on; one that is active is charged there."""
+        charged = program.status is Status.ACTIVE
+        self.totals.count(program, -charged)
         program.replica = replica
-        self.totals.count(program, 1)
+        self.totals.count(program, charged)
 
     def hear_pools(self) -> None:
         """A sample came, or an engine went: sum up anew what all engines have, and what each is charged with."""
@@ -261,6 +292,7 @@ class Ledger:
         self.estimates.block_tokens = block_tokens
         for program in self.programs.values():
             program.kv_blocks = ceil(program.kv_blocks * ratio)
+            program.shared_blocks = min(program.kv_blocks, ceil(program.shared_blocks * ratio))
             program.queued_blocks = 0
         for held in self.state.held.values():
             held.blocks = max(1, ceil(held.blocks * ratio))

@@ -8,56 +8,84 @@ from types import MappingProxyType
 
 from controlplane.core.forecast import Growing
 from controlplane.core.ledger import Ledger
+from controlplane.core.lives import class_of
 from controlplane.core.records import Totals
-from controlplane.core.types import Replica
+from controlplane.core.types import Program, Replica
 from controlplane.core.weight import weight
 
-_MOST_FORECAST = 512  # programs that the forecast looks at
+_MOST_FORECAST = 256  # programs that the forecast looks at
+_SHRINK_TURNS = 4.0  # turns of its class that a program's own ones are weighed against
 
 
-def shared_blocks(ledger: Ledger) -> int:
-    """Blocks of the prefix that programs share."""
-    return ledger.estimates.blocks(ledger.estimates.shared_tokens.value)
+def running_blocks(ledger: Ledger) -> int:
+    """What the turns that the engine has are projected to need."""
+    return sum(turn.blocks for turn in ledger.state.running.values())
 
 
 def growing(ledger: Ledger) -> list[Growing]:
-    """The active programs; of very many a sample, each standing for its neighbours.
+    """The active programs but for those that lend; of very many a sample, each standing for others.
 
-    This is most of what an admission costs among many programs, hence conditions where ``max`` would read better
-    (bench/controller_tick.py, ``one_more_ms``).
+    This is most of what an admission costs among many programs (bench/controller_tick.py, ``one_more_ms``), hence
+    what programs of one class have in common is looked up once.
     """
-    growth, shared, programs = ledger.estimates.growth, shared_blocks(ledger), ledger.programs
-    blocks = 1 / ledger.estimates.block_tokens
-    lifetime, from_first = growth.lifetime_turns, growth.expected(1.0)
-    usual = from_first - 1.0
+    programs, usual = ledger.programs, Usual(ledger)
     every = max(1, len(ledger.active) // _MOST_FORECAST)
     found = []
     for name in islice(ledger.active, 0, None, every):
         program = programs[name]
-        held: float = program.kv_blocks if program.kv_blocks > 1 else 1.0
-        first = program.first_tokens * blocks or held
-        peak = program.peak_tokens * blocks
-        if peak < held:
-            peak = held
-        reached = peak / first
-        last = first * (from_first if reached == 1.0 else growth.expected(reached))  # beyond what it has reached
-        a_turn = (peak - first) / program.turn_index if program.turn_index > 2 else first * usual / lifetime
-        left = (last - held) / a_turn if a_turn > 0 else lifetime
-        found.append(Growing((held - shared) * every, (last - shared) * every, left / lifetime))
+        if program.lends:
+            continue  # it gives its slot back as soon as somebody needs it
+        grown, lifetimes = usual.ahead(program, program.kind)
+        own = max(1, program.kv_blocks) - program.shared_blocks
+        found.append(Growing(own * every, (own + grown) * every, lifetimes))
     return found
 
 
-def newcomer(ledger: Ledger) -> Growing:
-    """Whoever waits, on average; what it shares with the others is held already. The queue is not empty."""
-    first = ledger.totals.queued_blocks / len(ledger.queue)
-    last = first * ledger.estimates.growth.expected(1.0)
-    shared = min(first, shared_blocks(ledger))
-    return Growing(first - shared, last - shared)
+class Usual:
+    """What programs of a class have in common, looked up once for all that are asked about at one time."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._lives = lives = ledger.estimates.lives
+        self._block_tokens = ledger.estimates.block_tokens
+        self._shared_blocks = ledger.shared_blocks
+        self._lifetime_ns = max(1.0, lives.turns_left("", 0) * lives.cycle_ns(""))  # when nobody is held
+        self._of_kind: dict[str, tuple[float, float]] = {}
+        self._left: dict[tuple[str, int], float] = {}
+
+    def ahead(self, program: Program, kind: str) -> tuple[float, float]:
+        """By how many blocks the program will grow, and in how many lifetimes it will have ended.
+
+        Its own pace and growth so far are shrunk to its class's.
+        """
+        if kind not in self._of_kind:
+            self._of_kind[kind] = (self._lives.tokens_a_turn(kind), self._lives.cycle_ns(kind) or 1.0)
+        turns, (tokens, cycle_ns) = program.turn_index, self._of_kind[kind]
+        left = self._left.get((kind, turns))
+        if left is None:
+            left = self._left[kind, turns] = self._lives.turns_left(kind, turns)
+        grown = program.peak_tokens - program.first_tokens + _SHRINK_TURNS * tokens
+        paced_ns = sum(program.cycles) + _SHRINK_TURNS * cycle_ns
+        growth = grown / (max(0, turns - 1) + _SHRINK_TURNS)
+        pace_ns = paced_ns / (len(program.cycles) / 2 + _SHRINK_TURNS)
+        return left * growth / self._block_tokens, left * pace_ns / self._lifetime_ns
+
+    def waiting(self, program: Program) -> Growing:
+        """What a program that waits will need; what it shares with the others is held already."""
+        held = max(1, program.queued_blocks)
+        kind = program.kind or class_of(program.tenant, program.agent, held * self._block_tokens)
+        grown, lifetimes = self.ahead(program, kind)
+        own = held - min(held, self._shared_blocks)
+        return Growing(own, own + grown, lifetimes)
+
+    def expected_tokens(self, program: Program) -> int:
+        """What the longest context of a program that waits is forecast to be."""
+        shared = min(max(1, program.queued_blocks), self._shared_blocks)
+        return round((self.waiting(program).last + shared) * self._block_tokens)
 
 
 def replicas(ledger: Ledger, less: Mapping[str, float] = MappingProxyType({})) -> list[Replica]:
     """The engines that were heard, by name; so much ``less`` is demanded of each. O(replicas) for several."""
-    totals, shared = ledger.totals, shared_blocks(ledger)
+    totals, shared = ledger.totals, ledger.shared_blocks
     if not totals.several:
         totals = Totals.of(ledger.state, several=True)
     placed, charged = totals.placed, totals.placed_blocks
@@ -69,12 +97,18 @@ def replicas(ledger: Ledger, less: Mapping[str, float] = MappingProxyType({})) -
             evictable_blocks=pool.evictable_blocks,
             retained_blocks=pool.retained_blocks,
             host_total_blocks=pool.host_total_blocks,
-            demand_blocks=max(0, charged[name] - max(0, placed[name] - 1) * shared - round(less.get(name, 0))),
+            host_used_blocks=pool.host_used_blocks,
+            demand_blocks=max(0, charged[name] + (shared if placed[name] else 0) - round(less.get(name, 0))),
             turns=totals.open_turns[name],
             turn_blocks=totals.open_blocks[name],
         )
         for name, pool in sorted(ledger.state.pools.items())
     ]
+
+
+def engines(ledger: Ledger) -> list[Replica]:
+    """``replicas`` as a turn is placed on one: who lends its room lies there still, and would be evicted."""
+    return replicas(ledger, {name: -blocks for name, blocks in ledger.totals.placed_lent_blocks.items()})
 
 
 def parts(ledger: Ledger, half_life_ns: int, now_ns: int) -> tuple[Replica, ...]:
@@ -85,7 +119,7 @@ def parts(ledger: Ledger, half_life_ns: int, now_ns: int) -> tuple[Replica, ...]
     less: dict[str, float] = defaultdict(float)
     for name in ledger.active if half_life_ns else ():
         program = ledger.programs[name]
-        less[program.replica] += program.kv_blocks * (1 - weight(program, half_life_ns, now_ns))
+        less[program.replica] += _faded(program, half_life_ns, now_ns)
     found = replicas(ledger, less)
     homeless = ledger.totals.demand_blocks - sum(ledger.totals.placed_blocks[name] for name in ledger.state.pools)
     if homeless:
@@ -106,5 +140,12 @@ def demand_blocks(ledger: Ledger, half_life_ns: int, now_ns: int) -> int:
     less = 0.0
     for name in ledger.active:
         program = ledger.programs[name]
-        less += program.kv_blocks * (1 - weight(program, half_life_ns, now_ns))
+        less += _faded(program, half_life_ns, now_ns)
     return max(0, whole - round(less))
+
+
+def _faded(program: Program, half_life_ns: int, now_ns: int) -> float:
+    """What an acting program counts less, of what is its own and counted."""
+    if program.lends:
+        return 0.0
+    return (program.kv_blocks - program.shared_blocks) * (1 - weight(program, half_life_ns, now_ns))

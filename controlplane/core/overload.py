@@ -1,8 +1,9 @@
 """Is the host, or the KV cache, overloaded? Thresholds with hysteresis and persistence.
 
 **Paper**: MARS §4.1–4.2 asks for hysteresis and for decreases "only when persistent host-side contention is
-detected", and leaves the thresholds open; ours are in docs/explanation/how-it-decides.md. No hardware counter is
-read: the host is judged by tools active and waiting and by how much longer than usual they take.
+detected", and leaves the thresholds open; ours are in docs/explanation/how-it-decides.md. The host is judged by its
+tools, active and waiting, and by either of two signs that they hinder each other: they take longer than usual, or
+all CPUs are in use and tasks stall for them (docs/adr/0027).
 """
 
 from dataclasses import dataclass
@@ -19,9 +20,12 @@ class OverloadRules:
     cpu_slowdown_low: float = 1.2
     cpu_tools_low: float = 0.8  # of C
     cpu_use_low: float = 0.5  # of the host: below it tools are slow for another reason
-    kv_high: float = 0.95  # u
-    kv_low: float = 0.85
-    kv_slack: float = 0.80
+    cpu_use_high: float = 0.95
+    cpu_stall_high: float = 0.5  # share of time in which some task waited for a CPU
+    cpu_stall_low: float = 0.25
+    kv_high: float = 1.0  # u
+    kv_low: float = 0.95
+    kv_slack: float = 0.9
     kv_cold_return: float = 0.5  # a return that hits less of its own context than this means thrashing
 
     def __post_init__(self) -> None:
@@ -30,6 +34,9 @@ class OverloadRules:
         require("cpu_slowdown_low", self.cpu_slowdown_low, low=0, high=self.cpu_slowdown_high, ends="(]")
         require("cpu_tools_low", self.cpu_tools_low, low=0, high=1, ends="(]")
         require("cpu_use_low", self.cpu_use_low, low=0, high=1)
+        require("cpu_use_high", self.cpu_use_high, low=self.cpu_use_low, high=1)
+        require("cpu_stall_high", self.cpu_stall_high, low=0, high=1, ends="(]")
+        require("cpu_stall_low", self.cpu_stall_low, low=0, high=self.cpu_stall_high, ends="(]")
         require("kv_high", self.kv_high, low=0, high=2, ends="(]")
         require("kv_low", self.kv_low, low=0, high=self.kv_high, ends="(]")
         require("kv_slack", self.kv_slack, low=0, high=2, ends="(]")
@@ -46,7 +53,8 @@ class Load:
     cpus: float
     slowdown_ratio: float
     cpu_use_ratio: float = 0.0  # 0: not known
-    kv_use_ratio: float
+    cpu_stall_ratio: float = 0.0  # 0: not known, or none
+    kv_use_ratio: float  # u over 1 and what is tolerated beyond the pool
     retractions: int
     cold_returns: int
 
@@ -63,10 +71,7 @@ class Overload:
 
 def detect(state: Overload, load: Load, rules: OverloadRules) -> Overload:
     """Advance the detector by one control interval."""
-    idle = 0 < load.cpu_use_ratio < rules.cpu_use_low
-    crowded = load.tools >= load.cpus > 0 and load.slowdown_ratio >= rules.cpu_slowdown_high and not idle
-    eased = load.tools < rules.cpu_tools_low * load.cpus or load.slowdown_ratio < rules.cpu_slowdown_low or idle
-    cpu_streak = state.cpu_streak + 1 if (eased if state.cpu else crowded) else 0
+    cpu_streak = state.cpu_streak + 1 if (_eased(load, rules) if state.cpu else _crowded(load, rules)) else 0
     cpu = state.cpu
     if cpu_streak >= rules.persistence:
         cpu, cpu_streak = not cpu, 0
@@ -82,3 +87,21 @@ def detect(state: Overload, load: Load, rules: OverloadRules) -> Overload:
         if kv_streak >= rules.persistence:
             kv, kv_streak = False, 0
     return Overload(cpu=cpu, kv=kv, cpu_streak=cpu_streak, kv_streak=kv_streak)
+
+
+def _crowded(load: Load, rules: OverloadRules) -> bool:
+    """As many tools as CPUs, and either sign that they hinder each other."""
+    slow = load.slowdown_ratio >= rules.cpu_slowdown_high and not _idle(load, rules)
+    stalled = load.cpu_use_ratio >= rules.cpu_use_high and load.cpu_stall_ratio >= rules.cpu_stall_high
+    return load.tools >= load.cpus > 0 and (slow or stalled)
+
+
+def _eased(load: Load, rules: OverloadRules) -> bool:
+    """Few tools or CPUs to spare; or neither sign is left."""
+    stalled = load.cpu_stall_ratio >= rules.cpu_stall_low
+    usual = load.slowdown_ratio < rules.cpu_slowdown_low and not stalled
+    return load.tools < rules.cpu_tools_low * load.cpus or usual or _idle(load, rules)
+
+
+def _idle(load: Load, rules: OverloadRules) -> bool:
+    return 0 < load.cpu_use_ratio < rules.cpu_use_low

@@ -42,23 +42,11 @@ class Window:
     window: float  # before the caps
     reason: str
     room_blocks: tuple[int, ...] = ()  # on each engine, for who is let in now; (): that does not matter
-
-
-def fitting_in(order: Sequence[QueuedProgram], room_blocks: Sequence[int]) -> list[QueuedProgram]:
-    """The first of ``order`` that each find room on one engine; all of them without ``room_blocks``.
-
-    Each takes from the engine with the most room left: there it will be placed (MORI §4.3.1).
-    """
-    if not room_blocks:
-        return list(order)
-    left, chosen = list(room_blocks), []
-    for waiting in order:
-        most = max(range(len(left)), key=left.__getitem__)
-        if left[most] < waiting.blocks:
-            break
-        left[most] -= waiting.blocks
-        chosen.append(waiting)
-    return chosen
+    ahead_blocks: tuple[float, ...] = ()  # at each point of the forecast's grid, for newcomers; (): likewise
+    filled_blocks: float = 0.0  # what the forecast may fill: ``ahead_blocks`` is what is left of it
+    returning_blocks: float = 0.0  # so much more than its room on one engine a program that comes back may take
+    excess_now_ratio: float = 0.0  # of the pool: being overfull by so much is no overload
+    excess_ratio: float = 0.0  # of what all will need, over that time: so much may be too much
 
 
 class AdmissionPolicy(Protocol[S]):
@@ -91,6 +79,10 @@ class RetentionPolicy(Protocol[S]):
     def half_life_ns(self) -> int:
         """In which an acting program's weight in the KV demand falls by half; 0: it does not fall."""
 
+    @property
+    def lends(self) -> bool:
+        """Whether an active program that will be away for long leaves its room to others (docs/adr/0030)."""
+
     def initial(self) -> S: ...
 
     def plan(
@@ -117,9 +109,6 @@ class EngineShape:
     def floor_blocks(self) -> int:
         """The smallest chunk."""
         return max(1, -(-self.floor_tokens // self.block_tokens))
-
-
-PIN_BUDGET_RATIO = 0.5  # of an engine's KV pool: what pins may take together, unless the engine is told otherwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,16 +250,20 @@ class MemoryPolicy(Protocol[S]):
     def pins_outlast_waits(self) -> bool:
         """Whether a pin holds past its time while its program's next turn waits to be scheduled."""
 
+    @property
+    def pin_budget_ratio(self) -> float:
+        """The share of the pool that pins may take together, unless the engine is told otherwise."""
+
     def unpin(self, pins: Sequence[Pinned], shortfall_blocks: int, stuck: bool) -> Sequence[str]:
         """Whose pins go for a call that finds no room, though all that may be evicted was: names from ``pins``.
 
         ``stuck``: nothing runs and nothing else can begin, so that only an answer helps.
         """
 
-    def host_rank(self, label: str) -> int:
+    def host_rank(self, label: str, parked: bool) -> int:
         """In which order copies in host memory make room, by their program's label: the lowest goes first.
 
-        Copies of one rank go least recently used first.
+        ``parked``: the program ended or was paused. Copies of one rank go least recently used first.
         """
 
     def initial(self) -> S: ...

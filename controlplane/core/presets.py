@@ -167,10 +167,16 @@ _ALL = (
     ),
 )
 PRESETS: dict[str, Preset] = {each.name: each for each in _ALL}
+FORESEEING = {
+    "clairvoyant": "knows the future: least left first, Belady's eviction; the yardstick of simulated runs",
+}
+"""Presets that only a simulation can have, as they are told what programs will do."""
 
 
 def preset(name: str) -> Preset:
     """The preset of that name. Raises ``UnknownPolicy`` and lists the names there are."""
+    if name in FORESEEING:
+        raise UnknownPolicy(f"preset {name!r} knows the future: only simulate and sweep can have it")
     try:
         return PRESETS[name]
     except KeyError:

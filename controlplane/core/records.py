@@ -125,8 +125,9 @@ class LedgerState:
 class Totals:
     """Sums over the records."""
 
-    demand_blocks: int = 0  # charges of active programs, shared prefixes counted each time
+    demand_blocks: int = 0  # charges of active programs, without the prefix that they share
     charged: int = 0  # programs that are charged
+    lent_blocks: int = 0  # of active programs that lend their room, which are not
     active_roots: int = 0
     queued_blocks: int = 0
     tools_active: int = 0
@@ -136,6 +137,7 @@ class Totals:
     several: bool = False
     placed_blocks: Counter[str] = field(default_factory=Counter)
     placed: Counter[str] = field(default_factory=Counter)
+    placed_lent_blocks: Counter[str] = field(default_factory=Counter)
     open_blocks: Counter[str] = field(default_factory=Counter)
     open_turns: Counter[str] = field(default_factory=Counter)
 
@@ -158,14 +160,19 @@ class Totals:
 
     def count(self, program: Program, by: int) -> None:
         """Add ``by`` active programs like this one."""
-        self.charged += by
         self.active_roots += by * (not program.parent_id)
+        self.charged += by * (not program.lends)
         if self.several:
-            self.placed[program.replica] += by
-        self.charge(program, by * program.kv_blocks)
+            self.placed[program.replica] += by * (not program.lends)
+        self.charge(program, by * (program.kv_blocks - program.shared_blocks))
 
     def charge(self, program: Program, blocks: int) -> None:
-        """Add to what an active program takes."""
+        """Add to what an active program takes beside the shared prefix."""
+        if program.lends:
+            self.lent_blocks += blocks
+            if self.several:
+                self.placed_lent_blocks[program.replica] += blocks
+            return
         self.demand_blocks += blocks
         if self.several:
             self.placed_blocks[program.replica] += blocks

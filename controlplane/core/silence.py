@@ -1,8 +1,12 @@
-"""What silence means: who is paused, who has ended, which publisher is gone.
+"""What silence means: who has ended, what a silent program's slot is still worth, which publisher is gone.
 
-A reply that calls no tool ends its program after a short silence. A gap with an open tool keeps the slot. Any other
-gap (a person thinks, or an agent has no tool hooks) gives the slot back, keeps the arrival, and ends the program
-after long silence. A publisher that holds work and stops talking is asked, and forgotten when it does not answer.
+Silence is the normal case: most clients report no tools and say no goodbye. A gap without an event is a tool that
+nobody reported, or the end, and how likely each is follows from the gaps that were seen (``gaps``). A program
+keeps its slot while it is likely to come back; one that is not has ended, and is learned from at once. Should it
+come back after all, it queues as it did before. Where the retention policy lends, the room of a program that is
+likely to be away for long is others' meanwhile (``retention.overflow``). A reply that calls no tool ends its
+program after a short silence. A publisher that holds work and stops talking is asked, and forgotten when it does
+not answer.
 """
 
 from collections.abc import Iterator
@@ -12,8 +16,12 @@ from controlplane.core.commands import Command, Pause, StateRequest
 from controlplane.core.errors import require
 from controlplane.core.estimate import as_seconds
 from controlplane.core.ledger import Ledger
+from controlplane.core.outlook import running_blocks
 from controlplane.core.publishers import lose, worth_asking
-from controlplane.core.types import Program, Status, seconds
+from controlplane.core.retention.overflow import keep_ratio
+from controlplane.core.types import NANOSECONDS_PER_SECOND, Program, Status, seconds
+
+_MOST_WEIGHED = 64  # programs an interval, so that very many silent ones hold nothing up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,48 +29,77 @@ class SilenceRules:
     """Limits in seconds."""
 
     end_after_reply_s: float = 5.0
-    pause_after_s: float = 10.0
-    pause_after_longest_gaps: float = 3.0
+    end_below: float = 0.03
+    unused_slot_s: float = 10.0
     end_after_s: float = 900.0
     ask_publisher_after_s: float = 60.0
     ask_publisher_every_s: float = 10.0
     ask_publisher_times: int = 3
 
     def __post_init__(self) -> None:
-        for name in ("end_after_reply_s", "pause_after_s", "end_after_s", "ask_publisher_after_s"):
+        for name in ("end_after_reply_s", "unused_slot_s", "end_after_s", "ask_publisher_after_s"):
             require(name, getattr(self, name), low=0, high=86_400, ends="(]")
+        require("end_below", self.end_below, low=0, high=1)
         require("ask_publisher_every_s", self.ask_publisher_every_s, low=0, high=86_400, ends="(]")
-        require("pause_after_longest_gaps", self.pause_after_longest_gaps, low=0, high=1000)
         require("ask_publisher_times", self.ask_publisher_times, low=1, high=1000)
 
 
-def sweep(ledger: Ledger, rules: SilenceRules, now_ns: int) -> Iterator[Command]:
-    """Once a control interval: end and pause silent programs, ask silent publishers."""
-    for name in sorted(ledger.active):
+def sweep(ledger: Ledger, rules: SilenceRules, now_ns: int, *, lends: bool) -> Iterator[Command]:
+    """Once a control interval: end who is gone, weigh who is silent, ask silent publishers.
+
+    ``lends``: whoever will be away for long leaves its room to others.
+    """
+    running, left = running_blocks(ledger), _MOST_WEIGHED
+    pause_ns = len(ledger.active) * NANOSECONDS_PER_SECOND // _MOST_WEIGHED  # of very many each has its turn
+    for name in list(ledger.active):
         program = ledger.programs[name]
-        if program.status is not Status.ACTIVE or not program.idle_since_ns:
+        if program.status is not Status.ACTIVE:
             continue
-        silent_ns = now_ns - program.idle_since_ns
-        if _family_is_busy(ledger, program):
-            continue
-        if program.may_end and silent_ns >= seconds(rules.end_after_reply_s):
-            ledger.end(program, now_ns, "its last reply called no tool")
-        elif program.parent_id:
-            continue  # a child holds no slot
-        elif silent_ns >= _patience_ns(program, rules):
-            yield Pause(program_id=name, reason=f"silent for {as_seconds(silent_ns):.0f}s with no tool open")
+        if not program.gap_since_ns:
+            if program.idle_since_ns and _never_came(ledger, program, rules, now_ns):
+                yield Pause(program_id=name, reason="it was let in and its turn never came")
+        elif program.may_end and now_ns - program.gap_since_ns >= seconds(rules.end_after_reply_s):
+            if not program.open_tools and not _family_is_busy(ledger, program):
+                ledger.end(program, now_ns, "its last reply called no tool")
+        elif left and now_ns - program.weighed_at_ns >= pause_ns:
+            left -= 1
+            _weigh(ledger, program, rules, running, now_ns, lends)
     holding = {held.program_id for held in ledger.state.held.values()}  # a child waits with its root
     for name in list(ledger.dormant):
         program = ledger.programs[name]
-        silent = now_ns - program.last_seen_ns >= seconds(rules.end_after_s)
-        if silent and not program.open_tools and name not in holding:
-            ledger.end(program, now_ns, "long silence")
+        if program.open_tools or program.open_turns or name in holding or _family_is_busy(ledger, program):
+            continue
+        silent_ns = now_ns - program.last_seen_ns
+        chance = ledger.estimates.chance_of_return(program, now_ns)
+        if silent_ns >= seconds(rules.end_after_s) or chance < rules.end_below:
+            ledger.end(program, now_ns, _why(silent_ns, chance))
     yield from _ask_silent_publishers(ledger, rules, now_ns)
 
 
-def _patience_ns(program: Program, rules: SilenceRules) -> int:
-    own_ns = round(rules.pause_after_longest_gaps * program.longest_gap_ns)
-    return max(seconds(rules.pause_after_s), own_ns)
+def _weigh(ledger: Ledger, program: Program, rules: SilenceRules, running: int, now_ns: int, lends: bool) -> None:
+    """Is a program between two turns still there, and what is its slot worth?"""
+    program.weighed_at_ns = now_ns
+    if _family_is_busy(ledger, program):
+        return
+    chance = ledger.estimates.chance_of_return(program, now_ns)
+    if chance < rules.end_below:
+        ledger.end(program, now_ns, _why(now_ns - program.gap_since_ns, chance))
+        return
+    if not program.parent_id:  # a child holds no slot
+        program.keep_ratio = keep_ratio(program, ledger.estimates, running, now_ns)
+        ledger.lend(program, program.delegating > 0 or (lends and program.keep_ratio < 1))
+
+
+def _never_came(ledger: Ledger, program: Program, rules: SilenceRules, now_ns: int) -> bool:
+    """Whether a program was let in and has shown no turn since: this is a message's way, no gap of the
+    program's."""
+    if program.parent_id or program.queued_turns or _family_is_busy(ledger, program):
+        return False
+    return now_ns - program.idle_since_ns >= seconds(rules.unused_slot_s)
+
+
+def _why(silent_ns: int, chance: float) -> str:
+    return f"silent for {as_seconds(silent_ns):.0f}s: {chance:.0%} of such come back"
 
 
 def _family_is_busy(ledger: Ledger, root: Program) -> bool:

@@ -8,19 +8,26 @@ To add a parser: one function here, one line in ``PARSERS``.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+from controlplane.core.shell_commands import command_name, command_names
 
 Parser = Callable[[str], Sequence[str]]
 
 _MOST_CHARACTERS = 200_000  # what is longer is no tool call but a document
 _LONGEST_NAME = 128
 
+_SHELL_TOOLS = frozenset(
+    {"bash", "shell", "sh", "terminal", "execute_bash", "execute_command", "run_bash", "run_command", "run_shell"}
+    | {"run_shell_command", "run_terminal_cmd", "exec_command", "local_shell", "container.exec"}
+)
+_COMMAND_FIELDS = ("command", "commands", "cmd", "script")
+_SHELL = "bash"  # what a script is called that names no program
+_WORD = re.compile(r"\w")
 _BASH_BLOCK = re.compile(r"```(?:bash|sh|shell)\s*\n(.*?)\n?```", re.DOTALL)
 _QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"", re.DOTALL)
-_HEREDOC = re.compile(r"<<-?\s*\w")
-_AND_OR = re.compile(r"&&|\|\|")
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=\S*")
 _QWEN = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
 _QWEN_FUNCTION = re.compile(r"<function=([^>\s]+)>")
 _PYTHON_CALL = re.compile(r"([A-Za-z_][\w.]*)\s*\(")
@@ -38,31 +45,41 @@ def tools_called(text: str, parsers: Sequence[Parser] | None = None) -> tuple[st
     return ()
 
 
-def bash_block(text: str) -> Sequence[str]:
-    """A single fenced bash block: the first word of each part between && and ||.
+def called_name(tool: str, arguments: object) -> str:
+    """What a call counts as: one of a shell's as the program that its command runs, any other by its own name.
 
-    Two blocks are none, as in mini-swe-agent. What stands in quotes or in a here-document separates nothing, and a
-    variable that is set before a command is not the command.
+    ``arguments``: by name, or as JSON. Nothing of them but the program's name is in the answer.
     """
+    if tool.lower() not in _SHELL_TOOLS:
+        return tool
+    given = _json_object(arguments) if isinstance(arguments, str) else arguments
+    if not isinstance(given, Mapping):
+        return tool
+    command = next((given[field] for field in _COMMAND_FIELDS if given.get(field)), "")
+    if isinstance(command, list | tuple) and all(isinstance(each, str) for each in command):
+        # Either one command's words, as a shell is started, or several commands.
+        command = (
+            shlex.join(command) if command[0] in ("bash", "sh", "/bin/bash", "/bin/sh") else "\n".join(command)
+        )
+    return (command_name(command) if isinstance(command, str) else "") or tool
+
+
+def bash_block(text: str) -> Sequence[str]:
+    """A single fenced bash block: the programs that it runs. Two blocks are none, as in mini-swe-agent."""
     blocks = _BASH_BLOCK.findall(text)
     if len(blocks) != 1:
         return ()
-    script: str = blocks[0].strip()
-    script = _QUOTED.sub("_", script)
-    if _HEREDOC.search(script):
-        script = script.splitlines()[0]
-    parts = _AND_OR.split(script)
-    return [word for part in parts if (word := _first_word(part))]
+    return command_names(blocks[0]) or ([_SHELL] if _WORD.search(blocks[0]) else [])
 
 
 def json_commands(text: str) -> Sequence[str]:
-    """A JSON object with ``commands``, each with ``keystrokes``: the first word of each (Terminal-Bench)."""
+    """A JSON object with ``commands``, each with ``keystrokes``: the program of each (Terminal-Bench)."""
     value = _json_object(text)
     commands = value.get("commands") if value is not None else None
     if not isinstance(commands, list):
         return ()
     typed = (command.get("keystrokes") for command in commands if isinstance(command, dict))
-    return [word for keys in typed if isinstance(keys, str) and (word := _first_word(keys))]
+    return [command_name(keys) or _SHELL for keys in typed if isinstance(keys, str) and keys.strip()]
 
 
 def qwen(text: str) -> Sequence[str]:
@@ -122,19 +139,12 @@ def _closing(text: str, start: int) -> int:
     return -1
 
 
-def _first_word(part: str) -> str:
-    words = part.split()
-    while len(words) > 1 and _ASSIGNMENT.fullmatch(words[0]):
-        words = words[1:]
-    return words[0].strip("(){};") if words else ""
-
-
 def _json_object(text: str) -> dict[str, Any] | None:
     """The JSON object that the text is, or that its only fenced block holds."""
     said = text.strip()
     if said.startswith("```") and said.endswith("```") and said.count("```") == 2:
         said = said.strip("`").strip().removeprefix("json").strip()
-    if not said.startswith("{"):
+    if not said.startswith("{") or len(said) > _MOST_CHARACTERS:
         return None
     try:
         value = json.loads(said)

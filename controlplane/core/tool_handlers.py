@@ -49,7 +49,7 @@ def _open_tool(ledger: "Ledger", event: ev.ToolEnqueued | ev.ToolStarted, now_ns
     program.open_tools += 1
     program.idle_since_ns = 0
     program.may_end = False
-    program.tool = event.tool
+    program.tool = program.gap_tool = event.tool
     if started:
         program.tool_started_at_ns = now_ns
     if not program.gap_has_tool:
@@ -66,6 +66,7 @@ def tool_ended(ledger: "Ledger", event: ev.ToolEnded, now_ns: int) -> None:
     elif call is None:
         ledger.ended_early(key, event.publisher, now_ns, "tool call")
     waited_for_child = call is not None and call.delegates
+    program.gap_delegates = program.gap_delegates or waited_for_child
     crowded = ledger.is_crowded
     ledger.drop_tool(key, now_ns)
     if event.duration_ns > 0 and not program.quarantined and not waited_for_child:

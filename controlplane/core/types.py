@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from controlplane.core.forecast import Growing
+from controlplane.core.lives import class_of
 
 NANOSECONDS_PER_SECOND = 1_000_000_000
 
@@ -47,6 +47,7 @@ class Program:
 
     program_id: str
     tenant: str = ""
+    agent: str = ""  # which kind of agent it is: a name or a digest; empty where nothing tells
     parent_id: str = ""
     root_id: str = ""  # itself for a root; only roots hold slots
     status: Status = Status.WAITING
@@ -59,10 +60,19 @@ class Program:
     open_turns: int = 0  # turns that the engine holds
     open_tools: int = 0
     idle_since_ns: int = 0  # when the last open turn or tool ended; 0 while one is open
+    last_turn_ns: int = 0  # for which it reasoned last
+    gap_since_ns: int = 0  # when its last open turn ended; 0 while it has one, or waits for one
+    gap_tool: str = ""  # what is known to run in this gap: by the reply, or by the tool's own report
     gap_has_tool: bool = False  # an emitter reported a tool since the last turn ended
-    longest_gap_ns: int = 0  # of its gaps without a tool event
+    gap_delegates: bool = False  # of those one waited for a child
     may_end: bool = False  # the last reply called no tool
-    replied_tool: str = ""  # the tool that the last reply called, until the next turn
+    lends: bool = False  # it holds its slot, and is likely to be away for long: others may have its room
+    keep_ratio: float = -1.0  # what keeping its context brings over what it costs; below 0: not weighed in this gap
+    weighed_at_ns: int = 0
+    ended_by_word: bool = False  # it said goodbye, or its agent did
+    ended_at_ns: int = 0
+    learned_turns: int = 0  # that its end was learned with, should it come back; 0 while it has not ended
+    expected_tokens: int = 0  # what its longest context was expected to be when it was first let in
     warm: bool = False  # it kept its slot since its last turn ended
     context_tokens: int = 0  # the last prompt and its output
     prompt_tokens: int = 0  # the last prompt
@@ -70,6 +80,7 @@ class Program:
     first_tokens: int = 0  # its first prompt
     peak_tokens: int = 0  # its longest context
     kv_blocks: int = 0  # what it is charged with while it holds a slot
+    shared_blocks: int = 0  # of those: the prefix that programs share, as far as it is that long
     kv_tier: Tier = Tier.NONE
     service_ns: int = 0  # accumulated time in the engine
     cycles: tuple[int, ...] = ()  # its last times of reasoning and acting: see ``idleness``
@@ -83,6 +94,11 @@ class Program:
     last_seen_ns: int = 0
     quarantined: bool = False  # an event about it made no sense: no decision is made from its figures
     accused: str = ""  # the publisher of that event, whose state will clear it
+
+    @property
+    def kind(self) -> str:
+        """Its class, by what was known when it came; empty before its first turn has ended."""
+        return class_of(self.tenant, self.agent, self.first_tokens) if self.first_tokens else ""
 
 
 class ProgramView(Protocol):
@@ -126,6 +142,18 @@ class ProgramView(Protocol):
     def service_ns(self) -> int: ...
     @property
     def tool(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def gap_since_ns(self) -> int: ...
+    @property
+    def gap_tool(self) -> str: ...
+    @property
+    def shared_blocks(self) -> int: ...
+    @property
+    def lends(self) -> bool: ...
+    @property
+    def keep_ratio(self) -> float: ...
     @property
     def tool_started_at_ns(self) -> int: ...
     @property
@@ -180,6 +208,7 @@ class Replica:
     evictable_blocks: int = 0
     retained_blocks: int = 0
     host_total_blocks: int = 0
+    host_used_blocks: int = 0
     demand_blocks: int = 0  # of the active programs that ran there last, a shared prefix once
     turns: int = 0  # that it holds: they wait or run
     turn_blocks: int = 0  # that those are projected to need
@@ -195,14 +224,16 @@ class Pressure:
     """Both sides of the machine at one instant. Ratios are 0..1 unless said; -1 blocks means not known."""
 
     observed_at_ns: int = 0
+    interval_ends_ns: int = 0  # of the control interval that lasts: what a policy does once in each goes by it
     kv_total_blocks: int = 0  # 0: no pool sample yet
     kv_free_blocks: int = 0
     kv_evictable_blocks: int = 0
     kv_retained_blocks: int = 0
     kv_demand_blocks: int = 0  # D: what the active programs need resident
+    kv_lent_blocks: int = 0  # what programs hold that lend their room: no part of D
     kv_use_ratio: float = 0.0  # u = D / total; may pass 1
     kv_forecast_blocks: tuple[int, ...] = ()  # what the active programs will need: ``forecast.demand``
-    newcomer: Growing | None = None  # a waiting program, on average; None while nobody waits
+    running_blocks: int = 0  # of the programs that the engine has a turn of
     host_total_blocks: int = 0
     host_used_blocks: int = 0
     tools_active: int = 0

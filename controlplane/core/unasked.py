@@ -2,7 +2,7 @@
 
 A gate that lost its daemon lets programs in by itself, so that the window may be overfull when the daemon is back.
 Who came in that way gives its slot back at the end of its turn, the last arrived first, until the others fit. A
-slot that was granted is never taken back, however small the window becomes.
+slot that was granted is not taken back because the window becomes small.
 
 **Paper**: MARS §4.2 has no gate without a daemon, and never revokes; this is ours (docs/adr/0010).
 """

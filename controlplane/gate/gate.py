@@ -123,11 +123,16 @@ class Gate:
         if self._holds and self._look(now_ns) is not Mode.GOVERNED:
             self._release_locally(now_ns)
 
-    def reply_read(self, ticket: Ticket, tools: Sequence[str]) -> None:
-        """Tell which tools the turn's reply calls."""
-        name = tools[0] if tools else ""
+    def reply_read(self, ticket: Ticket, tools: Sequence[str], *, is_last: bool = False) -> None:
+        """Tell which tools the turn's reply calls. ``is_last``: the client called this turn its last."""
         self._send(
-            ReplyRead(program_id=ticket.program_id, turn_id=ticket.turn_id, tool=name, tool_calls=len(tools)),
+            ReplyRead(
+                program_id=ticket.program_id,
+                turn_id=ticket.turn_id,
+                tool=tools[0] if tools else "",
+                tool_calls=len(tools),
+                is_last=is_last,
+            ),
             False,
         )
 
@@ -307,6 +312,7 @@ class Gate:
                 prompt_tokens=ticket.prompt_tokens,
                 parent_id=held.parent_id,
                 tenant=ticket.tenant,
+                agent=ticket.agent,
             ),
             urgent,
         )

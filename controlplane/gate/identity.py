@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controlplane.core.errors import ControlPlaneError
+from controlplane.gate.agents import kind_of_agent
 
 MAX_ID_CHARACTERS = 256
 
@@ -43,10 +44,12 @@ _BORROWED_FIELDS = (
     "conversation.id",
     "conversation",
     "prompt_cache_key",
+    "job_id",  # Continuum's clients
 )
 _CLAUDE_CODE_USER = "metadata.user_id"  # names a session too: as JSON, before 2.1.78 behind the last of these
 _CLAUDE_CODE_SESSION = "_session_"
 _PARENT = ("x-penstock-parent-id", ("parent_id", "custom_params.parent_id", "metadata.parent_id"))
+_AGENT = "x-penstock-agent"
 _TENANT = ("x-penstock-tenant", ("tenant", "custom_params.tenant", "metadata.tenant"))
 
 
@@ -65,6 +68,7 @@ class Identity:
     program_id: str
     parent_id: str = ""
     tenant: str = ""
+    agent: str = ""
     source: str = ""
     anonymous: bool = False
 
@@ -88,6 +92,7 @@ def identify(headers: Headers, body: Body | None) -> Identity:
         program_id=program_id or f"anonymous-{uuid.uuid4().hex}",
         parent_id=parent_id if parent_id != program_id else "",
         tenant=tenant,
+        agent=_made_good(texts.get(_AGENT, "")) or kind_of_agent(fields),
         source=source,
         anonymous=anonymous,
     )

@@ -23,7 +23,7 @@ class GateLimits:
     hard_factor: int = 4  # at this multiple of either bound known programs get a 503 too
     max_programs: int = 100_000  # programs remembered; the longest idle is forgotten first
     max_body_bytes: int = 64 << 20  # a larger request body gets a 413
-    hold_ns: int = seconds(300)  # a turn held this long gets a 503
+    hold_ns: int = seconds(600)  # a turn held this long gets a 503; as patient as clients of OpenAI are
     reask_ns: int = seconds(2)  # a held turn is asked for again this often, at most once a second of the wall
     retry_after_ns: int = seconds(5)
     grant_ttl_ns: int = seconds(1800)  # lease of a grant whose Admit names none; use renews it

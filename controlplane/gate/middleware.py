@@ -34,6 +34,7 @@ from controlplane.gate.tickets import Entered, Refused, Ticket
 GATED_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", ANTHROPIC_PATH, "/generate")
 HEALTH_PATH = "/penstock/health"
 _GATED_METHODS = ("POST", "PUT")  # SGLang's /generate takes either
+_LAST_STEP = "is_last_step"  # in the body of Continuum's clients
 _CLIENT_CLOSED_REQUEST = 499  # as nginx counts it
 
 
@@ -155,7 +156,7 @@ class GateMiddleware:
             scope.setdefault("state", {})["penstock"] = request
             tape = ReplyTape()
             ended = functools.partial(self._ended, path, request, tape)
-            await self._app(scope, replay.receive, _watched(send, entered, tape, ended))
+            await self._app(scope, replay.receive, _watched(send, request, tape, ended))
         finally:
             self._gate.leave(ticket)
 
@@ -166,6 +167,9 @@ class GateMiddleware:
         if data is None:
             return
         program_id = request.identity.program_id
+        if request.body.get(_LAST_STEP) is True:
+            self._gate.reply_read(request.ticket, (), is_last=True)
+            return
         names = self._reader.names(program_id, request.body, path, tape.content_type, data)
         if names is not None:
             self._gate.reply_read(request.ticket, names)
@@ -178,6 +182,7 @@ class GateMiddleware:
             program_id=identity.program_id,
             parent_id=identity.parent_id,
             tenant=identity.tenant,
+            agent=identity.agent,
             prompt_bytes=prompt_bytes,
             prompt_tokens=prompt_tokens,
             held_bytes=body_bytes,
@@ -263,16 +268,19 @@ def _json_object(data: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _watched(send: SendMessage, entered: Entered, tape: ReplyTape, ended: Callable[[], None]) -> SendMessage:
-    """Tell the client how long it was held, tape the reply, and call ``ended`` with the last of it.
+def _watched(send: SendMessage, request: GatedRequest, tape: ReplyTape, ended: Callable[[], None]) -> SendMessage:
+    """Tell the client the turn's id and how long it was held, tape the reply, and call ``ended`` at its end.
 
     The application may go on for a while after that: SGLang waits two seconds behind every stream.
     """
-    header = (b"x-penstock-hold-ms", str(round(entered.hold_ns / 1e6)).encode())
+    headers = (
+        (b"x-penstock-hold-ms", str(round(request.entered.hold_ns / 1e6)).encode()),
+        (b"x-penstock-turn-id", request.ticket.turn_id.encode()),
+    )
 
     async def send_watched(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", ()), header]
+            message["headers"] = [*message.get("headers", ()), *headers]
             tape.begin(message["status"], message["headers"])
         elif message["type"] == "http.response.body":
             tape.add(message.get("body", b""))

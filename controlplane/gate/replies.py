@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from controlplane.core.tool_calls import tools_called
+from controlplane.core.tool_calls import called_name, tools_called
 from controlplane.gate.problems import ANTHROPIC_PATH
 
 _MOST_BYTES = 1 << 20
@@ -106,34 +106,48 @@ def _read(path: str, parts: list[Any]) -> tuple[list[str], str]:
 
 def _completions(parts: list[Any]) -> tuple[list[str], str]:
     """OpenAI's chat completions and completions, of which only the first choice counts."""
-    names: list[str] = []
+    calls: dict[int, list[str]] = {}  # (name, arguments): in a stream only a call's first part has the name
     texts: list[str] = []
     for part in parts:
         for choice in part.get("choices") or ():
             if choice.get("index", 0) != 0:
                 continue
             message = choice.get("message") or choice.get("delta") or {}
-            calls = [call.get("function") or {} for call in message.get("tool_calls") or ()]
-            calls.append(message.get("function_call") or {})
-            names += [call["name"] for call in calls if call.get("name")]  # in a stream only a call's first part
+            for number, call in enumerate(message.get("tool_calls") or ()):
+                _add(calls, call.get("index", number), call.get("function") or {})
+            _add(calls, -1, message.get("function_call") or {})
             texts.append(message.get("content") or choice.get("text") or "")
-    return names, "".join(texts)
+    return [called_name(name, given) for name, given in calls.values() if name], "".join(texts)
+
+
+def _add(calls: dict[int, list[str]], index: int, function: Mapping[str, Any]) -> None:
+    if function.get("name") or index in calls:
+        name, given = calls.get(index, ("", ""))
+        arguments = function.get("arguments")
+        calls[index] = [name or function["name"], given + (arguments if isinstance(arguments, str) else "")]
 
 
 def _messages(parts: list[Any]) -> tuple[list[str], str]:
-    """Anthropic's."""
-    blocks: list[Any] = []
+    """Anthropic's; a stream tells a call's arguments piece by piece, behind its name."""
+    calls: list[tuple[str, Any]] = []
+    texts: list[str] = []
     for part in parts:
-        blocks += part.get("content") or ()
+        blocks = list(part.get("content") or ())
         blocks += [block for name in ("content_block", "delta") if (block := part.get(name))]
-    names = [block["name"] for block in blocks if block.get("type") == "tool_use"]
-    return names, "".join(block.get("text") or "" for block in blocks)
+        for block in blocks:
+            texts.append(block.get("text") or "")
+            if block.get("type") == "tool_use":
+                calls.append((block["name"], block.get("input") or ""))
+            elif block.get("type") == "input_json_delta" and calls and isinstance(calls[-1][1], str):
+                calls[-1] = (calls[-1][0], calls[-1][1] + block["partial_json"])
+    return [called_name(name, given) for name, given in calls], "".join(texts)
 
 
 def _responses(parts: list[Any]) -> tuple[list[str], str]:
     """OpenAI's Responses; a stream's last event repeats the whole."""
     last = parts[-1]
     items = (last.get("response") or last).get("output") or ()
-    names = [item["name"] for item in items if item.get("type") == "function_call"]
+    calls = [item for item in items if item.get("type") == "function_call"]
     contents = (content for item in items for content in item.get("content") or ())
+    names = [called_name(call["name"], call.get("arguments")) for call in calls]
     return names, "".join(content.get("text") or "" for content in contents)

@@ -20,6 +20,7 @@ class Ticket:
     program_id: str
     parent_id: str = ""
     tenant: str = ""
+    agent: str = ""
     prompt_bytes: int = 0
     prompt_tokens: int = 0
     held_bytes: int = 0

@@ -6,12 +6,18 @@ import aiohttp
 import msgspec
 
 HOLD_HEADER = "x-penstock-hold-ms"
+TURN_HEADER = "x-penstock-turn-id"
 
 
 def hold_ns(response: aiohttp.ClientResponse) -> int:
     """How long the gate says that it held the turn; 0 where it does not say."""
     hold_ms = _positive(response.headers.get(HOLD_HEADER, ""))
     return round(hold_ms * 1e6)
+
+
+def turn_id(response: aiohttp.ClientResponse) -> str:
+    """What events call the turn, where a gate says so; else empty."""
+    return response.headers.get(TURN_HEADER, "")
 
 
 def retry_after_s(response: aiohttp.ClientResponse) -> float:

@@ -3,16 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+from urllib.parse import quote
 
 import aiohttp
 import msgspec
 
 from controlplane.core.types import seconds
-from controlplane.load.answers import hold_ns, refusal, retry_after_s
+from controlplane.load.answers import hold_ns, refusal, retry_after_s, turn_id
 from controlplane.load.clock import TraceClock
 from controlplane.load.sse import ReplyBroken, ReplyStream
 
 SESSION_HEADER = "x-litellm-session-id"
+AGENT_HEADER = "x-penstock-agent"
 BUSY = frozenset({429, 503})
 Identity = Literal["header", "body", "none"]
 
@@ -39,6 +41,7 @@ class Outcome:
     output_tokens: int = 0
     cached_tokens: int = 0
     retries: int = 0
+    turn_id: str = ""  # as events call it; empty where no gate says so
     text: str = ""
     error: str = ""
 
@@ -78,13 +81,20 @@ class ChatClient:
         self._identity = identity
         self._retry = retry or RetryRule()
 
-    async def turn(self, program_id: str, messages: Sequence[msgspec.Raw], output_tokens: int) -> Outcome:
-        """Run one turn to its end. Never raises for what the endpoint does: ``error`` says it."""
+    async def turn(
+        self, program_id: str, messages: Sequence[msgspec.Raw], output_tokens: int, *, agent: str = ""
+    ) -> Outcome:
+        """Run one turn to its end. Never raises for what the endpoint does: ``error`` says it.
+
+        ``agent``: which kind of agent asks, where it says so.
+        """
         outcome = Outcome(queued_ns=self._clock.now_ns())
         body = msgspec.json.encode(self._body(program_id, messages, output_tokens))
         headers = {"content-type": "application/json"}
         if self._identity == "header":
             headers[SESSION_HEADER] = program_id
+        if agent:
+            headers[AGENT_HEADER] = quote(agent)
         self.waiting += 1
         try:
             await self._until_accepted(outcome, body, headers)
@@ -147,6 +157,7 @@ class ChatClient:
             if "text/event-stream" not in response.headers.get("content-type", ""):
                 raise TurnFailed("the endpoint does not stream chat completions")
             outcome.hold_ns = outcome.accepted_ns - outcome.queued_ns + hold_ns(response)
+            outcome.turn_id = turn_id(response)
             await self._read(outcome, response)
 
     async def _read(self, outcome: Outcome, response: aiohttp.ClientResponse) -> None:

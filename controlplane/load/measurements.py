@@ -8,11 +8,12 @@ from dataclasses import replace
 from controlplane.core.types import Pressure, seconds
 from controlplane.load.client import Outcome
 from controlplane.load.options import Observation, ReplayOptions
-from controlplane.workload.arrivals import Poisson
+from controlplane.workload.arrivals import Closed
 from controlplane.workload.records import ProgramRecord, TurnRecord
 from controlplane.workload.run import RunResult, python_version
 from controlplane.workload.series import Series
 from controlplane.workload.summary import summarize
+from controlplane.workload.telemetry import Telemetry
 
 CUT = "still running when the replay was stopped"
 
@@ -76,7 +77,7 @@ class Measurements:
         return RunResult(
             label=options.label,
             preset=options.preset,
-            rate=options.arrival.rate if isinstance(options.arrival, Poisson) else 0.0,
+            rate=0.0 if isinstance(options.arrival, Closed) else options.arrival.rate,
             arrival=str(options.arrival),
             seed=options.seed,
             scale=options.scale,
@@ -100,6 +101,7 @@ class Measurements:
             "endpoint": options.url,
             "tokens per word": str(options.tokens_per_word),
             "shared prefix": f"{options.shared_prefix_tokens} tokens",
+            "telemetry": str(Telemetry.NONE if options.nats is None else options.telemetry),
             "tools": f"slots {options.tools.slots or 'unlimited'}, {options.tools.cpu_ratio:.0%} on the CPU"
             + (f", {options.tools.storm}" if options.tools.storm else ""),
             "python": python_version(),

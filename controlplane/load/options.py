@@ -9,6 +9,7 @@ from controlplane.load.client import Identity, RetryRule
 from controlplane.load.tools import ToolOptions
 from controlplane.workload.arrivals import Arrival
 from controlplane.workload.scale import Scale
+from controlplane.workload.telemetry import Telemetry
 from controlplane.workload.trace import Trace
 
 INFINITY = float("inf")
@@ -49,8 +50,9 @@ class ReplayOptions:
     tool_role: str = "tool"  # "user" for chat templates that refuse a tool message without a call
     tools: ToolOptions = field(default_factory=ToolOptions)
     time_scale: float = 1.0
-    nats: str | Callable[[], str] | None = None  # None: tools are not reported
+    nats: str | Callable[[], str] | None = None  # None: nothing is reported, whatever the telemetry
     node: str = "local"
+    telemetry: Telemetry = Telemetry.FULL  # of a mix, a program's kind goes by the trace's id of it
     observe: Callable[[], Observation | None] | None = None
     sample_every_s: float = 1.0
     ideal_ns: Mapping[str, int] = field(default_factory=dict)  # by the trace's program id
@@ -65,6 +67,8 @@ class ReplayOptions:
         require("sample_every_s", self.sample_every_s, low=0, high=INFINITY, ends="()")
         _one_of("identity", self.identity, IDENTITIES)
         _one_of("tool_role", self.tool_role, TOOL_ROLES)
+        if self.identity == "none" and self.telemetry is Telemetry.TURNS:
+            raise ConfigError("telemetry: no gate reads the replies of programs without a name", field="telemetry")
         if not self.url.startswith(("http://", "https://")):
             raise ConfigError(f"url: expected http://HOST:PORT or https://…, got {self.url!r}", field="url")
         if not self.trace.programs:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from controlplane.core.events import Event, ProgramArrived, ProgramEnded
+from controlplane.core.events import Event, ProgramArrived, ProgramEnded, ReplyRead
 from controlplane.load.client import ChatClient
 from controlplane.load.clock import TraceClock
 from controlplane.load.measurements import CUT, Measurements
@@ -10,11 +10,15 @@ from controlplane.load.options import ReplayOptions
 from controlplane.load.prompts import Conversation
 from controlplane.load.tools import ToolRunner
 from controlplane.workload.records import ProgramRecord
+from controlplane.workload.telemetry import Told, reply_calls, told
 from controlplane.workload.trace import ProgramTrace, Turn, gap_ns
 
 
 class ProgramRunner:
-    """Runs programs, any number at once. ``failed`` is called with the message of each that fails."""
+    """Runs programs, any number at once. ``failed`` is called with the message of each that fails.
+
+    ``unnamed_turns`` counts replies that were to be told of and of which no gate said what events call them.
+    """
 
     def __init__(
         self,
@@ -28,6 +32,7 @@ class ProgramRunner:
         failed: Callable[[str], None],
     ) -> None:
         self.running = 0
+        self.unnamed_turns = 0
         self._options = options
         self._clock = clock
         self._client = client
@@ -39,14 +44,17 @@ class ProgramRunner:
     async def run(self, program_id: str, trace: ProgramTrace, arrived_ns: int) -> None:
         """Run it and record it, whatever happens to it. Never raises but for its cancellation."""
         self.running += 1
-        self._send(ProgramArrived(program_id=program_id))
+        tells = told(self._options.telemetry, trace.program_id)
+        if tells.run:
+            self._send(ProgramArrived(program_id=program_id))
         turns_ended = 0
         error = CUT
         try:
-            turns_ended, error = await self._turns(program_id, trace)
+            turns_ended, error = await self._turns(program_id, trace, tells)
         finally:
             self.running -= 1
-            self._send(ProgramEnded(program_id=program_id, reason="failed" if error else "done"))
+            if tells.run:
+                self._send(ProgramEnded(program_id=program_id, reason="failed" if error else "done"))
             self._measured.program(
                 ProgramRecord(
                     program_id=program_id,
@@ -61,7 +69,7 @@ class ProgramRunner:
             if error and error is not CUT:
                 self._failed(error)
 
-    async def _turns(self, program_id: str, trace: ProgramTrace) -> tuple[int, str]:
+    async def _turns(self, program_id: str, trace: ProgramTrace, tells: Told) -> tuple[int, str]:
         """How many turns ended well, and the error of the one that did not."""
         conversation = Conversation(
             seed=f"{self._options.seed}/{program_id}",
@@ -70,23 +78,35 @@ class ProgramRunner:
             tool_role=self._options.tool_role,
         )
         for index, turn in enumerate(trace.turns):
-            outcome = await self._client.turn(program_id, conversation.prompt(turn), turn.output_tokens)
+            prompt, agent = conversation.prompt(turn), trace.source if tells.run else ""
+            outcome = await self._client.turn(program_id, prompt, turn.output_tokens, agent=agent)
             # An engine that gives no usage is believed to have done what it was asked.
             if not outcome.error and not outcome.prompt_tokens:
                 outcome.prompt_tokens, outcome.output_tokens = turn.input_tokens, turn.output_tokens
             self._measured.turn(program_id, index, outcome)
             if outcome.error:
                 return index, outcome.error
+            is_last = index + 1 == len(trace.turns)
+            if tells.replies:
+                self._tell_reply(program_id, outcome.turn_id, *reply_calls(turn, is_last=is_last))
             conversation.reply(
                 outcome.text, prompt_tokens=outcome.prompt_tokens, output_tokens=outcome.output_tokens
             )
-            if index + 1 < len(trace.turns):
-                await self._gap(program_id, index, turn)
+            if not is_last:
+                await self._gap(program_id, index, turn, tells)
         return len(trace.turns), ""
 
-    async def _gap(self, program_id: str, index: int, turn: Turn) -> None:
-        """A tool runs and is reported; a person only takes time."""
+    def _tell_reply(self, program_id: str, turn_id: str, tool: str, calls: int) -> None:
+        """Tell what the gate would have read: the engine's words are not the agent's, and call no tool."""
+        if not turn_id:
+            self.unnamed_turns += 1
+        elif calls >= 0:
+            self._send(ReplyRead(program_id=program_id, turn_id=turn_id, tool=tool, tool_calls=calls))
+
+    async def _gap(self, program_id: str, index: int, turn: Turn, tells: Told) -> None:
+        """A tool runs, and is reported by a program that reports; a person only takes time."""
         if turn.calls_tool:
-            await self._tools.run(program_id, f"{program_id}/{index}", turn.tool, gap_ns(turn))
+            call_id = f"{program_id}/{index}"
+            await self._tools.run(program_id, call_id, turn.tool, gap_ns(turn), told=tells.run)
         else:
             await self._clock.sleep_ns(gap_ns(turn))

@@ -25,8 +25,9 @@ from controlplane.load.schedule import run_closed, run_open
 from controlplane.load.tools import ToolRunner
 from controlplane.wire.heartbeat import Heartbeat
 from controlplane.wire.subjects import TOOL_ROLE
-from controlplane.workload.arrivals import Poisson, arrival_times_ns
+from controlplane.workload.arrivals import Closed, times_ns
 from controlplane.workload.run import RunResult
+from controlplane.workload.telemetry import Telemetry
 
 UPDATE_EVERY_S = 0.25
 IDLE_CONNECTION_S = 2.0  # below what servers keep (uvicorn: 5), or they close it as we write
@@ -120,7 +121,7 @@ class _Replay:
             await self._tools.start()
             if self._emitter:
                 self._emitter.start()
-            else:
+            elif self._options.nats is None:
                 self._display.note("no NATS URL: tool phases are not reported to a daemon")
             self._clock.start()
             ticker = asyncio.create_task(self._tick())
@@ -141,7 +142,7 @@ class _Replay:
             await asyncio.sleep(min(UPDATE_EVERY_S, sample_s))
 
     def _make_emitter(self) -> Emitter | None:
-        if self._options.nats is None:
+        if self._options.nats is None or self._options.telemetry is Telemetry.NONE:
             return None
         return Emitter(
             url=self._options.nats,
@@ -159,10 +160,13 @@ class _Replay:
             self._emitted += 1
             self._emitter.emit(event)
 
+    def _watched(self) -> Observation | None:
+        """What whoever watches the daemon saw."""
+        return self._options.observe() if self._options.observe else None
+
     def _observe(self) -> Observation:
         """What whoever watches the daemon saw; failing that, what can be seen from here."""
-        observation = self._options.observe() if self._options.observe else None
-        if observation:
+        if observation := self._watched():
             return observation
         pressure = Pressure(
             observed_at_ns=self._clock.now_ns(),
@@ -197,17 +201,22 @@ class _Replay:
     async def _arrivals(self) -> None:
         programs = self._options.trace.programs
         arrival = self._options.arrival
-        if isinstance(arrival, Poisson):
-            times_ns = arrival_times_ns(len(programs), arrival.rate, self._options.seed)
-            await run_open(times_ns, self._clock, self._run_program, self._measured.started)
-        else:
+        if isinstance(arrival, Closed):
             await run_closed(len(programs), arrival.n, self._clock, self._run_program)
+        else:
+            at_ns = times_ns(arrival, len(programs), self._options.seed)
+            await run_open(at_ns, self._clock, self._run_program, self._measured.started)
 
     async def _run_program(self, index: int, arrived_ns: int) -> None:
         program_id = f"{self._options.label}-{self._run_id}-{index:05d}"
         await self._programs.run(program_id, self._options.trace.programs[index], arrived_ns)
 
     # --- what is shown -----------------------------------------------------------------------------------
+
+    def _limit(self) -> int | None:
+        """Without an emitter nobody hears the daemon's heartbeat but who watches it."""
+        heard = self._heartbeat or self._watched()
+        return heard.limit if heard else None
 
     def _progress(self) -> ReplayProgress:
         return ReplayProgress(
@@ -223,7 +232,7 @@ class _Replay:
             retries=self._client.retries,
             tools_running=self._tools.running,
             tools_waiting=self._tools.waiting,
-            limit=self._heartbeat.limit if self._heartbeat else None,
+            limit=self._limit(),
         )
 
     def _note_once(self, message: str) -> None:
@@ -237,6 +246,10 @@ class _Replay:
         self._display.update(self._progress())
         if self._tools.workers_died:
             self._display.note("CPU workers died: from then on tools slept instead of computing")
+        if self._emitter and (unnamed := self._programs.unnamed_turns):
+            self._display.note(
+                f"{unnamed} replies came through no gate that names turns: their calls were not told"
+            )
         stats = self._emitter.stats if self._emitter else None
         if stats and stats.sent < self._emitted:
             reason = f" ({stats.last_error})" if stats.last_error else ""

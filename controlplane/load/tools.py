@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controlplane.core.errors import require
 from controlplane.core.estimate import as_seconds
@@ -68,18 +68,21 @@ class ToolRunner:
         if self._burner:
             await self._burner.start()
 
-    async def run(self, program_id: str, call_id: str, tool: str, duration_ns: int) -> None:
-        """One tool call that takes ``duration_ns`` where nothing contends with it."""
-        self._note_open(program_id, call_id, tool, started=False)
+    async def run(self, program_id: str, call_id: str, tool: str, duration_ns: int, *, told: bool = True) -> None:
+        """One tool call that takes ``duration_ns`` where nothing contends with it, reported where ``told``."""
+        call = OpenTool(program_id=program_id, call_id=call_id, tool=tool, started=False)
         asked_ns = self._clock.now_ns()
-        self._emit(ToolEnqueued(program_id=program_id, call_id=call_id, tool=tool))
+        if told:
+            self._open[call_id] = call
+            self._emit(ToolEnqueued(program_id=program_id, call_id=call_id, tool=tool))
         try:
             await self._take_slot()
         except asyncio.CancelledError:
-            del self._open[call_id]
+            self._open.pop(call_id, None)
             raise
-        self._note_open(program_id, call_id, tool, started=True)
-        self._emit(ToolStarted(program_id=program_id, call_id=call_id, tool=tool))
+        if told:
+            self._open[call_id] = replace(call, started=True)
+            self._emit(ToolStarted(program_id=program_id, call_id=call_id, tool=tool))
         started_ns = self._clock.now_ns()
         self._started += 1
         self._waited_ns += started_ns - asked_ns
@@ -92,9 +95,10 @@ class ToolRunner:
             self.running -= 1
             if self._slots:
                 self._slots.release()
-            del self._open[call_id]
-            took_ns = self._clock.now_ns() - started_ns
-            self._emit(ToolEnded(program_id=program_id, call_id=call_id, tool=tool, duration_ns=took_ns, ok=ok))
+            if told:
+                del self._open[call_id]
+                took_ns = self._clock.now_ns() - started_ns
+                self._emit(ToolEnded(program_id=program_id, call_id=call_id, tool=tool, duration_ns=took_ns, ok=ok))
 
     @property
     def wait_mean_s(self) -> float:
@@ -102,15 +106,12 @@ class ToolRunner:
         return as_seconds(self._waited_ns) / self._started if self._started else 0.0
 
     def open_tools(self) -> tuple[OpenTool, ...]:
-        """The calls that have not ended. May be asked from another thread."""
+        """The reported calls that have not ended. May be asked from another thread."""
         return tuple(self._open.values())
 
     def close(self) -> None:
         if self._burner:
             self._burner.close()
-
-    def _note_open(self, program_id: str, call_id: str, tool: str, *, started: bool) -> None:
-        self._open[call_id] = OpenTool(program_id=program_id, call_id=call_id, tool=tool, started=started)
 
     async def _take_slot(self) -> None:
         if self._slots is None:

@@ -158,6 +158,11 @@ def verdict(groups: Sequence[Group], subject: str = SUBJECT, baseline: str = BAS
     return "; ".join(part for part in parts if part) + "."
 
 
+def telemetries(runs: Sequence[RunResult]) -> list[str]:
+    """What the programs told of themselves, by the runs that say so: more than one are not to be compared."""
+    return sorted({told for run in runs if (told := run.facts.get("telemetry"))})
+
+
 def caveats(groups: Sequence[Group]) -> list[str]:
     """What a reader must know before believing a figure."""
     found = []
@@ -172,6 +177,9 @@ def caveats(groups: Sequence[Group]) -> list[str]:
                 found.append(
                     f"{where}: {failed} of {failed + ended} programs failed{why} and are in no time figure."
                 )
+    told = telemetries([run for group in groups for run in group.runs])
+    if len(told) > 1:
+        found.append(f"The runs differ in what their programs told (telemetry {', '.join(told)}).")
     if any(not group.rate for group in groups):
         found.append(
             "With closed arrivals mean JCT is concurrency over throughput (Little's law): compare steps/min."

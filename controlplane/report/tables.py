@@ -6,7 +6,17 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
-from controlplane.report.compare import BASELINE, SUBJECT, Group, caveats, column_names, group_runs, rows, verdict
+from controlplane.report.compare import (
+    BASELINE,
+    SUBJECT,
+    Group,
+    caveats,
+    column_names,
+    group_runs,
+    rows,
+    telemetries,
+    verdict,
+)
 from controlplane.workload.run import RunResult
 
 LABEL_WIDTH = 38
@@ -60,7 +70,9 @@ class _Part:
 
 
 def _table(parts: Sequence[_Part], baseline: str) -> Table:
-    table = Table(caption="* best of its load", caption_justify="left", header_style="bold")
+    told = telemetries([run for part in parts for run in part.group.runs])
+    caption = "* best of its load" + (f"; telemetry {', '.join(told)}" if told else "")
+    table = Table(caption=caption, caption_justify="left", header_style="bold")
     table.add_column("", no_wrap=True)
     for part in parts:
         for index, name in enumerate(column_names(part.group)[part.runs]):

@@ -65,8 +65,10 @@ class EventSocket:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.unlink(missing_ok=True)
-            self._server = await asyncio.start_unix_server(self._on_client, path=str(path))
-            path.chmod(_MODE)
+            server = await asyncio.start_unix_server(self._on_client, path=str(path), start_serving=False)
+            path.chmod(_MODE)  # before anybody is served: until then it has the mode of the process's mask
+            await server.start_serving()
+            self._server = server
         except OSError as error:
             self._log.warning("no socket", path=str(path), reason=str(error))
 

@@ -98,6 +98,18 @@ STATES = (
         read=lambda s: _one(s.pressure.kv_use_ratio),
     ),
     State(
+        name="penstock.forecast.expected_ratio",
+        unit="",
+        description="What was forecast of programs' longest contexts over what they came to hold; 1: no bias",
+        read=lambda s: [(each.expected_ratio, {}) for each in s.forecasts[:1]],
+    ),
+    State(
+        name="penstock.forecast.missed_ratio",
+        unit="",
+        description="How far those forecasts were off, each without its sign, over what programs came to hold",
+        read=lambda s: [(each.missed_ratio, {}) for each in s.forecasts[:1]],
+    ),
+    State(
         name="penstock.tools",
         unit="{tool}",
         description="Tool calls by state",

@@ -16,7 +16,7 @@ from controlplane.core.policies import Window
 from controlplane.core.presets import Preset
 from controlplane.core.records import LedgerState
 
-VERSION = 5
+VERSION = 6
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,11 +6,14 @@ from typing import Any
 import msgspec
 
 from controlplane.core.controller import Controller
+from controlplane.core.lives import ForecastError
 from controlplane.core.policies import Window
 from controlplane.core.records import Counts
 from controlplane.core.types import Pressure
 from controlplane.shell.pump import Pump
 from controlplane.shell.reload import ConfigState, Reloader
+
+_MOST_FORECASTS = 16  # classes whose forecast is told of, those that the most programs are of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +48,7 @@ class Status:
     last_rejection: str
     orders: Orders
     bus_connected: bool
+    forecasts: tuple[ForecastError, ...]
 
     def encode(self) -> bytes:
         """As JSON."""
@@ -88,6 +92,7 @@ def describe(
         last_rejection=pump.last_rejection,
         orders=Orders.of(controller),
         bus_connected=bus_connected,
+        forecasts=tuple(controller.state.ledger.estimates.lives.forecast_errors()[:_MOST_FORECASTS]),
     )
 
 

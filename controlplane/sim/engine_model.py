@@ -15,7 +15,7 @@ from controlplane.core.engine_policies import EnginePolicies
 from controlplane.core.errors import ConfigError, require
 from controlplane.core.events import Event, PoolSampled
 from controlplane.core.memory.lru import Lru
-from controlplane.core.policies import PIN_BUDGET_RATIO, EngineShape, MemoryPolicy, PriorityPolicy
+from controlplane.core.policies import EngineShape, MemoryPolicy, PriorityPolicy
 from controlplane.core.priority.fcfs import Fcfs
 from controlplane.sim import turn_events
 from controlplane.sim.call import Call, ContextTooLong, Progress
@@ -50,25 +50,26 @@ class EngineModel:
         publisher: Publisher | None = None,
         max_jump_steps: int = 1 << 40,
         tiers: Sequence[TierSpec] = (),
-        pin_budget_ratio: float = PIN_BUDGET_RATIO,
+        pin_budget_ratio: float | None = None,
     ) -> None:
         """Events carry ``publisher``'s name and next sequence number, if one is given.
 
         ``max_jump_steps`` bounds how many decode steps are computed at once; results do not depend on it but for
         what the module says of eviction. ``tiers`` lie below the device, the fastest first.
-        ``pin_budget_ratio``: the share of the pool that pins may take together.
+        ``pin_budget_ratio``: the share of the pool that pins may take together; None: as the memory policy says.
         """
         require("pool_blocks", pool_blocks, low=1, high=float("inf"))
         require("block_tokens", block_tokens, low=1, high=65_536)
         require("chunk_tokens", chunk_tokens, low=block_tokens, high=float("inf"))
         require("max_running", max_running, low=1, high=float("inf"))
-        require("pin_budget_ratio", pin_budget_ratio, low=0, high=1)
+        if pin_budget_ratio is not None:
+            require("pin_budget_ratio", pin_budget_ratio, low=0, high=1)
         self.block_tokens = block_tokens
         self.max_context_tokens = min(pool_blocks * block_tokens, max_context_tokens or profile.max_context_tokens)
         self.turn_overhead_ns = profile.turn_overhead_ns  # of a turn that is on its way here: the caller's to wait
         self._profile = profile
         self._max_jump_steps = max_jump_steps
-        self._pin_budget_blocks = int(pin_budget_ratio * pool_blocks)
+        self._pin_budget_ratio = pin_budget_ratio
         shape = EngineShape(pool_blocks=pool_blocks, block_tokens=block_tokens, chunk_tokens=chunk_tokens)
         self._pool = KvPool(shape, memory if memory is not None else Lru())
         self.cache = self._pool.cache
@@ -143,7 +144,8 @@ class EngineModel:
         now_ns = self._catch_up(now_ns)
         if until_ns <= now_ns:
             return "its time is over"
-        problem = self.cache.pin(program_id, until_ns, self._pin_budget_blocks)
+        ratio = self._pin_budget_ratio if self._pin_budget_ratio is not None else self._pool.pin_budget_ratio
+        problem = self.cache.pin(program_id, until_ns, int(ratio * self.cache.total_blocks))
         self._changed(now_ns)
         return problem
 

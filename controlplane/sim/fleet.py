@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from controlplane.core.errors import LocalEventError
 from controlplane.core.events import place_of
 from controlplane.core.ledger import Ledger
-from controlplane.core.outlook import replicas
+from controlplane.core.outlook import engines
 from controlplane.core.policies import Choice, NextTurn, Placed, PlacementPolicy
 from controlplane.core.types import NANOSECONDS_PER_SECOND, Program
 from controlplane.sim.call import Call
@@ -60,7 +60,7 @@ class Router:
             blocks=estimates.blocks(call.prompt_tokens + estimates.output.value),
             reusable_tokens=call.reusable_tokens,
         )
-        self._state, placed = self._policy.place(self._state, turn, replicas(ledger), estimates, now_ns)
+        self._state, placed = self._policy.place(self._state, turn, engines(ledger), estimates, now_ns)
         return placed
 
 

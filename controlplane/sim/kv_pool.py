@@ -22,6 +22,7 @@ class KvPool:
         """Make room by another policy from now on."""
         self.shrinks = policy.shrinks
         self.pins_outlast_waits = policy.pins_outlast_waits
+        self.pin_budget_ratio = policy.pin_budget_ratio
         self._policy = policy
         self._state = policy.initial()
 
@@ -89,7 +90,7 @@ class KvPool:
 
     def host_rank(self, program_id: str) -> int:
         """In which order copies below the device make room."""
-        return self._policy.host_rank(self.labels.get(program_id, ""))
+        return self._policy.host_rank(self.labels.get(program_id, ""), program_id in self.parked)
 
     def adopt(self, program_id: str, group: str, base_blocks: int, blocks: int, now_ns: int) -> int:
         """Cache a context of ``blocks`` behind a shared prefix, and what lacks of that, as far as others yield.

@@ -168,18 +168,18 @@ class Scheduler:
             if budget_tokens < self._block_tokens:
                 break
             missing = self._missing_blocks(turn, reserved_tokens)
-            if self.pool.unpin(missing, stuck=first):
+            part_tokens = self._part_tokens(turn, missing, budget_tokens, reserved_tokens)
+            if not part_tokens and self.pool.unpin(missing, stuck=first):  # as in the plugin: a smaller chunk first
                 missing = self._missing_blocks(turn, reserved_tokens)
-            if missing > 0 and not first:
-                if self.partial is not None:
-                    self.full = True
-                    break
-                budget_tokens = min(budget_tokens, self._room_tokens(reserved_tokens))
+                part_tokens = self._part_tokens(turn, missing, budget_tokens, reserved_tokens)
+            squeezed = missing > 0 and (part_tokens > 0 or not first)
+            if squeezed:
+                budget_tokens = part_tokens
             if len(self.running) + len(plan) >= self._max_running or budget_tokens < self._block_tokens:
                 self.full = True
                 break
             self._start(turn, now_ns)
-            turn.squeezed = missing > 0 and not first
+            turn.squeezed = squeezed
             tokens = self._extend(turn, budget_tokens, now_ns, force=first)
             unfinished = turn.kv_tokens + tokens < turn.goal_tokens
             if tokens == 0 or (unfinished and self.partial is not None):  # one unfinished prefill at a time
@@ -210,6 +210,14 @@ class Scheduler:
         if prefix_blocks and (prefix := self._cache.find_prefix(turn.call.prefix_group)) and prefix.refs == 0:
             available -= prefix.blocks
         return max(0, needed + self.blocks(reserved_tokens + self._reserve.of_running()) - available)
+
+    def _part_tokens(self, turn: Progress, missing_blocks: int, budget_tokens: int, reserved_tokens: int) -> int:
+        """With how much a call that does not fit may begin; 0 for none, and for all of it, which does not fit."""
+        if missing_blocks <= 0 or self.partial is not None:
+            return 0
+        cached_tokens = sum(match(turn, self._cache, self._block_tokens)) * self._block_tokens
+        tokens = min(budget_tokens, self._room_tokens(reserved_tokens))
+        return tokens if self._block_tokens <= tokens < turn.goal_tokens - cached_tokens else 0
 
     def _room_tokens(self, reserved_tokens: int) -> int:
         """What a chunk of a call that does not fit may take, while every running call can still end."""

@@ -3,6 +3,7 @@
 from controlplane.sim.call import Call
 from controlplane.sim.kernel import Handle
 from controlplane.workload.records import ProgramRecord, Routed, TurnRecord
+from controlplane.workload.telemetry import Telemetry, reply_calls, told
 from controlplane.workload.trace import ProgramTrace, Turn, reusable_tokens
 
 _BYTES_PER_TOKEN = 4  # of English text, roughly; the controller learns the ratio from what it is told
@@ -18,6 +19,7 @@ class Session:
         "_shared_prefix_tokens",
         "_trace",
         "admitted_ns",
+        "agent",
         "arrived_ns",
         "ask",
         "call",
@@ -29,15 +31,27 @@ class Session:
         "program_id",
         "queued_ns",
         "routed",
+        "told",
+        "turn_ended_ns",
     )
 
-    def __init__(self, trace: ProgramTrace, *, shared_prefix_tokens: int = 0, ideal_ns: int = 0) -> None:
+    def __init__(
+        self,
+        trace: ProgramTrace,
+        *,
+        shared_prefix_tokens: int = 0,
+        ideal_ns: int = 0,
+        telemetry: Telemetry = Telemetry.FULL,
+    ) -> None:
         self.program_id = trace.program_id
+        self.told = told(telemetry, trace.program_id)
+        self.agent = trace.source if self.told.run else ""  # one with an adapter says which it is
         self.index = 0
         self.arrived_ns = -1
         self.queued_ns = 0
         self.admitted_ns = 0
         self.first_token_ns = 0
+        self.turn_ended_ns = -1  # the last one; -1 once the next one has begun
         self.held = False
         self.ask: Handle | None = None  # when the gate asks again
         self.ended = False
@@ -68,12 +82,13 @@ class Session:
     def begin_turn(self, now_ns: int) -> None:
         """Make the call of the turn it is at."""
         turn = self.turn
+        tool, calls = reply_calls(turn, is_last=self.is_last) if self.told.replies else ("", -1)
         previous = self._trace.turns[self.index - 1] if self.index else None
         reusable = reusable_tokens(previous, turn)
         if not reusable:
             self._prefix_tokens = min(self._shared_prefix_tokens, turn.input_tokens)
         self.queued_ns = now_ns
-        self.first_token_ns = 0
+        self.first_token_ns, self.turn_ended_ns = 0, -1
         self.call = Call(
             turn_id=f"{self.program_id}/{self.index}",
             program_id=self.program_id,
@@ -84,6 +99,8 @@ class Session:
             prefix_tokens=self._prefix_tokens,
             prompt_bytes=turn.input_tokens * _BYTES_PER_TOKEN,
             arrived_at_ns=self.arrived_ns,
+            tool=tool,
+            tool_calls=calls,
         )
 
     # -- the gate's grant -------------------------------------------------------------------------------------

@@ -13,70 +13,26 @@ from controlplane.core.placement.session import Session as SessionAware
 from controlplane.core.policies import PlacementPolicy
 from controlplane.core.presets import PRESETS, Preset, policy_name
 from controlplane.sim.contention import Contention
-from controlplane.sim.engine_model import EngineModel
+from controlplane.sim.engine_spec import LINK_GB_PER_S, EngineSpec
 from controlplane.sim.fleet import Fleet, Router, Site
-from controlplane.sim.hardware import Profile
 from controlplane.sim.kernel import Kernel
-from controlplane.sim.lower_tiers import TierSpec
+from controlplane.sim.laboratory import LabPreset
 from controlplane.sim.publisher import Publisher
 from controlplane.sim.session import Session
 from controlplane.sim.solo import IdealTimes
 from controlplane.sim.world import Recorder, World
-from controlplane.workload.arrivals import Arrival, Closed, Poisson, arrival_times_ns
+from controlplane.workload.arrivals import Arrival, Closed, times_ns
 from controlplane.workload.run import RunResult
 from controlplane.workload.scale import Scale
 from controlplane.workload.summary import Summary, summarize
+from controlplane.workload.telemetry import Telemetry
 from controlplane.workload.tool_fits import ToolFits
 from controlplane.workload.trace import ProgramTrace, Trace
 
-LINK_GB_PER_S = 50.0  # one 400 Gb/s port an engine
+__all__ = ["LINK_GB_PER_S", "EngineSpec", "SimSpec", "choose_programs", "placement_named", "simulate"]
+
 Progress = Callable[[int, int, int, int], None]
 """Called with programs ended, programs in all, turns ended and the virtual time in ns."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSpec:
-    """The engine to simulate, and how many of it; 0 stands for the profile's own size.
-
-    ``link_gb_per_s``: at which one engine sends another KV, in 10^9 bytes a second; 0: none is sent.
-    """
-
-    profile: Profile
-    pool_tokens: int = 0
-    block_tokens: int = 16
-    chunk_tokens: int = 8192
-    max_running: int = 256
-    max_context_tokens: int = 0
-    tiers: tuple[TierSpec, ...] = ()  # KV memory below the device, the fastest first
-    replicas: int = 1
-    link_gb_per_s: float = LINK_GB_PER_S
-
-    def __post_init__(self) -> None:
-        require("replicas", self.replicas, low=1, high=1024)
-        require("link_gb_per_s", self.link_gb_per_s, low=0, high=1e6)
-
-    @property
-    def link_tokens_per_s(self) -> float:
-        """Tokens' KV that one engine sends another in a second; 0: none can be sent."""
-        size = self.profile.kv_bytes_per_token
-        return self.link_gb_per_s * 1e9 / size if size else 0.0
-
-    def build(self, preset: Preset, publisher: Publisher | None = None) -> EngineModel:
-        """An engine with the preset's memory and priority policies."""
-        require("pool_tokens", self.pool_tokens, low=0, high=float("inf"))
-        require("block_tokens", self.block_tokens, low=1, high=65_536)
-        return EngineModel(
-            self.profile,
-            pool_blocks=(self.pool_tokens or self.profile.kv_pool_tokens) // self.block_tokens,
-            block_tokens=self.block_tokens,
-            chunk_tokens=self.chunk_tokens,
-            max_running=self.max_running,
-            max_context_tokens=self.max_context_tokens or None,
-            memory=preset.memory,
-            priority=preset.priority,
-            publisher=publisher,
-            tiers=self.tiers,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +59,7 @@ class SimSpec:
     control_delay_ns: int = 1_000_000
     label: str = ""
     routing: str = ""  # a placement policy, for several engines; empty: the preset's
+    telemetry: Telemetry = Telemetry.FULL
 
     def __post_init__(self) -> None:
         placement_named(self.routing, self.preset)
@@ -134,9 +91,11 @@ def simulate(
             program,
             shared_prefix_tokens=spec.shared_prefix_tokens,
             ideal_ns=ideal.of(program, spec.shared_prefix_tokens) if ideal is not None else 0,
+            telemetry=spec.telemetry,
         )
         for program in programs
     ]
+    spec = _told_the_future(spec, sessions, programs)
     control = Controller(spec.preset, spec.rules)
     fleet = _fleet(spec, control)
     world = World(
@@ -164,7 +123,7 @@ def simulate(
             tool_slowdown_ratio=world.tool_slowdown_ratio,
             tool_wait_mean_s=world.tool_wait_mean_s,
         ),
-        rate=spec.arrival.rate if isinstance(spec.arrival, Poisson) else 0.0,
+        rate=0.0 if isinstance(spec.arrival, Closed) else spec.arrival.rate,
         arrival=str(spec.arrival),
         seed=spec.seed,
         scale=spec.scale,
@@ -173,6 +132,15 @@ def simulate(
         series=world.series,
         facts=_facts(spec, total),
     )
+
+
+def _told_the_future(spec: SimSpec, sessions: Sequence[Session], programs: Sequence[ProgramTrace]) -> SimSpec:
+    """The run with a laboratory's policies made for it; any other as it is."""
+    lab = spec.preset
+    if not isinstance(lab, LabPreset):
+        return spec
+    preset = lab.of_run(sessions, programs, spec.engine, spec.shared_prefix_tokens)
+    return replace(spec, preset=preset, rules=lab.rules(spec.rules))
 
 
 def _fleet(spec: SimSpec, control: Controller) -> Fleet:
@@ -248,9 +216,7 @@ def choose_programs(spec: SimSpec) -> Sequence[ProgramTrace]:
 
 
 def _arrivals_ns(spec: SimSpec, total: int) -> list[int] | None:
-    if isinstance(spec.arrival, Closed):
-        return None
-    return arrival_times_ns(total, spec.arrival.rate, spec.seed)
+    return None if isinstance(spec.arrival, Closed) else times_ns(spec.arrival, total, spec.seed)
 
 
 def _counted(progress: Progress, total: int) -> Callable[[int, int, int], None]:
@@ -268,7 +234,7 @@ def _facts(spec: SimSpec, total: int) -> dict[str, str]:
         "system": "simulator",
         "profile": engine.profile.name,
         "profile source": engine.profile.source,
-        "KV pool": f"{engine.pool_tokens or engine.profile.kv_pool_tokens} tokens",
+        "KV pool": f"{engine.size_tokens} tokens",
         "KV tiers below": ", ".join(map(str, engine.tiers)) or "none",
         **(several if engine.replicas > 1 else {}),
         "trace": spec.trace.name,
@@ -276,6 +242,7 @@ def _facts(spec: SimSpec, total: int) -> dict[str, str]:
         "rejected programs": str(len(spec.trace.rejected)),
         "scale": str(spec.scale),
         "shared prefix": f"{spec.shared_prefix_tokens} tokens",
+        "telemetry": str(spec.telemetry),
         "tool CPUs": f"{spec.cpus:g}",
         "tool times": "the trace's" if spec.tools is None else str(spec.tools),
         "tool contention": "none" if spec.contention is None else str(spec.contention),

@@ -46,20 +46,22 @@ class ToolRunner:
     def run(self, session: Session, tool: str, duration_ns: int, done: Done) -> None:
         """Run the tool that a session's turn called, then call ``done``."""
         publisher, asked = self.publisher, (self._kernel.now_ns, session, tool, duration_ns, done)
-        if self._asks:
+        asks = self._asks and session.told.run
+        if asks:
             self._asked[session.call.turn_id] = asked
-        self._tell(
-            ev.ToolEnqueued(
-                publisher=publisher.name,
-                sequence=publisher.next(),
-                at_ns=self._kernel.now_ns,
-                program_id=session.program_id,
-                call_id=session.call.turn_id,
-                tool=tool,
-                wants_slot=self._asks,
+        if session.told.run:
+            self._tell(
+                ev.ToolEnqueued(
+                    publisher=publisher.name,
+                    sequence=publisher.next(),
+                    at_ns=self._kernel.now_ns,
+                    program_id=session.program_id,
+                    call_id=session.call.turn_id,
+                    tool=tool,
+                    wants_slot=asks,
+                )
             )
-        )
-        if not self._asks:
+        if not asks:
             self._begin(asked)
 
     def let_start(self, call_id: str) -> None:
@@ -84,16 +86,17 @@ class ToolRunner:
         publisher, now_ns = self.publisher, self._kernel.now_ns
         self._started += 1
         self._waited_ns += now_ns - asked_ns
-        self._tell(
-            ev.ToolStarted(
-                publisher=publisher.name,
-                sequence=publisher.next(),
-                at_ns=now_ns,
-                program_id=session.program_id,
-                call_id=session.call.turn_id,
-                tool=tool,
+        if session.told.run:
+            self._tell(
+                ev.ToolStarted(
+                    publisher=publisher.name,
+                    sequence=publisher.next(),
+                    at_ns=now_ns,
+                    program_id=session.program_id,
+                    call_id=session.call.turn_id,
+                    tool=tool,
+                )
             )
-        )
         if self.host is None:
             self._kernel.schedule(now_ns + duration_ns, self._rank, self._end, session, tool, now_ns, done)
         else:
@@ -115,17 +118,18 @@ class ToolRunner:
     def _end(self, session: Session, tool: str, started_ns: int, done: Done) -> None:
         self._running -= 1
         publisher, now_ns = self.publisher, self._kernel.now_ns
-        self._tell(
-            ev.ToolEnded(
-                publisher=publisher.name,
-                sequence=publisher.next(),
-                at_ns=now_ns,
-                program_id=session.program_id,
-                call_id=session.call.turn_id,
-                tool=tool,
-                duration_ns=now_ns - started_ns,
+        if session.told.run:
+            self._tell(
+                ev.ToolEnded(
+                    publisher=publisher.name,
+                    sequence=publisher.next(),
+                    at_ns=now_ns,
+                    program_id=session.program_id,
+                    call_id=session.call.turn_id,
+                    tool=tool,
+                    duration_ns=now_ns - started_ns,
+                )
             )
-        )
         if self._queue:
             self._start(*self._queue.popleft())
         done(session)

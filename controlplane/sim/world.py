@@ -133,16 +133,13 @@ class World:
     # -- programs ---------------------------------------------------------------------------------------------
 
     def _arrive(self, session: Session) -> None:
-        session.arrived_ns = self._kernel.now_ns
-        publisher = self._tools.publisher
-        self._tell(
-            ev.ProgramArrived(
-                publisher=publisher.name,
-                sequence=publisher.next(),
-                at_ns=self._kernel.now_ns,
-                program_id=session.program_id,
+        session.arrived_ns = now_ns = self._kernel.now_ns
+        if session.told.run:
+            publisher = self._tools.publisher
+            arrived = ev.ProgramArrived(
+                publisher=publisher.name, sequence=publisher.next(), at_ns=now_ns, program_id=session.program_id
             )
-        )
+            self._tell(arrived)
         self._begin_turn(session)
 
     def _begin_turn(self, session: Session) -> None:
@@ -165,6 +162,7 @@ class World:
                 program_id=session.program_id,
                 turn_id=session.call.turn_id,
                 prompt_bytes=session.call.prompt_bytes,
+                agent=session.agent,
             )
         )
         session.ask = self._kernel.schedule(now_ns + _ASK_AGAIN_NS, _WORLD, self._ask, session)
@@ -208,7 +206,7 @@ class World:
 
     def _end_turn(self, session: Session, event: ev.TurnEnded) -> None:
         now_ns = self._kernel.now_ns
-        self._last_turn_ns = now_ns
+        self._last_turn_ns = session.turn_ended_ns = now_ns
         self.turns.append(
             session.turn_record(now_ns, output_tokens=event.output_tokens, cached_tokens=event.cached_tokens)
         )
@@ -228,16 +226,17 @@ class World:
         now_ns = self._kernel.now_ns
         self._open -= 1
         session.ended = True
-        publisher = self._tools.publisher
-        self._tell(
-            ev.ProgramEnded(
-                publisher=publisher.name,
-                sequence=publisher.next(),
-                at_ns=now_ns,
-                program_id=session.program_id,
-                reason=error,
+        if session.told.run:
+            publisher = self._tools.publisher
+            self._tell(
+                ev.ProgramEnded(
+                    publisher=publisher.name,
+                    sequence=publisher.next(),
+                    at_ns=now_ns,
+                    program_id=session.program_id,
+                    reason=error,
+                )
             )
-        )
         self.programs.append(session.program_record(now_ns, error))
         del self._sessions[session.program_id]
         if self._progress is not None:
@@ -258,9 +257,7 @@ class World:
         site.wake = None if wake_ns is None else self._kernel.schedule(wake_ns, _ENGINE, self._advance, site)
 
     def _advance(self, site: Site) -> None:
-        events = site.engine.advance(self._kernel.now_ns)
-        if events:
-            self._hear(events)
+        self._hear(site.engine.advance(self._kernel.now_ns))
         self._wake(site)
 
     def _go_on(self) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from controlplane.core.presets import preset
+from controlplane.sim.laboratory import simulated_preset
 from controlplane.sweep import parquet, results
 from controlplane.sweep.grid import Grid
 from controlplane.sweep.progress import run_with_progress
@@ -35,7 +35,7 @@ def run_sweep(options: SweepOptions) -> int:
     """
     spec = load_sweep(options.spec)
     if options.baseline not in spec.names:
-        preset(options.baseline)
+        simulated_preset(options.baseline)
     out = options.out or options.spec.with_suffix(".csv")
     if out.suffix == parquet.SUFFIX:
         parquet.require_parquet()

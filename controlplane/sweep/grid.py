@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from controlplane.core.presets import PRESETS
+from controlplane.core.presets import FORESEEING, PRESETS
 from controlplane.report.compare import lower_is_better
 from controlplane.sweep.results import COSTS, Row
 from controlplane.workload.arrivals import Closed, parse_arrival
@@ -22,18 +22,27 @@ class Load:
 
     @property
     def title(self) -> str:
-        return f"{self.size:g} at once" if self.closed else f"{self.size:g}/s"
+        if self.closed:
+            return f"{self.size:g} at once"
+        return f"{self.size:g}/s" + (f" by {self.arrival.rpartition(':')[2]}" if self.bursts else "")
+
+    @property
+    def bursts(self) -> bool:
+        """Whether several arrive at one instant."""
+        return self.arrival.startswith("burst:")
 
 
 class Section:
     """One workload on one hardware, under open arrivals or closed ones. ``rows`` are of runs that ended well."""
 
-    def __init__(self, workload: str, hardware: str, rows: Sequence[Row]) -> None:
-        self.workload, self.hardware = workload, hardware
+    def __init__(self, workload: str, hardware: str, rows: Sequence[Row], telemetry: str = "") -> None:
+        """``telemetry``: how much was told, where the grid has several kinds of that."""
+        self.workload, self.hardware, self.telemetry = workload, hardware, telemetry
         self._rows: dict[tuple[str, Load], dict[str, Row]] = defaultdict(dict)
         for row in rows:
             self._rows[row["preset"], load_of(row)][row["seed"]] = row
         self.presets = _ordered({preset for preset, _ in self._rows})
+        self.systems = [preset for preset in self.presets if preset not in FORESEEING]  # that a node can run
         self.loads = sorted({load for _, load in self._rows})
         self._values: dict[tuple[str, Load, str], dict[str, float]] = {}
 
@@ -44,7 +53,8 @@ class Section:
 
     @property
     def title(self) -> str:
-        return f"{self.workload} on {self.hardware}" + (", closed arrivals" if self.closed else "")
+        told = f", telemetry {self.telemetry}" if self.telemetry else ""
+        return f"{self.workload} on {self.hardware}{told}" + (", closed arrivals" if self.closed else "")
 
     def rows(self, preset: str, load: Load) -> list[Row]:
         """One of each seed."""
@@ -73,11 +83,13 @@ class Section:
         return ratio_interval([(value, theirs[seed]) for seed, value in ours.items() if seed in theirs])
 
     def best(self, load: Load, figure: str, among: Iterable[str] | None = None) -> str:
-        """The preset whose mean is best; empty where fewer than two have one, or the figure has no better end."""
+        """The preset whose mean is best, of those that a node can run; empty where fewer than two have one, or the
+        figure has no better end.
+        """
         lower = None if figure in COSTS else lower_is_better(figure)
         means = {
             preset: statistics.fmean(values.values())
-            for preset in (self.presets if among is None else among)
+            for preset in (self.systems if among is None else among)
             if (values := self.values(preset, load, figure))
         }
         if lower is None or len(means) < (2 if among is None else 1) or len(set(means.values())) == 1 < len(means):
@@ -93,10 +105,14 @@ class Grid:
         self.rows = [row for row in current if not row["error"]]
         self.wrong = [row for row in current if row["error"]]
         self.outdated = len(rows) - len(current)
-        groups: dict[tuple[str, str, bool], list[Row]] = defaultdict(list)
+        several = len({row["telemetry"] for row in self.rows}) > 1
+        groups: dict[tuple[str, str, str, bool], list[Row]] = defaultdict(list)
         for row in self.rows:
-            groups[row["workload"], row["hardware"], load_of(row).closed].append(row)
-        self.sections = [Section(workload, hardware, of) for (workload, hardware, _), of in groups.items()]
+            told = row["telemetry"] if several else ""
+            groups[row["workload"], row["hardware"], told, load_of(row).closed].append(row)
+        self.sections = [
+            Section(workload, hardware, of, told) for (workload, hardware, told, _), of in groups.items()
+        ]
 
     @property
     def presets(self) -> list[str]:

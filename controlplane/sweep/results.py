@@ -11,10 +11,12 @@ from controlplane.sweep.run_cell import Outcome
 from controlplane.sweep.spec import Cell
 from controlplane.workload.summary import Summary
 
-KEYS = ("workload", "hardware", "preset", "arrival", "seed", "digest")
+KEYS = ("workload", "hardware", "preset", "arrival", "seed", "digest", "telemetry")
 COSTS = ("cpu_s", "wall_s", "turns_per_cpu_min")
-FIGURES = ("rate", "programs", *(item.name for item in fields(Summary)), *COSTS)
+KNOWN = ("kv_pool_tokens", "saturation_rate", "bound_jct_mean_s")  # before the run, of what is run
+FIGURES = ("rate", "programs", *(item.name for item in fields(Summary)), *COSTS, *KNOWN)
 COLUMNS = (*KEYS, *FIGURES, "code", "revision", "error")
+_LATER: dict[str, str] = {"telemetry": "full", **dict.fromkeys(KNOWN, "0")}  # columns that older files lack
 
 Row = dict[str, str]
 
@@ -31,7 +33,7 @@ def read(path: Path) -> list[Row]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot read the results: {error}") from error
     reader = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]))
-    missing = [name for name in COLUMNS if name not in (reader.fieldnames or COLUMNS)]
+    missing = [name for name in COLUMNS if name not in (*(reader.fieldnames or COLUMNS), *_LATER)]
     if missing:
         names = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
         raise ConfigError(
@@ -40,6 +42,7 @@ def read(path: Path) -> list[Row]:
     rows: dict[tuple[str, ...], Row] = {}
     for row in reader:
         _check(row, f"{path}:{reader.line_num}")
+        row = _LATER | row
         key = tuple(row[name] for name in KEYS)
         rows.pop(key, None)
         rows[key] = row
@@ -52,7 +55,7 @@ def _check(row: Row, where: str) -> None:
         raise ConfigError(f"{where}: expected {len(COLUMNS)} columns")
     name = ""
     try:
-        for name in ("seed", *FIGURES):
+        for name in ("seed", *(figure for figure in FIGURES if figure in row)):
             if row[name] or not row["error"]:
                 float(row[name])
     except ValueError:
@@ -74,6 +77,7 @@ def append(path: Path, cell: Cell, outcome: Outcome) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    _complete(path)
     with path.open("ab+") as file:
         if not _mend(file):
             writer.writeheader()
@@ -82,6 +86,22 @@ def append(path: Path, cell: Cell, outcome: Outcome) -> None:
         said = {"code": outcome.code, "revision": outcome.revision, "error": " ".join(outcome.error.split())}
         writer.writerow(known | figures | said)
         file.write(text.getvalue().encode())
+
+
+def _complete(path: Path) -> None:
+    """Write a file of an older version anew, with the columns that it lacks."""
+    if not path.exists() or path.stat().st_size == 0:
+        return
+    with path.open() as file:
+        header = file.readline().rstrip("\n").split(",")
+    if not header[-1] or tuple(header) == COLUMNS or set(COLUMNS) - set(header) - set(_LATER):
+        return
+    rows = read(path)
+    with path.with_suffix(".tmp").open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n", extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+    path.with_suffix(".tmp").replace(path)
 
 
 def _mend(file: io.BufferedRandom) -> int:

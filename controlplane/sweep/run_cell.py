@@ -3,6 +3,7 @@
 import functools
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from traceback import extract_tb
 
@@ -10,16 +11,21 @@ import msgspec
 
 from controlplane.core.errors import ControlPlaneError
 from controlplane.core.presets import preset
-from controlplane.runs import load_tools, load_workload, unknown_tools
-from controlplane.sim.contention import parse_contention
-from controlplane.sim.lower_tiers import parse_tier
-from controlplane.sim.profile import load_profile
-from controlplane.sim.simulate import EngineSpec, SimSpec, choose_programs, simulate
+from controlplane.runs import unknown_tools
+from controlplane.sim.simulate import choose_programs, simulate
 from controlplane.sim.solo import IdealTimes
+from controlplane.sweep.resolve import (
+    bound_jct_s,
+    engine_of,
+    found,
+    run_of,
+    saturation_rate,
+    tools_of,
+    trace_of,
+)
 from controlplane.sweep.spec import Cell, HardwareSpec, SweepSpec, WorkloadSpec, of_title
 from controlplane.workload.arrivals import parse_arrival
 from controlplane.workload.provenance import ROOT, code_digest, revision
-from controlplane.workload.trace import Trace
 
 Figures = dict[str, float]
 _DECIDING = ("core", "sim", "workload")
@@ -56,23 +62,14 @@ def run_cell(spec: SweepSpec, cell: Cell) -> Figures:
     """
     workload, hardware = of_title(spec.workload, cell.workload), of_title(spec.hardware, cell.hardware)
     config = spec.config(cell.preset)
-    chosen = SimSpec(
-        trace=_trace(workload),
-        arrival=parse_arrival(cell.arrival),
-        engine=_engine(hardware),
+    arrival = parse_arrival(cell.arrival)
+    chosen = replace(
+        run_of(workload, hardware, arrival, cell.seed),
         preset=config.policies,
         rules=config.control,
-        seed=cell.seed,
-        scale=workload.scale,
-        programs=workload.programs,
-        shared_prefix_tokens=workload.shared_prefix,
-        cpus=workload.cpus,
-        tool_slots=workload.tool_slots,
-        tools=_tools(workload.tools),
-        contention=parse_contention(workload.contention, workload.cpu_shares),
-        routing=hardware.routing,
+        telemetry=cell.telemetry,
     )
-    ideal = _ideal(hardware)
+    ideal = _ideal(workload, hardware)
     for program in choose_programs(chosen):
         ideal.of(program, workload.shared_prefix)
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
@@ -82,6 +79,9 @@ def run_cell(spec: SweepSpec, cell: Cell) -> Figures:
         "rate": result.rate,
         "programs": len(result.programs),
         **result.summary.to_json(),
+        "kv_pool_tokens": chosen.engine.size_tokens,
+        "saturation_rate": saturation_rate(workload, hardware),
+        "bound_jct_mean_s": bound_jct_s(workload, hardware, cell.arrival, cell.seed),
         "cpu_s": round(cpu_s, 3),
         "wall_s": round(time.perf_counter() - began_s, 3),
         "turns_per_cpu_min": round(60 * result.summary.turns_ended / max(cpu_s, 1e-9)),
@@ -102,31 +102,14 @@ def _revision() -> str:
 def check_workloads(spec: SweepSpec) -> Iterator[str]:
     """Read each workload; yields what to know of it. Raises ``ConfigError`` for one that cannot be read."""
     for workload in spec.workload:
-        if note := unknown_tools(workload.tools, _tools(workload.tools), _trace(workload)):
+        if note := unknown_tools(workload.tools, tools_of(workload.tools), trace_of(workload)):
             yield f"{workload.title}: {note}"
+        for hardware in spec.hardware:
+            if hardware.pool_programs or any("load:" in text for text in workload.arrivals or spec.arrivals):
+                yield found(workload, hardware)
 
 
-@functools.lru_cache(maxsize=4)
-def _trace(workload: WorkloadSpec) -> Trace:
-    return load_workload(workload.trace, programs=workload.programs, max_context_tokens=workload.max_context)
-
-
-_tools = functools.lru_cache(maxsize=4)(load_tools)
-
-
-@functools.lru_cache(maxsize=4)
-def _engine(hardware: HardwareSpec) -> EngineSpec:
-    return EngineSpec(
-        profile=load_profile(hardware.profile),
-        pool_tokens=hardware.pool_tokens,
-        chunk_tokens=hardware.chunk_tokens,
-        tiers=tuple(map(parse_tier, hardware.tiers)),
-        replicas=hardware.replicas,
-        link_gb_per_s=hardware.link_gb_per_s,
-    )
-
-
-@functools.lru_cache(maxsize=4)
-def _ideal(hardware: HardwareSpec) -> IdealTimes:
+@functools.lru_cache(maxsize=64)
+def _ideal(workload: WorkloadSpec, hardware: HardwareSpec) -> IdealTimes:
     """Solo times on that engine, computed once for all runs of this process."""
-    return IdealTimes(lambda: _engine(hardware).build(preset("fcfs")))
+    return IdealTimes(lambda: engine_of(workload, hardware).build(preset("fcfs")))

@@ -1,7 +1,7 @@
 """What a sweep runs, as its TOML file says it.
 
-    presets = ["fcfs", "mars"]            # default: all
-    arrivals = ["poisson:0.05", "poisson:0.1"]
+    presets = ["fcfs", "mars"]            # default: all; "clairvoyant" is another
+    arrivals = ["poisson:0.05", "load:0.8"]
     seeds = [1, 2, 3]
 
     [[workload]]
@@ -15,7 +15,8 @@
     preset = "mars"
     admission.waste = 0.0
 
-The grid is every preset and variant at every arrival with every seed, for each workload on each hardware.
+The grid is every preset and variant at every arrival with every seed, for each workload on each hardware, and for
+each of ``telemetries`` where the file names some.
 """
 
 import functools
@@ -26,98 +27,20 @@ from typing import Any
 
 import msgspec
 
-from controlplane.config import Config, parse, show
+from controlplane.config import show
 from controlplane.core.errors import ConfigError, UnknownPolicy, require
-from controlplane.core.presets import PRESETS, preset
 from controlplane.runs import REPLAY, load_tools
 from controlplane.sim.contention import parse_contention
+from controlplane.sim.laboratory import SIMULATED, simulated_preset
 from controlplane.sim.lower_tiers import parse_tier
 from controlplane.sim.profile import load_profile
-from controlplane.sim.simulate import LINK_GB_PER_S, placement_named
-from controlplane.workload.arrivals import Arrival, Poisson, parse_arrival
+from controlplane.sim.simulate import placement_named
+from controlplane.sweep.model import Cell, HardwareSpec, SweepSpec, WorkloadSpec
+from controlplane.sweep.resolve import check_arrival, resolved
 from controlplane.workload.provenance import digest
-from controlplane.workload.scale import Scale
+from controlplane.workload.telemetry import Telemetry
 
-
-class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Programs and the host that their tools run on; as the options of ``penstock simulate``."""
-
-    trace: str
-    name: str = ""  # in the results; default: the trace's
-    programs: int = 0
-    max_context: int = 0
-    scale_tokens: float = 1.0
-    scale_outputs: float = 1.0
-    scale_tools: float = 1.0
-    shared_prefix: int = 2000
-    cpus: float = 8.0
-    tool_slots: int = 0
-    tools: str = REPLAY  # or a file of ``penstock tools fit``
-    contention: bool = False
-    cpu_shares: tuple[str, ...] = ()  # as --cpu-share
-    arrivals: tuple[str, ...] = ()  # in place of the sweep's
-
-    @property
-    def title(self) -> str:
-        return self.name or Path(self.trace).name.removesuffix(".gz").removesuffix(".jsonl")
-
-    @property
-    def scale(self) -> Scale:
-        return Scale(tokens=self.scale_tokens, outputs=self.scale_outputs, tools=self.scale_tools)
-
-
-class HardwareSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An engine, and how many of it. ``rate_factor``: on every open arrival rate, for hardware that saturates
-    elsewhere.
-    """
-
-    profile: str = "h200-llama31-8b"
-    name: str = ""
-    pool_tokens: int = 0
-    chunk_tokens: int = 8192
-    tiers: tuple[str, ...] = ()  # as ``--tier`` of ``penstock simulate``
-    replicas: int = 1
-    routing: str = ""  # a placement policy; empty: the preset's
-    link_gb_per_s: float = LINK_GB_PER_S
-    rate_factor: float = 1.0
-
-    @property
-    def title(self) -> str:
-        return self.name or self.profile
-
-
-class SweepSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole grid."""
-
-    workload: tuple[WorkloadSpec, ...]
-    hardware: tuple[HardwareSpec, ...] = (HardwareSpec(),)
-    presets: tuple[str, ...] = tuple(PRESETS)
-    variants: dict[str, dict[str, Any]] = {}
-    arrivals: tuple[str, ...] = ("poisson:0.05",)
-    seeds: tuple[int, ...] = (1, 2, 3)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Presets, then variants: column ``preset`` of the results."""
-        return (*self.presets, *self.variants)
-
-    def config(self, name: str) -> Config:
-        """The configuration of one of ``names``. Raises ``ConfigError`` and ``UnknownPolicy``."""
-        return parse(self.variants.get(name, {"preset": name}))
-
-
-class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of the grid.
-
-    ``digest`` names all that its result depends on but the code: of workload and hardware, a dash, of the preset.
-    """
-
-    workload: str
-    hardware: str
-    preset: str
-    arrival: str
-    seed: int
-    digest: str
+__all__ = ["Cell", "HardwareSpec", "SweepSpec", "WorkloadSpec", "cells", "load_sweep", "of_title"]
 
 
 def load_sweep(path: Path) -> SweepSpec:
@@ -151,9 +74,9 @@ def _check(spec: SweepSpec) -> None:
         if twice := sorted({title for title in titles if titles.count(title) > 1}):
             raise ConfigError(f"{kind}: {', '.join(twice)}: twice; give each a name of its own", field=kind)
     for name in spec.presets:
-        preset(name)
+        simulated_preset(name)
     for name in spec.variants:
-        if name in PRESETS:
+        if name in SIMULATED:
             raise ConfigError(f"variants.{name}: is a preset; choose another name", field="variants")
         try:
             spec.config(name)
@@ -168,35 +91,39 @@ def _check(spec: SweepSpec) -> None:
         for name in spec.names:
             placement_named(hardware.routing, spec.config(name).policies)
         require("rate_factor", hardware.rate_factor, low=0, high=1e6, ends="(]")
+        require("pool_programs", hardware.pool_programs, low=0, high=1e6)
+        if hardware.pool_programs and hardware.pool_tokens:
+            raise ConfigError("pool_programs: give it or pool_tokens, not both", field="pool_programs")
     for workload in spec.workload:
         load_tools(workload.tools)
         parse_contention(workload.contention, workload.cpu_shares)
     for text in (*spec.arrivals, *(text for w in spec.workload for text in w.arrivals)):
-        parse_arrival(text)
+        check_arrival(text)
 
 
 def cells(spec: SweepSpec) -> Iterator[Cell]:
     """The grid, seed by seed, so that what is there when it stops is balanced. Raises ``ConfigError``."""
     drawn = {workload.title: digest(repr(load_tools(workload.tools))) for workload in spec.workload}
     shown = {name: show(spec.config(name)) for name in spec.names}
+    places = [
+        (workload, hardware, str(resolved(arrival, workload, hardware)))
+        for workload in spec.workload
+        for hardware in spec.hardware
+        for arrival in workload.arrivals or spec.arrivals
+    ]
     for seed in spec.seeds:
-        for workload in spec.workload:
-            for hardware in spec.hardware:
-                for arrival in workload.arrivals or spec.arrivals:
-                    for name in spec.names:
-                        yield Cell(
-                            workload=workload.title,
-                            hardware=hardware.title,
-                            preset=name,
-                            arrival=str(scaled(parse_arrival(arrival), hardware.rate_factor)),
-                            seed=seed,
-                            digest=_digest(workload, hardware, shown[name], drawn[workload.title]),
-                        )
-
-
-def scaled(arrival: Arrival, factor: float) -> Arrival:
-    """An open rate times ``factor``; closed arrivals as they are."""
-    return Poisson(float(f"{arrival.rate * factor:.6g}")) if isinstance(arrival, Poisson) else arrival
+        for workload, hardware, arrival in places:
+            for telemetry in spec.telemetries or (workload.telemetry,):
+                for name in spec.names:
+                    yield Cell(
+                        workload=workload.title,
+                        hardware=hardware.title,
+                        preset=name,
+                        arrival=arrival,
+                        seed=seed,
+                        digest=_digest(workload, hardware, shown[name], drawn[workload.title]),
+                        telemetry=telemetry,
+                    )
 
 
 def of_title(specs: Sequence[Any], title: str) -> Any:
@@ -204,8 +131,16 @@ def of_title(specs: Sequence[Any], title: str) -> Any:
     return next(spec for spec in specs if spec.title == title)
 
 
+# Fields that came later, with what stood for them before: rows of then keep their digest.
+_BEFORE = (", humans=True", ", pool_programs=0.0", f", telemetry={Telemetry.FULL!r}")
+
+
 @functools.cache
 def _digest(workload: WorkloadSpec, hardware: HardwareSpec, shown: str, drawn: str) -> str:
-    engine = f"{msgspec.structs.replace(hardware, rate_factor=1.0)!r} {load_profile(hardware.profile)!r}"
+    workload = msgspec.structs.replace(workload, telemetry=Telemetry.FULL)  # it has a column
+    hardware = msgspec.structs.replace(hardware, rate_factor=1.0)  # so have arrivals
+    said = f"{workload!r} {hardware!r}"
+    for field in _BEFORE:
+        said = said.replace(field, "")
     tools = drawn if workload.tools != REPLAY else ""  # in the file: under its name there may be another by now
-    return f"{digest(f'{workload!r} {engine}{tools}')}-{digest(shown)}"
+    return f"{digest(f'{said} {load_profile(hardware.profile)!r}{tools}')}-{digest(shown)}"

@@ -66,7 +66,7 @@ def against_best(grid: Grid, subject: str, figure: str) -> Iterator[Match]:
     """``subject`` at each load against the best of the others; loads at which either was not run are left out."""
     for section in grid.sections:
         for load in section.loads:
-            other = section.best(load, figure, [preset for preset in section.presets if preset != subject])
+            other = section.best(load, figure, [preset for preset in section.systems if preset != subject])
             ratio = section.ratio(subject, other, load, figure) if other else None
             if ratio is not None:
                 yield Match(section=section, load=load, figure=figure, other=other, ratio=ratio)
@@ -121,7 +121,7 @@ def _rivals(section: Section, load: Load, best: str) -> str:
     """Presets that the best one is not told from, in brackets."""
     rivals = [
         preset
-        for preset in section.presets
+        for preset in section.systems
         if preset != best
         and (ratio := section.ratio(preset, best, load, JCT)) is not None
         and Match(section=section, load=load, figure=JCT, other=best, ratio=ratio).standing == SAME

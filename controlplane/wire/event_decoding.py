@@ -118,6 +118,7 @@ def _turn_queued(m: pb.TurnQueued, publisher: str, sequence: int, at_ns: int) ->
         prompt_tokens=prompt_tokens,
         parent_id=m.parent_id,
         tenant=m.tenant,
+        agent=m.agent,
     )
 
 
@@ -207,6 +208,7 @@ def _reply_read(m: pb.ReplyRead, publisher: str, sequence: int, at_ns: int) -> c
         turn_id=turn_id,
         tool=m.tool,
         tool_calls=tool_calls,
+        is_last=m.is_last,
     )
 
 

@@ -1,7 +1,8 @@
-"""When programs arrive: open (a Poisson process) or closed (a fixed number at once)."""
+"""When programs arrive: open (a Poisson process, of programs or of bursts) or closed (a fixed number at once)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
+from typing import TypeVar
 
 import numpy as np
 
@@ -29,29 +30,61 @@ class Closed:
         return f"closed:{self.n}"
 
 
-Arrival = Poisson | Closed
-_HELP = 'expected "poisson:RATE" (programs a second) or "closed:N" (programs at once)'
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """Open arrivals in bursts of ``n`` programs at one instant; ``rate`` programs a second on average."""
+
+    rate: float
+    n: int
+
+    def __str__(self) -> str:
+        return f"burst:{self.rate:g}:{self.n}"
+
+
+_Number = TypeVar("_Number", int, float)
+Open = Poisson | Burst
+Arrival = Open | Closed
+_HELP = (
+    'expected "poisson:RATE" (programs a second), "burst:RATE:N" (so many a second, N at one instant) or '
+    '"closed:N" (programs at once)'
+)
 
 
 def parse_arrival(text: str) -> Arrival:
-    """Read ``poisson:0.2`` or ``closed:8``. Raises ``ConfigError``."""
-    kind, separator, value = text.partition(":")
-    if not separator or kind not in ("poisson", "closed"):
-        raise ConfigError(f"arrival: {_HELP}, got {text!r}", field="arrival")
+    """Read ``poisson:0.2``, ``burst:0.2:10`` or ``closed:8``. Raises ``ConfigError``."""
+    kind, *values = text.split(":")
     try:
-        if kind == "closed":
-            number = int(value)
-            if number < 1:
-                raise ConfigError(f"arrival: expected closed:N with N >= 1, got {text!r}", field="arrival")
-            return Closed(number)
-        rate = float(value)
+        match kind, values:
+            case "closed", [number]:
+                return Closed(_above_zero(int(number), text))
+            case "poisson", [rate]:
+                return Poisson(_above_zero(float(rate), text))
+            case "burst", [rate, number]:
+                return Burst(_above_zero(float(rate), text), _above_zero(int(number), text))
     except ConfigError:
         raise
     except ValueError:
-        raise ConfigError(f"arrival: {_HELP}, got {text!r}", field="arrival") from None
-    if not isfinite(rate) or rate <= 0:
-        raise ConfigError(f"arrival: expected poisson:RATE with RATE > 0, got {text!r}", field="arrival")
-    return Poisson(rate)
+        pass
+    raise ConfigError(f"arrival: {_HELP}, got {text!r}", field="arrival")
+
+
+def _above_zero(value: _Number, text: str) -> _Number:
+    if not isfinite(value) or value <= 0:
+        raise ConfigError(f"arrival: expected RATE > 0 and N >= 1, got {text!r}", field="arrival")
+    return value
+
+
+def at_rate(arrival: Open, rate: float) -> Open:
+    """The same kind of arrivals at another rate, to six digits: as it is written."""
+    return replace(arrival, rate=float(f"{rate:.6g}"))
+
+
+def times_ns(arrival: Open, n: int, seed: int) -> list[int]:
+    """When ``n`` programs arrive, ascending; the first at 0."""
+    if isinstance(arrival, Poisson):
+        return arrival_times_ns(n, arrival.rate, seed)
+    bursts = arrival_times_ns(-(-n // arrival.n), arrival.rate / arrival.n, seed)
+    return [at_ns for at_ns in bursts for _ in range(arrival.n)][:n]
 
 
 def arrival_times_ns(n: int, rate: float, seed: int) -> list[int]:

@@ -12,6 +12,8 @@ from math import exp, log, sqrt
 import numpy as np
 
 from controlplane.core.errors import ConfigError, require
+from controlplane.workload.kinds import NAMES as KINDS_NAMES
+from controlplane.workload.kinds import draw_kind
 from controlplane.workload.swe_like import draw_program
 from controlplane.workload.trace import ProgramTrace, Trace
 from controlplane.workload.trace_lines import Turn
@@ -69,13 +71,15 @@ def synthesize(name: str, *, programs: int, seed: int = 0) -> Trace:
     Raises ``ConfigError`` for an unknown name.
     """
     statistics = WORKLOADS.get(name)
-    if statistics is None and name != SWE_LIKE:
-        built_in = ", ".join((*WORKLOADS, SWE_LIKE))
+    if statistics is None and name not in (SWE_LIKE, *KINDS_NAMES):
+        built_in = ", ".join((*WORKLOADS, SWE_LIKE, *KINDS_NAMES))
         raise ConfigError(f"workload: there is no {name!r}; built in: {built_in}", field="workload")
     require("programs", programs, low=1, high=10_000_000)
     rng = np.random.default_rng(seed)
     names = [f"{name}-{i:05d}" for i in range(programs)]
-    if statistics is None:
+    if name in KINDS_NAMES:
+        drawn = tuple(draw_kind(rng, program_id, name) for program_id in names)
+    elif statistics is None:
         drawn = tuple(draw_program(rng, program_id, name) for program_id in names)
     else:
         drawn = tuple(_program(rng, program_id, name, statistics) for program_id in names)

@@ -25,9 +25,9 @@ class Held:
 
 
 class Pins:
-    """The pins of one scheduler. ``budget_ratio``: the share of the pool that pins may take together."""
+    """The pins of one scheduler. ``budget_ratio`` tells which share of the pool pins may take together now."""
 
-    def __init__(self, view: EngineView, contexts: Contexts, budget_ratio: float) -> None:
+    def __init__(self, view: EngineView, contexts: Contexts, budget_ratio: Callable[[], float]) -> None:
         self._view = view
         self._contexts = contexts
         self._budget_ratio = budget_ratio
@@ -42,9 +42,10 @@ class Pins:
         lock = self._view.lock(context.key)
         if lock is None:
             return "nothing of it is cached any more"
-        if self.tokens + lock.tokens > self._budget_ratio * self._view.scheduler.max_total_num_tokens:
+        ratio = self._budget_ratio()
+        if self.tokens + lock.tokens > ratio * self._view.scheduler.max_total_num_tokens:
             self._view.unlock(lock)
-            return f"the pin budget ({self._budget_ratio:g} of the pool) is spent"
+            return f"the pin budget ({ratio:g} of the pool) is spent"
         self._held[program_id] = Held(lock, time.monotonic_ns() + ttl_ns)
         return ""
 

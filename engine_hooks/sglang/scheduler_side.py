@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from controlplane.core import commands as cmd
+from controlplane.core.engine_policies import STOCK
 from controlplane.core.events import CommandApplied, CommandRejected, Event, PublisherState
 from controlplane.emit.emitter import Emitter
 from engine_hooks.guard import log, make_guard
@@ -82,7 +83,7 @@ class SchedulerSide:
         if report_problems(unbound(self.hooks)):
             return  # told by the report; half of the hooks would tell half of the truth
         view = EngineView(scheduler)
-        pins = Pins(view, self._contexts, self._settings.pin_budget_ratio)
+        pins = Pins(view, self._contexts, self._pin_budget_ratio)
         host = HostTier(view)
         steering = Steering(
             view, self._contexts, program_of, lambda: pins.programs, host=host if host.is_on else None
@@ -100,6 +101,11 @@ class SchedulerSide:
         self._moves = Moves(host, self._contexts, pins, self._probe.is_running, self._answer)
         self._emitter.start()
         log.info("penstock: probe on, node %s, pool of %d tokens", self._settings.node, view.pool().total)
+
+    def _pin_budget_ratio(self) -> float:
+        """The engine's own setting; else what the daemon's memory policy says."""
+        own, steering = self._settings.pin_budget_ratio, self._steering
+        return own if own is not None else (steering.policies if steering else STOCK).memory.pin_budget_ratio
 
     def request_queued(self, result: Any, kept: Any, scheduler: Any, request: Any, *args: Any) -> None:
         if self._probe is not None and self._steering is not None:

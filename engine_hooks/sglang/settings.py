@@ -8,7 +8,6 @@ from enum import StrEnum
 from pathlib import Path
 
 from controlplane.core.errors import ConfigError, require
-from controlplane.core.policies import PIN_BUDGET_RATIO
 from controlplane.core.types import seconds
 from controlplane.gate import GateLimits
 from controlplane.wire.endpoint import STATE_DIR_VARIABLE, URL_VARIABLE, resolve_url
@@ -42,14 +41,15 @@ class Settings:
     node: str = "local"
     nats_url: str = ""
     state_dir: Path | None = None
-    pin_budget_ratio: float = PIN_BUDGET_RATIO  # share of the KV pool that pins may take together
+    pin_budget_ratio: float | None = None  # share of the KV pool that pins may take; None: the memory policy's
     continuity: bool = False  # tell clients that name nobody apart by how their prompts go on
     timed: bool = False  # measure the hooks and show that on the health page
     gate: GateLimits = field(default_factory=GateLimits)
 
     def __post_init__(self) -> None:
         check_name(self.node, field="node")
-        require("pin_budget_ratio", self.pin_budget_ratio, low=0, high=1)
+        if self.pin_budget_ratio is not None:
+            require("pin_budget_ratio", self.pin_budget_ratio, low=0, high=1)
 
     @property
     def obeys(self) -> bool:
@@ -83,7 +83,7 @@ def settings_from(environment: Mapping[str, str] = os.environ) -> Settings:
     texts = {name: value.strip() for name, value in environment.items() if value.strip()}
     state_dir = texts.get(STATE_DIR_VARIABLE)
     limits = _gate_values(texts)
-    ratio = _number(texts, PIN_BUDGET_VARIABLE) if PIN_BUDGET_VARIABLE in texts else PIN_BUDGET_RATIO
+    ratio = _number(texts, PIN_BUDGET_VARIABLE) if PIN_BUDGET_VARIABLE in texts else None
     mode = _mode(texts.get(MODE_VARIABLE, "on"))
     try:
         return Settings(

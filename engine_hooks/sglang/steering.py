@@ -217,8 +217,8 @@ class Steering:
         if self._host_given_tokens * _HOST_PARTS < self._host.pool()[0]:
             return
         self._host_given_tokens = 0
-        rank = self._policies.memory.host_rank
-        ranked = [(rank(self._contexts.label_of(name)), context) for name, context in self._contexts]
+        rank, contexts = self._policies.memory.host_rank, self._contexts
+        ranked = [(rank(contexts.label_of(name), contexts.is_parked(name)), context) for name, context in contexts]
         lowest = min((place for place, _ in ranked), default=0)
         for _, context in sorted((each for each in ranked if each[0] > lowest), key=lambda each: each[0]):
             self._host.touch(context.key)

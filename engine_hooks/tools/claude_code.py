@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from controlplane.core.tool_calls import called_name
 from controlplane.emit.tool_reporter import ToolReporter
 from engine_hooks.tools.shared import is_on, reporter
 
@@ -29,6 +30,7 @@ def report(event: dict[str, Any], to: ToolReporter, folder: Path) -> None:
     """Say what one hook's input means. ``folder``: where starts are kept."""
     program, kind = str(event.get("session_id") or ""), event.get("hook_event_name")
     tool, call = str(event.get("tool_name") or ""), str(event.get("tool_use_id") or "")
+    tool = called_name(tool, event.get("tool_input"))
     if kind == "SessionStart":
         to.program_started(program)
     elif kind == "PreToolUse":

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
 
+from controlplane.core.tool_calls import called_name
 from controlplane.emit.tool_reporter import ToolReporter
 from engine_hooks.tools.shared import PROGRAM_HEADER, guard, is_on, reporter
 
@@ -67,7 +68,8 @@ class PenstockCallback(BaseCallbackHandler):
         program = self._program_of.get(parent, "") if parent is not None else ""
         for generation in response.generations[0]:
             for call in getattr(getattr(generation, "message", None), "tool_calls", ()):
-                self._to.tool_enqueued(program, str(call.get("id") or ""), call["name"])
+                tool = called_name(call["name"], call.get("args"))
+                self._to.tool_enqueued(program, str(call.get("id") or ""), tool)
 
     def on_tool_start(self, serialized: Any, input_str: str, *, run_id: UUID, **more: Any) -> None:
         guard.run("langchain tool", self._start, serialized, run_id, more)
@@ -77,9 +79,10 @@ class PenstockCallback(BaseCallbackHandler):
         if program:
             self._program_of[run_id] = program
             self._call_of[run_id] = str(more.get("tool_call_id") or run_id)
-            name = more.get("name") or (serialized or {}).get("name") or "tool"
-            self._to.wait_for_slot(program, self._call_of[run_id], str(name))
-            self._to.tool_started(program, self._call_of[run_id], str(name))
+            name = str(more.get("name") or (serialized or {}).get("name") or "tool")
+            tool = called_name(name, more.get("inputs"))
+            self._to.wait_for_slot(program, self._call_of[run_id], tool)
+            self._to.tool_started(program, self._call_of[run_id], tool)
 
     def on_tool_end(self, output: Any, *, run_id: UUID, **more: Any) -> None:
         guard.run("langchain tool", self._tool_ended, run_id, getattr(output, "status", "") != "error")

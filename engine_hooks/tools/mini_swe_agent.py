@@ -10,6 +10,7 @@ import contextvars
 import uuid
 from typing import Any
 
+from controlplane.core.tool_calls import called_name
 from controlplane.emit.tool_reporter import ToolReporter
 from engine_hooks.tools.hygiene import Hygiene
 from engine_hooks.tools.patching import Adapter, Hook, Seam, argument
@@ -70,7 +71,7 @@ class Reports:
         program, calls = _program.get(), []
         for action in message.get("extra", {}).get("actions", []):
             calls.append(call_of(action))
-            self._to.tool_enqueued(program, calls[-1], TOOL)
+            self._to.tool_enqueued(program, calls[-1], tool_of(action))
         return calls
 
     def batch_ends(self, kept: Any, args: tuple[Any, ...], result: Any, error: BaseException | None) -> None:
@@ -79,9 +80,10 @@ class Reports:
             self._to.tool_ended(_program.get(), call, ok=False)
 
     def tool_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        call = call_of(argument(args, kwargs, 1, "action"))
-        self._to.wait_for_slot(_program.get(), call, TOOL)
-        self._to.tool_started(_program.get(), call, TOOL)
+        action = argument(args, kwargs, 1, "action")
+        call, tool = call_of(action), tool_of(action)
+        self._to.wait_for_slot(_program.get(), call, tool)
+        self._to.tool_started(_program.get(), call, tool)
         return call
 
     def tool_ends(self, kept: Any, args: tuple[Any, ...], result: Any, error: BaseException | None) -> None:
@@ -107,6 +109,11 @@ def environments() -> list[type]:
 def call_of(action: dict[str, Any]) -> str:
     """``gen_ai.tool.call.id``; where the model calls no tools but writes a block, the action's own identity."""
     return str(action.get("tool_call_id") or f"action-{id(action):x}")
+
+
+def tool_of(action: dict[str, Any]) -> str:
+    """The program that the command runs: ``pytest``, not ``bash``, whose calls take all kinds of times."""
+    return called_name(TOOL, action)
 
 
 _adapter = Adapter("mini-swe-agent", lambda to: Reports(to).hooks())

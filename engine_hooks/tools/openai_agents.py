@@ -16,6 +16,7 @@ from typing import Any
 
 from agents import RunHooks
 
+from controlplane.core.tool_calls import called_name
 from controlplane.emit.tool_reporter import ToolReporter
 from engine_hooks.tools.shared import PROGRAM_HEADER, guard, is_on, reporter
 
@@ -60,16 +61,17 @@ class PenstockHooks(RunHooks[Any]):
         for item in response.output if self._on else ():
             call, name = getattr(item, "call_id", ""), getattr(item, "name", "")
             if call and name:
-                self._to.tool_enqueued(self.program_id, call, name)
+                tool = called_name(name, getattr(item, "arguments", None))
+                self._to.tool_enqueued(self.program_id, call, tool)
 
     async def on_tool_start(self, context: Any, agent: Any, tool: Any) -> None:
         if self._on:
             with contextlib.suppress(Exception):
-                await self._to.until_slot(self.program_id, _call_of(context, tool), tool.name)
+                await self._to.until_slot(self.program_id, _call_of(context, tool), _name_of(context, tool))
             guard.run("openai-agents tool", self._start, context, tool)
 
     def _start(self, context: Any, tool: Any) -> None:
-        self._to.tool_started(self.program_id, _call_of(context, tool), tool.name)
+        self._to.tool_started(self.program_id, _call_of(context, tool), _name_of(context, tool))
 
     async def on_tool_end(self, context: Any, agent: Any, tool: Any, result: object) -> None:
         if self._on:
@@ -82,3 +84,8 @@ class PenstockHooks(RunHooks[Any]):
 def _call_of(context: Any, tool: Any) -> str:
     """``gen_ai.tool.call.id``; tools that are no functions have none, and run one at a time."""
     return str(getattr(context, "tool_call_id", "") or tool.name)
+
+
+def _name_of(context: Any, tool: Any) -> str:
+    """A shell's call counts as the program that it runs."""
+    return called_name(tool.name, getattr(context, "tool_arguments", None))

@@ -15,6 +15,7 @@ Requests for a title, which have nothing of the conversation in their prompt, ar
 import contextvars
 from typing import Any
 
+from controlplane.core.tool_calls import called_name
 from controlplane.emit.tool_reporter import ToolReporter
 from engine_hooks.tools.hygiene import Hygiene
 from engine_hooks.tools.patching import Adapter, Hook, Seam, argument
@@ -91,7 +92,7 @@ class Reports:
         program, calls = program_of(argument(args, kwargs, 1, "conversation")), []
         for event in argument(args, kwargs, 2, "action_events"):
             calls.append((program, call_of(event)))
-            self._to.tool_enqueued(*calls[-1], event.tool_name)
+            self._to.tool_enqueued(*calls[-1], tool_of(event))
         return calls
 
     def batch_ends(self, kept: Any, args: tuple[Any, ...], result: Any, error: BaseException | None) -> None:
@@ -102,9 +103,10 @@ class Reports:
     def tool_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         event = argument(args, kwargs, 2, "action_event")
         program, call = program_of(argument(args, kwargs, 1, "conversation")), call_of(event)
-        self._to.wait_for_slot(program, call, event.tool_name)
+        tool = tool_of(event)
+        self._to.wait_for_slot(program, call, tool)
         token = _running_tool_of.set(program)
-        self._to.tool_started(program, call, event.tool_name)
+        self._to.tool_started(program, call, tool)
         return token, program, call
 
     def tool_ends(self, kept: Any, args: tuple[Any, ...], result: Any, error: BaseException | None) -> None:
@@ -151,6 +153,14 @@ def program_of(conversation: Any) -> str:
 def call_of(event: Any) -> str:
     """``gen_ai.tool.call.id``; the action's own id where the model gave none."""
     return str(event.tool_call_id or event.id)
+
+
+def tool_of(event: Any) -> str:
+    """The program that a terminal's command runs; the tool's own name for others, and for keys that are typed."""
+    action = getattr(event, "action", None)
+    if getattr(action, "is_input", False):
+        return str(event.tool_name)
+    return called_name(str(event.tool_name), {"command": getattr(action, "command", "")})
 
 
 def _says_error(events: Any) -> bool:

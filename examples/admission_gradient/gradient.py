@@ -21,11 +21,11 @@ since a slot here is held for minutes and is not taken back:
 from dataclasses import dataclass, replace
 from math import floor
 
-from controlplane.core.caps import cpu_cap, kv_cap
+from controlplane.core.caps import NO_CAP, cpu_cap, rooms
 from controlplane.core.errors import ConfigError, require
 from controlplane.core.facts import Facts
 from controlplane.core.policies import Window
-from controlplane.core.types import Pressure, seconds
+from controlplane.core.types import Pressure
 
 _NEVER = -1
 _STEEPEST = 0.5  # as Gradient2: one interval never asks for less than half
@@ -35,19 +35,18 @@ _FORGET = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientState:
-    """The window, the usual and the last eviction delay (0: none seen yet), and when the last interval ended."""
+    """The window, the usual and the last eviction delay (0: none seen yet), and the interval of the last step."""
 
     window: float
     baseline_ns: float = 0.0
     delay_ns: int = 0
-    updated_at_ns: int = _NEVER
+    interval_ends_ns: int = _NEVER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gradient:
     """``headroom`` and windows are in programs, ``memory`` in intervals that saw a context come back evicted."""
 
-    interval_s: float = 1.0
     tolerance: float = 1.5  # how much slower than usual is still fine
     kv_target: float = 0.85
     smoothing: float = 0.2
@@ -58,7 +57,6 @@ class Gradient:
     window_max: float = 4096.0
 
     def __post_init__(self) -> None:
-        require("interval_s", self.interval_s, low=0, high=3600, ends="(]")
         require("tolerance", self.tolerance, low=1, high=100)
         require("kv_target", self.kv_target, low=0, high=2, ends="(]")
         require("smoothing", self.smoothing, low=0, high=1, ends="(]")
@@ -79,18 +77,30 @@ class Gradient:
         self, state: GradientState, facts: Facts, pressure: Pressure, now_ns: int
     ) -> tuple[GradientState, Window]:
         why = "held"
-        if state.updated_at_ns == _NEVER:
-            state = replace(state, updated_at_ns=now_ns)
-        elif now_ns - state.updated_at_ns >= seconds(self.interval_s):
+        interval_ends_ns = pressure.interval_ends_ns
+        if state.interval_ends_ns == _NEVER:
+            state = replace(state, interval_ends_ns=interval_ends_ns)
+        elif state.interval_ends_ns != interval_ends_ns:
             delay_ns, baseline_ns = facts.eviction_delay_ns, state.baseline_ns
             fresh = delay_ns != state.delay_ns  # else no turn came back cold: an old figure says nothing of now
             if fresh:
                 baseline_ns = self._learn(baseline_ns, delay_ns)
             gradient, side = self._gradient(baseline_ns, delay_ns if fresh else 0, pressure)
             window, why = self._step(state.window, gradient, side, pressure)
-            state = GradientState(window=window, baseline_ns=baseline_ns, delay_ns=delay_ns, updated_at_ns=now_ns)
-        cpu, kv = cpu_cap(pressure), kv_cap(pressure, kv_high=self.kv_target)
-        return state, Window(limit=max(1, min(floor(state.window), cpu, kv)), window=state.window, reason=why)
+            state = GradientState(
+                window=window, baseline_ns=baseline_ns, delay_ns=delay_ns, interval_ends_ns=interval_ends_ns
+            )
+        cpu = cpu_cap(pressure)
+        decided = Window(
+            limit=max(1, min(floor(state.window), cpu)),
+            window=state.window,
+            reason=f"{why}; W_cpu={cpu}" if cpu < NO_CAP else why,
+        )
+        if not pressure.kv_total_blocks:
+            return state, decided
+        filled = self.kv_target * pressure.kv_total_blocks
+        ahead = tuple(filled - blocks for blocks in pressure.kv_forecast_blocks)
+        return state, replace(decided, room_blocks=rooms(pressure), ahead_blocks=ahead, filled_blocks=filled)
 
     def _learn(self, baseline_ns: float, delay_ns: int) -> float:
         """The long-term average of the eviction delay, after one more interval that saw one."""

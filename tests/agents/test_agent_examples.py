@@ -39,8 +39,8 @@ def run(python: str, arguments: Sequence[str], url: str, folder: Path, given: st
 @pytest.mark.parametrize(
     ("environment_of", "name", "script", "tools"),
     [
-        ("agent_python", "openhands_agent.py", OPENHANDS, ["terminal", "finish"]),
-        ("agent_python", "mini_swe_agent.py", MINI, ["bash", "bash"]),
+        ("agent_python", "openhands_agent.py", OPENHANDS, ["ls", "finish"]),
+        ("agent_python", "mini_swe_agent.py", MINI, ["ls", "echo"]),
         ("others_python", "openai_agents.py", LISTS, ["list_files"]),
         ("others_python", "langgraph_agent.py", LISTS, ["list_files"]),
     ],

@@ -26,7 +26,7 @@ window = 2
 [control]
 interval_s = 0.2
 [control.silence]
-pause_after_s = 2.0
+unused_slot_s = 2.0
 """
 PROGRAMS = 6
 

@@ -56,7 +56,7 @@ def test_a_program_waits_until_the_one_before_has_ended(
         assert submitted.at_ns > ended.at_ns
         assert reply.held_ms > 0
         queued = scene.heard(TurnQueued, program_id=second)[0]
-        assert queued.turn_id == submitted.turn_id
+        assert queued.turn_id == submitted.turn_id == reply.headers["x-penstock-turn-id"]
 
     bus.daemon(WINDOW_OF_ONE)
     play(story, plugin_engine, bus)

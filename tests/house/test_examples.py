@@ -141,3 +141,20 @@ def test_every_preset_runs_in_every_corner_of_the_big_grid() -> None:
         assert (figures["programs_ended"], figures["programs_failed"]) == (3, 0), cell
         assert sum(value for name, value in figures.items() if name.startswith("pool_")) == pytest.approx(1.0)
         assert 0 < figures["jain_index"] <= 1.0 + 1e-9, cell
+
+
+@pytest.mark.parametrize(("name", "runs"), [("any-mix", 20_250), ("any-mix-small", 720)])
+def test_a_corner_of_the_yardstick_runs(name: str, runs: int) -> None:
+    spec = load_sweep(ROOT / "examples" / "sweeps" / f"{name}.toml")
+    drawn = tuple(each for each in spec.workload if "shared/traces" not in each.source)  # those may not be here
+    loads, told = len(spec.arrivals), len(spec.telemetries)
+    size = len(spec.workload) * len(spec.hardware) * loads * told * len(spec.seeds) * len(spec.presets)
+    assert size == runs
+    few = replace(spec, workload=tuple(replace(each, programs=3) for each in drawn), seeds=(1,))
+    grid = list(cells(few))
+    assert len(grid) == len(drawn) * len(spec.hardware) * loads * told * len(spec.presets)
+    corner = {(cell.workload, cell.preset): cell for cell in grid}
+    for cell in corner.values():
+        figures = run_cell(few, cell)
+        assert (figures["programs_ended"], figures["programs_failed"]) == (3, 0), cell
+        assert figures["bound_jct_mean_s"] <= figures["jct_mean_s"], cell

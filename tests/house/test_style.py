@@ -17,7 +17,7 @@ import typer
 from controlplane.cli import app
 
 ROOT = Path(__file__).parents[2]
-MOST_LINES = 400
+MOST_LINES = 450
 MOST_FUNCTION_LINES = 60
 PYTHON = [path for room in ("controlplane", "engine_hooks") for path in sorted((ROOT / room).rglob("*.py"))]
 SOURCES = [path for path in PYTHON if "_generated" not in path.parts]

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 
 import nats
 
-from controlplane.core.events import Event, ProgramArrived, ProgramEnded, ToolEnded, ToolEnqueued, ToolStarted
+from controlplane.core.events import (
+    Event,
+    ProgramArrived,
+    ProgramEnded,
+    ReplyRead,
+    ToolEnded,
+    ToolEnqueued,
+    ToolStarted,
+    TurnEnded,
+)
 from controlplane.double.options import DoubleOptions
 from controlplane.double.server import run_double
 from controlplane.load.options import ReplayOptions
@@ -17,9 +26,10 @@ from controlplane.load.replay import replay
 from controlplane.load.tools import ToolOptions
 from controlplane.wire.codec import decode_events
 from controlplane.wire.delivery import delivered
-from controlplane.wire.subjects import event_subject
+from controlplane.wire.subjects import all_events_subject, event_subject
 from controlplane.workload.arrivals import Closed, Poisson
 from controlplane.workload.run import RunResult
+from controlplane.workload.telemetry import Telemetry
 from controlplane.workload.trace import ProgramTrace, Trace, Turn
 
 if TYPE_CHECKING:
@@ -121,6 +131,28 @@ def test_programs_run_with_prefix_reuse_and_their_tools_are_reported(nats_server
     assert sequences == list(range(1, len(heard) + 1))
     ended = [event for event in heard if isinstance(event, ToolEnded)]
     assert all(event.duration_ns >= 300_000_000 for event in ended)
+
+
+def test_what_replies_call_is_told_by_the_turns_that_the_engine_tells(nats_server: "NatsServer") -> None:
+    node, programs = "replay-turns", 3
+    heard: list[Event] = []
+
+    async def run(asked: ReplayOptions) -> None:
+        connection = await nats.connect(nats_server.url)
+        subscription = await connection.subscribe(all_events_subject(node))
+        await delivered(connection)
+        await asyncio.to_thread(replay, asked, Quiet())
+        while not all(sum(type(one) is kind for one in heard) == 4 * programs for kind in (ReplyRead, TurnEnded)):
+            heard.extend(decode_events((await subscription.next_msg(timeout=5)).data).events)
+        await connection.close()
+
+    bus = {"bus": nats_server.url, "node": node}
+    with engine_double(time_scale=TIME_SCALE, tokens_per_word=64, **bus) as url:
+        told = {"nats": nats_server.url, "node": node, "telemetry": Telemetry.TURNS}
+        asyncio.run(run(options(url, programs, **told)))
+    read = {(event.program_id, event.turn_id) for event in heard if isinstance(event, ReplyRead)}
+    assert read == {(event.program_id, event.turn_id) for event in heard if isinstance(event, TurnEnded)}
+    assert not [one for one in heard if isinstance(one, ProgramArrived | ProgramEnded | ToolStarted)]
 
 
 def test_open_arrivals_against_a_bus_that_is_away_still_measure_everything() -> None:

@@ -3,7 +3,6 @@
 from hypothesis import strategies as st
 
 from controlplane.core.estimate import Estimates
-from controlplane.core.forecast import Growing
 from controlplane.core.policies import EngineShape, QueuedCall, Resident
 from controlplane.core.types import Pressure, Program, QueuedProgram, Replica, Status, Tier, seconds
 
@@ -39,7 +38,7 @@ pressures = st.builds(
     kv_retained_blocks=blocks,
     kv_demand_blocks=blocks,
     kv_forecast_blocks=st.just(()) | st.lists(blocks, min_size=16, max_size=16).map(tuple),
-    newcomer=st.none() | st.builds(Growing, st.floats(0, 5000), st.floats(0, 50_000)),
+    running_blocks=blocks,
     kv_use_ratio=ratios,
     host_total_blocks=blocks,
     host_used_blocks=blocks,
@@ -89,8 +88,10 @@ def facts(draw: st.DrawFn) -> Estimates:
     ):
         for _ in range(times):
             estimates.tool_ended(tool, duration_ns, crowded=False)
+            estimates.gaps.add(tool, duration_ns)
     for turns in draw(st.lists(st.integers(1, 60), max_size=4)):
         estimates.turns.add(turns)
+        estimates.lives.ended("", turns, expected_tokens=0, actual_tokens=0)
     for average, most in (
         (estimates.eviction_delay, seconds(60)),
         (estimates.output, 4000),
@@ -131,6 +132,11 @@ def programs(draw: st.DrawFn) -> dict[str, Program]:
             kv_tier=draw(st.sampled_from(Tier)),
             service_ns=draw(times_ns),
             tool=draw(tool_names),
+            gap_since_ns=draw(st.just(0) | times_ns),
+            gap_tool=draw(tool_names),
+            lends=draw(st.booleans()),
+            keep_ratio=draw(st.just(-1.0) | st.floats(0, 100)),
+            delegating=draw(st.integers(0, 1)),
             tool_started_at_ns=draw(times_ns),
             retained_until_ns=draw(times_ns),
             replica=draw(st.sampled_from(["", "r1", "r2", "gone"])),

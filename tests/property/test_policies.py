@@ -293,7 +293,8 @@ def test_pins_that_go_are_enough_where_only_that_helps(
     policy: Any, pins: list[Pinned], shortfall: int, stuck: bool
 ) -> None:
     assert type(policy.pins_outlast_waits) is bool
-    assert all(type(policy.host_rank(label)) is int for label in ("", *LABELS))
+    assert 0 <= policy.pin_budget_ratio <= 1
+    assert all(type(policy.host_rank(label, parked)) is int for label in ("", *LABELS) for parked in (True, False))
     gone = list(policy.unpin(pins, shortfall, stuck))
     assert len(set(gone)) == len(gone)
     blocks = {pin.program_id: pin.blocks for pin in pins}

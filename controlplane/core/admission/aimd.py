@@ -9,30 +9,29 @@ later decrease takes many intervals to matter. And it is cut only once the progr
 from dataclasses import dataclass, replace
 from math import floor
 
-from controlplane.core.caps import NO_CAP, cpu_cap, kv_cap, tolerated_excess
+from controlplane.core.caps import NO_CAP, cpu_cap, rooms, tolerated_excess
 from controlplane.core.errors import ConfigError, require
 from controlplane.core.facts import Facts
 from controlplane.core.policies import Window
-from controlplane.core.types import Pressure, seconds
+from controlplane.core.types import Pressure
 
 _NEVER = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AimdState:
-    """The raw window W_adm and when the control interval last ended."""
+    """The raw window W_adm, and the end of the control interval in which it was stepped last."""
 
     window: float
-    updated_at_ns: int = _NEVER
+    interval_ends_ns: int = _NEVER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aimd:
-    """MARS's law. ``interval_s`` is the control interval; windows count programs."""
+    """MARS's law, one step a control interval. Windows count programs."""
 
     alpha: float = 1.0
     beta: float = 0.7
-    interval_s: float = 1.0
     window_initial: float = 8.0
     window_min: float = 1.0
     window_max: float = 4096.0
@@ -42,7 +41,6 @@ class Aimd:
     def __post_init__(self) -> None:
         require("alpha", self.alpha, low=0, high=1000, ends="(]")
         require("beta", self.beta, low=0, high=1, ends="()")
-        require("interval_s", self.interval_s, low=0, high=3600, ends="(]")
         require("window_min", self.window_min, low=1, high=1_000_000)
         require("window_max", self.window_max, low=self.window_min, high=1_000_000)
         require("kv_high", self.kv_high, low=0, high=2, ends="(]")
@@ -60,17 +58,28 @@ class Aimd:
         why, window = "held", min(self.window_max, max(self.window_min, state.window))
         if window != state.window:  # the bounds were changed while it ran
             state, why = replace(state, window=window), "within its new bounds"
-        if state.updated_at_ns == _NEVER:
-            state = replace(state, updated_at_ns=now_ns)
-        elif now_ns - state.updated_at_ns >= seconds(self.interval_s):  # Algorithm 1, line 13
+        interval_ends_ns = pressure.interval_ends_ns
+        if state.interval_ends_ns == _NEVER:
+            state = replace(state, interval_ends_ns=interval_ends_ns)
+        elif state.interval_ends_ns != interval_ends_ns:  # Algorithm 1, line 13
             window, why = self._step(state.window, pressure)
-            state = AimdState(window=window, updated_at_ns=now_ns)
+            state = AimdState(window=window, interval_ends_ns=interval_ends_ns)
         cpu = cpu_cap(pressure)
-        excess = tolerated_excess(pressure, facts, self.waste)
-        kv = kv_cap(pressure, kv_high=self.kv_high, excess_ratio=excess)
-        limit = max(1, min(floor(state.window), cpu, kv))  # line 19
-        caps = " ".join(f"{name}={cap}" for name, cap in (("W_cpu", cpu), ("W_kv", kv)) if cap < NO_CAP)
-        return state, Window(limit=limit, window=state.window, reason=f"{why}; {caps}" if caps else why)
+        limit = max(1, min(floor(state.window), cpu))  # line 19
+        decided = Window(limit=limit, window=state.window, reason=f"{why}; W_cpu={cpu}" if cpu < NO_CAP else why)
+        if not pressure.kv_total_blocks:
+            return state, decided  # nothing is known of the pool
+        filled, each = self.kv_high * pressure.kv_total_blocks, rooms(pressure)
+        later, now = tolerated_excess(facts, self.waste)
+        return state, replace(
+            decided,
+            room_blocks=each,
+            ahead_blocks=tuple(filled - blocks for blocks in pressure.kv_forecast_blocks),
+            filled_blocks=filled,
+            excess_ratio=later,
+            excess_now_ratio=now,
+            returning_blocks=now / 2 * pressure.kv_total_blocks / len(each),
+        )
 
     def _step(self, window: float, pressure: Pressure) -> tuple[float, str]:
         if pressure.cpu_overloaded or pressure.kv_overloaded:  # line 14

@@ -3,6 +3,9 @@
 **Paper**: ThunderAgent §4.3.1: paused programs are restored while the demand of the active ones is below the low
 watermark, each only if the demand stays below the high one. New programs wait in the same queue. §4.3.2: one queue
 before all engines, so that none idles while programs wait; each program has to fit one of them.
+
+Between two looks programs are let in as well, but only beside the active programs' whole contexts. What acting ones
+are weighted less is lent at a look alone: they may be back before the next one pauses somebody.
 """
 
 from dataclasses import dataclass
@@ -37,10 +40,13 @@ class Capacity:
             return state, Window(limit=0, window=0.0, reason="the pool's size is not known yet")
         if not active and pressure.queue_length:
             return state, _closed(1, "nobody is active: the first one fits or never will")
-        if state.at_ns >= 0 and now_ns - state.at_ns < seconds(self.interval_s):
-            return state, _closed(active, "between two looks")
-        state = Checked(now_ns)
         rooms = self._rooms(pressure)
+        if state.at_ns >= 0 and now_ns - state.at_ns < seconds(self.interval_s):
+            rooms = self._beside_all(rooms, pressure)
+            if not rooms:
+                return state, _closed(active, "between two looks, and no room beside all contexts")
+        else:
+            state = Checked(now_ns)
         if not rooms:
             return state, _closed(active, f"demand {pressure.kv_use_ratio:.2f} of the pool")
         limit = max(1, active + pressure.queue_length)
@@ -55,6 +61,18 @@ class Capacity:
             for demand, total in loads or [(pressure.kv_demand_blocks, pressure.kv_total_blocks)]
             if demand / total < self.watermark_low
         )
+
+    def _beside_all(self, rooms: tuple[int, ...], pressure: Pressure) -> tuple[int, ...]:
+        """Of those rooms what is left beside every active context: acting ones count whole, and what grows soon."""
+        needed = max(pressure.kv_demand_blocks, *pressure.kv_forecast_blocks[:1], 0)
+        left = int(self.watermark_high * pressure.kv_total_blocks) - needed
+        found = []
+        for room in sorted(rooms, reverse=True):
+            if left <= 0:
+                break
+            found.append(min(room, left))
+            left -= room
+        return tuple(found)
 
 
 def _closed(limit: int, reason: str) -> Window:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from controlplane.core.memory.victims import all_or_nothing, unpin_until
+from controlplane.core.memory.victims import PIN_BUDGET_RATIO, all_or_nothing, unpin_until
 from controlplane.core.policies import STATELESS, Fit, Pinned, ResidentView, Stateless
 
 
@@ -12,8 +12,9 @@ class Lru:
     """All or nothing: the chunk keeps its size, or nothing is scheduled.
 
     ``keep_pins`` is Continuum's rule (§5.2): calls wait for pinned memory, a pin past its time holds while its
-    program's next call waits, and when nothing can be scheduled at all pins go by latest program arrival. Without
-    it a pin goes, the one that ends first, as soon as a call needs its room.
+    program's next call waits, and when nothing can be scheduled at all pins go by latest program arrival. That
+    breaks any deadlock of them, so they may take the whole pool (docs/adr/0028). Without it a pin goes, the one
+    that ends first, as soon as a call needs its room.
     """
 
     keep_pins: bool = False
@@ -26,6 +27,10 @@ class Lru:
     def pins_outlast_waits(self) -> bool:
         return self.keep_pins
 
+    @property
+    def pin_budget_ratio(self) -> float:
+        return 1.0 if self.keep_pins else PIN_BUDGET_RATIO
+
     def unpin(self, pins: Sequence[Pinned], shortfall_blocks: int, stuck: bool) -> Sequence[str]:
         if not self.keep_pins:
             return unpin_until(pins, shortfall_blocks, key=lambda pin: pin.until_ns)
@@ -33,7 +38,7 @@ class Lru:
             return ()
         return unpin_until(pins, shortfall_blocks, key=lambda pin: -pin.program_arrived_at_ns)
 
-    def host_rank(self, label: str) -> int:
+    def host_rank(self, label: str, parked: bool) -> int:
         return 0
 
     def initial(self) -> Stateless:

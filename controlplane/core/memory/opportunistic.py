@@ -8,7 +8,7 @@ priorities, lower ones first, among them larger footprints. What the paper leave
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from controlplane.core.memory.victims import take, unpin_until
+from controlplane.core.memory.victims import PIN_BUDGET_RATIO, take, unpin_until
 from controlplane.core.policies import STATELESS, Fit, Pinned, ResidentView, Stateless
 
 
@@ -27,10 +27,14 @@ class Opportunistic:
     def pins_outlast_waits(self) -> bool:
         return False
 
+    @property
+    def pin_budget_ratio(self) -> float:
+        return PIN_BUDGET_RATIO
+
     def unpin(self, pins: Sequence[Pinned], shortfall_blocks: int, stuck: bool) -> Sequence[str]:
         return unpin_until(pins, shortfall_blocks, key=lambda pin: pin.until_ns)
 
-    def host_rank(self, label: str) -> int:
+    def host_rank(self, label: str, parked: bool) -> int:
         return 0
 
     def initial(self) -> Stateless:

@@ -2,17 +2,18 @@
 
 **Paper**: MORI §4.3.2. The device evicts inactive programs first, then idle, then busy ones; host memory inactive
 ones first, then busy, then idle ones: so each tier keeps those that were placed on it. Among equals the least
-recently used goes first. A program without a label is busy: nobody has moved it off.
+recently used goes first. A program without a label is busy: nobody has moved it off. A parked one is inactive:
+it ended, or lost its slot otherwise, and nobody waits for it. Who is idle is parked, too, and will be back.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from controlplane.core.memory.victims import all_or_nothing, unpin_until
+from controlplane.core.memory.victims import PIN_BUDGET_RATIO, all_or_nothing, unpin_until
 from controlplane.core.policies import STATELESS, Fit, Pinned, ResidentView, Stateless
 
-_DEVICE = {"inactive": 0, "idle": 1}
-_HOST = {"inactive": 0, "idle": 2}
+_DEVICE = {"inactive": 0, "idle": 1, "busy": 2}
+_HOST = {"inactive": 0, "busy": 1, "idle": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +28,15 @@ class Typed:
     def pins_outlast_waits(self) -> bool:
         return False
 
+    @property
+    def pin_budget_ratio(self) -> float:
+        return PIN_BUDGET_RATIO
+
     def unpin(self, pins: Sequence[Pinned], shortfall_blocks: int, stuck: bool) -> Sequence[str]:
         return unpin_until(pins, shortfall_blocks, key=lambda pin: pin.until_ns)
 
-    def host_rank(self, label: str) -> int:
-        return _HOST.get(label, 1)
+    def host_rank(self, label: str, parked: bool) -> int:
+        return _HOST[_kind(label, parked)]
 
     def initial(self) -> Stateless:
         return STATELESS
@@ -47,5 +52,14 @@ class Typed:
     ) -> tuple[Stateless, Fit]:
         if shortfall_blocks <= 0:
             return state, Fit(chunk_blocks=chunk_blocks, victims=())
-        ordered = sorted(candidates, key=lambda each: _DEVICE.get(each.label, 2))  # stable: then by last use
+        ordered = sorted(
+            candidates, key=lambda each: _DEVICE[_kind(each.label, each.parked)]
+        )  # stable: by last use
         return state, all_or_nothing(chunk_blocks, shortfall_blocks, ordered)
+
+
+def _kind(label: str, parked: bool) -> str:
+    """The label that holds: ``inactive``, ``idle`` or ``busy``."""
+    if label in ("inactive", "idle"):
+        return label
+    return "inactive" if parked else "busy"

@@ -5,6 +5,9 @@ from typing import Any
 
 from controlplane.core.policies import Fit, Pinned, ResidentView
 
+PIN_BUDGET_RATIO = 0.5
+"""Of the pool: what pins may take together where they yield to whoever waits (docs/adr/0028)."""
+
 
 def take(residents: Iterable[ResidentView], missing_blocks: int) -> tuple[list[tuple[str, int]], int]:
     """Victims as (program_id, blocks), and the blocks that are still missing (0: enough). Reads no further."""

@@ -2,9 +2,10 @@
 
 **Paper**: MARS Algorithm 1, PackQueue, and §4.2 "Global Load Balancer": long sessions first while the host is
 overloaded (they bring fewer tool calls soon), a feasible set by first fit while only long sessions wait, short
-sessions first otherwise. Where we deviate (docs/adr/0014): who waits long overtakes who is short, or the mean would
-be bought with the tail. The paper leaves AllLongSessions open; ours (docs/explanation/how-it-decides.md): the
-smallest estimate is at least 1/8 of the pool.
+sessions first otherwise. Where we deviate: who waits long overtakes who is short, or the mean would be bought with
+the tail (docs/adr/0014); and who comes back, having lent its slot, goes before newcomers, since less is left of it
+(docs/adr/0030; the paper takes no slot back). The paper leaves AllLongSessions open; ours
+(docs/explanation/how-it-decides.md): the smallest estimate is at least 1/8 of the pool.
 """
 
 from collections.abc import Sequence
@@ -41,9 +42,13 @@ class PressureAware:
         if self._all_long(by_arrival, pressure):  # lines 6-7
             free_blocks = max(0, pressure.kv_total_blocks - pressure.kv_demand_blocks)
             return state, first_fit(by_arrival, free_blocks)
+        back = [waiting for waiting in by_arrival if waiting.turn_index]
+        new = [waiting for waiting in by_arrival if not waiting.turn_index]
         if self.aged:
-            return state, sorted(by_arrival, key=lambda waiting: _response_ratio(waiting, now_ns), reverse=True)
-        return state, sorted(by_arrival, key=lambda waiting: waiting.blocks)  # lines 8-9
+            new.sort(key=lambda waiting: _response_ratio(waiting, now_ns), reverse=True)
+        else:
+            new.sort(key=lambda waiting: waiting.blocks)  # lines 8-9
+        return state, back + new
 
     def _all_long(self, queue: Sequence[QueuedProgram], pressure: Pressure) -> bool:
         if not queue or pressure.kv_total_blocks <= 0:

@@ -44,6 +44,10 @@ class LeastWaste:
     def half_life_ns(self) -> int:
         return 0
 
+    @property
+    def lends(self) -> bool:
+        return False
+
     def initial(self) -> Checked:
         return Checked()
 

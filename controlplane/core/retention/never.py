@@ -17,6 +17,10 @@ class Never:
     def half_life_ns(self) -> int:
         return 0
 
+    @property
+    def lends(self) -> bool:
+        return False
+
     def initial(self) -> Stateless:
         return STATELESS
 

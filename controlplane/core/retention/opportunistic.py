@@ -12,10 +12,11 @@ over the tool's observed durations and 0.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from controlplane.core.commands import Command
+from controlplane.core.commands import Command, Pause
 from controlplane.core.errors import require
 from controlplane.core.facts import Facts
 from controlplane.core.policies import STATELESS, Stateless
+from controlplane.core.retention.overflow import pauses
 from controlplane.core.retention.ttl import choose_ttl, pins, require_ttl_rules
 from controlplane.core.types import Pressure, ProgramView, seconds
 
@@ -27,6 +28,7 @@ class Opportunistic:
     cold_start: int = 100
     ttl_max_s: float = 600.0
     kv_high: float = 0.95
+    lend: bool = True
 
     def __post_init__(self) -> None:
         require_ttl_rules(self.cold_start, self.ttl_max_s)
@@ -35,6 +37,10 @@ class Opportunistic:
     @property
     def half_life_ns(self) -> int:
         return 0
+
+    @property
+    def lends(self) -> bool:
+        return self.lend
 
     def initial(self) -> Stateless:
         return STATELESS
@@ -54,4 +60,7 @@ class Opportunistic:
             reload_ns = facts.prefill_ns(program.context_tokens)
             return choose_ttl(program, facts, reload_ns=reload_ns, cost=cost, cold_start=self.cold_start)
 
-        return state, pins(changed, now_ns, seconds(self.ttl_max_s), choose)
+        leaving = pauses(programs.values(), pressure, now_ns) if self.lend else ()
+        gone = {each.program_id for each in leaving if isinstance(each, Pause)}
+        staying = [program for program in changed if program.program_id not in gone]
+        return state, [*leaving, *pins(staying, now_ns, seconds(self.ttl_max_s), choose)]

@@ -9,18 +9,24 @@ it is: the partition's boundary lies between them. Of several engines each has t
 A program is paused when it leaves the device, so that its next turn is held until there is room for it again: who
 comes back is the packing policy's business (``by_tier``), and how many the admission policy's (``capacity``).
 
+What host memory holds is measured by the engine. Only the contexts of programs that wait there claim it: copies of
+others, who ended or are back on the device, make room for them. Where less is in use than they would take, the
+engine has dropped some of them, and their room is free again.
+
 Labels tell the engine which contexts to keep where (§4.3.2): who is demoted becomes ``idle``, or ``inactive`` where
 nothing of it is kept; whoever is let in is ``busy`` by that alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from controlplane.core.commands import Command, Demote, Discard, Label, Pause
 from controlplane.core.errors import require
-from controlplane.core.facts import Facts
+from controlplane.core.facts import Facts, own_blocks
 from controlplane.core.idleness import idleness
 from controlplane.core.types import Pressure, ProgramView, Replica, Status, Tier, seconds
+
+_UNSEEN_NS = seconds(5)  # a sample that is older than this move may be the latest: a command, a copy and a sample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +35,7 @@ class Leaving:
 
     at_ns: int = -1
     names: tuple[str, ...] = ()
+    sent: tuple[tuple[str, int], ...] = ()  # to the host lately, and when: samples may not tell of it yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +52,10 @@ class Tiers:
     @property
     def half_life_ns(self) -> int:
         return 0
+
+    @property
+    def lends(self) -> bool:
+        return False
 
     def initial(self) -> Leaving:
         return Leaving()
@@ -63,9 +74,11 @@ class Tiers:
             total_blocks=pressure.kv_total_blocks,
             demand_blocks=pressure.kv_demand_blocks,
             host_total_blocks=pressure.host_total_blocks,
+            host_used_blocks=pressure.host_used_blocks,
         )
         pools = pressure.replicas or (whole,)
-        host = HostRoom(pools, programs)
+        sent = {name: sent_ns for name, sent_ns in state.sent if now_ns - sent_ns < _UNSEEN_NS}
+        host = HostRoom(pools, programs, sent)
         commands: list[Command] = []
         leaving = []
         for name in state.names:
@@ -79,17 +92,18 @@ class Tiers:
         at_ns = state.at_ns
         if pressure.kv_total_blocks > 0 and (at_ns < 0 or now_ns - at_ns >= seconds(self.interval_s)):
             at_ns = now_ns
-            for program, why in (found for pool in pools for found in self._demoted(pool, programs, now_ns)):
+            for program, why in (found for pool in pools for found in self._demoted(pool, programs, facts, now_ns)):
                 commands.append(Pause(program_id=program.program_id, reason=why))
                 if program.open_turns:
                     leaving.append(program.program_id)
                     commands.append(Label(program_id=program.program_id, label="idle", reason=why))
                 else:
                     commands += host.move_off(program, why)
-        return Leaving(at_ns=at_ns, names=tuple(leaving)), commands
+        sent |= dict.fromkeys((c.program_id for c in commands if isinstance(c, Demote)), now_ns)
+        return Leaving(at_ns=at_ns, names=tuple(leaving), sent=tuple(sent.items())), commands
 
     def _demoted(
-        self, pool: Replica, programs: Mapping[str, ProgramView], now_ns: int
+        self, pool: Replica, programs: Mapping[str, ProgramView], facts: Facts, now_ns: int
     ) -> list[tuple[ProgramView, str]]:
         """Who leaves this engine's device, and why. An engine without a name has all programs."""
         idle = {
@@ -99,7 +113,8 @@ class Tiers:
             and not program.parent_id
             and pool.name in ("", program.replica)
         }
-        active = [programs[name] for name in idle if programs[name].status is Status.ACTIVE]
+        # Who waits for its child is counted without its context, and keeps the slot that the child rides.
+        active = [p for name in idle if (p := programs[name]).status is Status.ACTIVE and not p.delegating]
         active.sort(key=lambda p: (p.open_turns > 0, -idle[p.program_id], p.program_id))
         demoted: list[tuple[ProgramView, str]] = []
         free = pool.total_blocks - pool.demand_blocks
@@ -109,14 +124,14 @@ class Tiers:
             demoted.append(
                 (program, f"the pool lacks {-free} blocks: {phase}, idleness {idle[program.program_id]:.2f}")
             )
-            free += program.kv_blocks
+            free += own_blocks(program.kv_blocks, facts, alone=not active)
         acting = [program for program in active if not program.open_turns]
         for waiting in self._returning(programs, idle):
             gone, room = 0, free
             while room < waiting.queued_blocks and gone < len(acting):
                 if idle[acting[gone].program_id] <= idle[waiting.program_id]:
                     break
-                room += acting[gone].kv_blocks
+                room += own_blocks(acting[gone].kv_blocks, facts, alone=False)
                 gone += 1
             if room < waiting.queued_blocks:
                 break
@@ -137,24 +152,37 @@ class Tiers:
 
 
 class HostRoom:
-    """Host memory of each engine that one look may still fill."""
+    """Host memory of each engine that one look may still fill. ``sent``: who was sent there lately."""
 
-    def __init__(self, pools: Sequence[Replica], programs: Mapping[str, ProgramView]) -> None:
-        self._pools = {pool.name: pool.host_total_blocks for pool in pools}
+    def __init__(
+        self, pools: Sequence[Replica], programs: Mapping[str, ProgramView], sent: Collection[str]
+    ) -> None:
+        self._pools = {pool.name: pool for pool in pools}
         self._programs = programs
+        self._sent = frozenset(sent)
         self._free_blocks: dict[str, int] = {}  # summed up only when somebody is to be moved
 
     def move_off(self, program: ProgramView, why: str) -> Sequence[Command]:
         """To the host if there is room, else away: the program's label says which."""
         name, engine = program.program_id, "" if "" in self._pools else program.replica
-        total_blocks = self._pools.get(engine, 0)
+        pool = self._pools.get(engine, Replica(name=engine))
         if engine not in self._free_blocks:
-            self._free_blocks[engine] = total_blocks - sum(
-                p.kv_blocks for p in self._programs.values() if p.kv_tier is Tier.HOST and engine in ("", p.replica)
-            )
+            self._free_blocks[engine] = pool.host_total_blocks - self._claimed_blocks(pool)
         free_blocks = self._free_blocks[engine]
         if program.kv_blocks <= free_blocks:
             self._free_blocks[engine] -= program.kv_blocks
             return (Label(program_id=name, label="idle", reason=why), Demote(program_id=name, reason=why))
-        lacks = f"{why}; {max(0, free_blocks)} of {total_blocks} blocks of host memory are left"
+        lacks = f"{why}; {max(0, free_blocks)} of {pool.host_total_blocks} blocks of host memory are left"
         return (Label(program_id=name, label="inactive", reason=why), Discard(program_id=name, reason=lacks))
+
+    def _claimed_blocks(self, pool: Replica) -> int:
+        """What programs that wait on the host take of it: no more than is in use, but for those sent lately."""
+        settled = unseen = 0
+        for program in self._programs.values():
+            if pool.name not in ("", program.replica):
+                continue
+            if program.program_id in self._sent and program.status in (Status.PAUSED, Status.WAITING):
+                unseen += program.kv_blocks
+            elif program.kv_tier is Tier.HOST:
+                settled += program.kv_blocks
+        return min(settled, pool.host_used_blocks) + unseen

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log
 
-from controlplane.core.commands import Command, Retain
+from controlplane.core.commands import Command, Release, Retain
 from controlplane.core.errors import require
 from controlplane.core.estimate import as_seconds
 from controlplane.core.facts import Facts
@@ -44,6 +44,10 @@ class Ttl:
     @property
     def half_life_ns(self) -> int:
         return 0
+
+    @property
+    def lends(self) -> bool:
+        return False
 
     def initial(self) -> Stateless:
         return STATELESS
@@ -88,8 +92,6 @@ def beginning_to_act(changed: Iterable[ProgramView], now_ns: int) -> Iterable[Pr
             continue
         if program.delegating:
             continue  # it waits for a child, which needs the room
-        if program.retained_until_ns > now_ns:
-            continue  # decided at the start of this gap
         yield program
 
 
@@ -103,8 +105,11 @@ def pins(
     commands: list[Command] = []
     for program in beginning_to_act(changed, now_ns):
         ttl_ns, why = choose(program)
+        ttl_ns = min(ttl_ns, longest_ns) - (now_ns - program.gap_since_ns if program.gap_since_ns else 0)
         if ttl_ns > 0:
-            commands.append(Retain(program_id=program.program_id, ttl_ns=min(ttl_ns, longest_ns), reason=why))
+            commands.append(Retain(program_id=program.program_id, ttl_ns=ttl_ns, reason=why))
+        elif program.retained_until_ns > now_ns:  # decided before its tool was known
+            commands.append(Release(program_id=program.program_id, reason=why))
     return commands
 
 
@@ -116,16 +121,16 @@ def choose_ttl(
     ``reload_ns``: what it takes to have its context back; ``cost``: of a second of its memory, in seconds. At
     most ``cold_start`` tool calls seen: T_default; so few of this tool: the durations of all tools count.
     """
-    seen = facts.tool_durations_ns("")
+    seen = facts.gaps_ns("")
     if len(seen) <= cold_start:
         default_ns = default_ttl_ns(facts.eviction_delay_ns + reload_ns, cost)  # eta is taken as 1
         return default_ns, f"cold start: {len(seen)} tool calls seen"
     benefit_ns = facts.eviction_delay_ns * facts.memoryfulness + reload_ns
-    own = facts.tool_durations_ns(program.tool)
+    own = facts.gaps_ns(program.gap_tool) if program.gap_tool else ()
     if len(own) > cold_start:
         seen = own
     return best_ttl_ns(seen, benefit_ns, cost), (
-        f"{program.tool or 'tool'}: warm return worth {as_seconds(round(benefit_ns)):.2f}s, "
+        f"{program.gap_tool or 'silence'}: warm return worth {as_seconds(round(benefit_ns)):.2f}s, "
         f"memory costs {cost:.2f} of its time"
     )
 

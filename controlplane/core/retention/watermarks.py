@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from controlplane.core.commands import Command, Pause
 from controlplane.core.errors import require
-from controlplane.core.facts import Facts
+from controlplane.core.facts import Facts, own_blocks
 from controlplane.core.policies import Checked
 from controlplane.core.types import Pressure, ProgramView, Replica, Status, seconds
 from controlplane.core.weight import weight
@@ -34,6 +34,10 @@ class Watermarks:
     def half_life_ns(self) -> int:
         return seconds(self.half_life_s)
 
+    @property
+    def lends(self) -> bool:
+        return False
+
     def initial(self) -> Checked:
         return Checked()
 
@@ -52,22 +56,25 @@ class Watermarks:
         commands: list[Command] = []
         for pool in pressure.replicas or (whole,):
             if 0 < pool.total_blocks < pool.demand_blocks:  # eq. 7
-                commands += self._pauses(pool, programs, now_ns)
+                commands += self._pauses(pool, programs, facts, now_ns)
         return Checked(now_ns), commands
 
-    def _pauses(self, pool: Replica, programs: Mapping[str, ProgramView], now_ns: int) -> Iterator[Command]:
+    def _pauses(
+        self, pool: Replica, programs: Mapping[str, ProgramView], facts: Facts, now_ns: int
+    ) -> Iterator[Command]:
         """Until what is left on the engine fits. An engine without a name has all programs."""
         surplus = pool.demand_blocks - self.watermark_high * pool.total_blocks
         active = [
             p
             for p in programs.values()
-            if p.status is Status.ACTIVE and not p.parent_id and pool.name in ("", p.replica)
+            if p.status is Status.ACTIVE and not p.parent_id and pool.name in ("", p.replica) and not p.delegating
         ]
         active.sort(key=lambda p: (p.open_turns > 0, p.kv_blocks, p.program_id))  # eq. 11, the largest score first
-        for program in active:
+        for number, program in enumerate(active, 1):
             if surplus <= 0:
                 break
             phase = "reasoning" if program.open_turns else "acting"
             use = f"demand {pool.demand_blocks / pool.total_blocks:.2f} of the pool"
             yield Pause(program_id=program.program_id, reason=f"{use}: {phase}, {program.kv_blocks} blocks")
-            surplus -= program.kv_blocks * weight(program, self.half_life_ns, now_ns)
+            freed_blocks = own_blocks(program.kv_blocks, facts, alone=number == len(active))
+            surplus -= freed_blocks * weight(program, self.half_life_ns, now_ns)

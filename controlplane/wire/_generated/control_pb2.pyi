@@ -396,6 +396,36 @@ class CountsState(google.protobuf.message.Message):
 global___CountsState = CountsState
 
 @typing.final
+class ForecastState(google.protobuf.message.Message):
+    """How good the forecast of programs' longest contexts was, over those of a class that ended lately."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: builtins.int
+    ENDED_FIELD_NUMBER: builtins.int
+    EXPECTED_RATIO_FIELD_NUMBER: builtins.int
+    MISSED_RATIO_FIELD_NUMBER: builtins.int
+    kind: builtins.str
+    """The class; empty: all programs."""
+    ended: builtins.int
+    """Programs of it that ended."""
+    expected_ratio: builtins.float
+    """What was forecast over what they came to hold; 1: no bias."""
+    missed_ratio: builtins.float
+    """The differences, each without its sign, over what they came to hold."""
+    def __init__(
+        self,
+        *,
+        kind: builtins.str = ...,
+        ended: builtins.int = ...,
+        expected_ratio: builtins.float = ...,
+        missed_ratio: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ended", b"ended", "expected_ratio", b"expected_ratio", "kind", b"kind", "missed_ratio", b"missed_ratio"]) -> None: ...
+
+global___ForecastState = ForecastState
+
+@typing.final
 class NodeStatus(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -413,6 +443,7 @@ class NodeStatus(google.protobuf.message.Message):
     CONFIG_FIELD_NUMBER: builtins.int
     ORDERS_FIELD_NUMBER: builtins.int
     BUS_CONNECTED_FIELD_NUMBER: builtins.int
+    FORECASTS_FIELD_NUMBER: builtins.int
     node: builtins.str
     boot_id: builtins.str
     preset: builtins.str
@@ -436,6 +467,10 @@ class NodeStatus(google.protobuf.message.Message):
     def config(self) -> global___ConfigState: ...
     @property
     def orders(self) -> global___Orders: ...
+    @property
+    def forecasts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ForecastState]:
+        """Of all programs first, then of the classes that most programs are of."""
+
     def __init__(
         self,
         *,
@@ -453,9 +488,10 @@ class NodeStatus(google.protobuf.message.Message):
         config: global___ConfigState | None = ...,
         orders: global___Orders | None = ...,
         bus_connected: builtins.bool = ...,
+        forecasts: collections.abc.Iterable[global___ForecastState] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["config", b"config", "counts", b"counts", "orders", b"orders", "pressure", b"pressure", "window", b"window"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "bus_connected", b"bus_connected", "config", b"config", "counts", b"counts", "last_rejection", b"last_rejection", "node", b"node", "now_ns", b"now_ns", "orders", b"orders", "preset", b"preset", "pressure", b"pressure", "programs", b"programs", "rejected", b"rejected", "stream_sequence", b"stream_sequence", "window", b"window"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "bus_connected", b"bus_connected", "config", b"config", "counts", b"counts", "forecasts", b"forecasts", "last_rejection", b"last_rejection", "node", b"node", "now_ns", b"now_ns", "orders", b"orders", "preset", b"preset", "pressure", b"pressure", "programs", b"programs", "rejected", b"rejected", "stream_sequence", b"stream_sequence", "window", b"window"]) -> None: ...
 
 global___NodeStatus = NodeStatus
 

@@ -174,6 +174,7 @@ class TurnQueued(google.protobuf.message.Message):
     PROMPT_TOKENS_FIELD_NUMBER: builtins.int
     PARENT_ID_FIELD_NUMBER: builtins.int
     TENANT_FIELD_NUMBER: builtins.int
+    AGENT_FIELD_NUMBER: builtins.int
     program_id: builtins.str
     turn_id: builtins.str
     prompt_bytes: builtins.int
@@ -184,6 +185,8 @@ class TurnQueued(google.protobuf.message.Message):
     """The program that started this one; empty for a root program."""
     tenant: builtins.str
     """Whom the run belongs to; empty where nobody said."""
+    agent: builtins.str
+    """Which kind of agent asks: its name, or a digest of its tools and instructions; empty where nothing tells."""
     def __init__(
         self,
         *,
@@ -193,8 +196,9 @@ class TurnQueued(google.protobuf.message.Message):
         prompt_tokens: builtins.int = ...,
         parent_id: builtins.str = ...,
         tenant: builtins.str = ...,
+        agent: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["parent_id", b"parent_id", "program_id", b"program_id", "prompt_bytes", b"prompt_bytes", "prompt_tokens", b"prompt_tokens", "tenant", b"tenant", "turn_id", b"turn_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["agent", b"agent", "parent_id", b"parent_id", "program_id", b"program_id", "prompt_bytes", b"prompt_bytes", "prompt_tokens", b"prompt_tokens", "tenant", b"tenant", "turn_id", b"turn_id"]) -> None: ...
 
 global___TurnQueued = TurnQueued
 
@@ -354,12 +358,15 @@ class ReplyRead(google.protobuf.message.Message):
     TURN_ID_FIELD_NUMBER: builtins.int
     TOOL_FIELD_NUMBER: builtins.int
     TOOL_CALLS_FIELD_NUMBER: builtins.int
+    IS_LAST_FIELD_NUMBER: builtins.int
     program_id: builtins.str
     turn_id: builtins.str
     tool: builtins.str
     """The first tool that the reply calls; empty for none."""
     tool_calls: builtins.int
     """How many tools it calls."""
+    is_last: builtins.bool
+    """The client said with its request that this turn is the run's last."""
     def __init__(
         self,
         *,
@@ -367,8 +374,9 @@ class ReplyRead(google.protobuf.message.Message):
         turn_id: builtins.str = ...,
         tool: builtins.str = ...,
         tool_calls: builtins.int = ...,
+        is_last: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["program_id", b"program_id", "tool", b"tool", "tool_calls", b"tool_calls", "turn_id", b"turn_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["is_last", b"is_last", "program_id", b"program_id", "tool", b"tool", "tool_calls", b"tool_calls", "turn_id", b"turn_id"]) -> None: ...
 
 global___ReplyRead = ReplyRead
 

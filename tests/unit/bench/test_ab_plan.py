@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from ab import plan, results, series, tuning
+from ab.machine import cpus
+from ab.prediction import engine_of, spec_of
 from ab.scenario import SMOKE, Scenario
 from ab.systems import System, code_digest, effective_digest, parse_system, static
 from ab_rows import SCENARIO, row
@@ -14,6 +16,7 @@ from ab_rows import SCENARIO, row
 from controlplane.core.errors import ConfigError
 from controlplane.sim.profile import load_profile
 from controlplane.workload.arrivals import arrival_times_ns
+from controlplane.workload.telemetry import Telemetry
 
 PROFILE = Path(__file__).parents[3] / "bench" / "results" / "validation-profile.json"
 SYSTEMS = [parse_system(name) for name in ("stock", "static-8", "mars")]
@@ -102,6 +105,36 @@ def test_what_differs_for_all_systems_makes_another_scenario() -> None:
     scenarios = (Scenario(), Scenario(programs=30), Scenario(sglang="0.5.21"), Scenario(trace="synthetic:bfcl-v4"))
     assert len({scenario.digest for scenario in scenarios}) == 4
     assert Scenario().digest == Scenario().digest
+
+
+def test_telemetry_makes_another_scenario_and_full_is_the_one_of_before() -> None:
+    assert len({replace(Scenario(), telemetry=told).digest for told in Telemetry}) == len(Telemetry)
+    assert replace(Scenario(cpus=2, sglang="0.5.21"), telemetry=Telemetry.FULL).digest == "24b97cd251"
+    assert replace(Scenario(), humans=False).digest != Scenario().digest
+    assert str(replace(Scenario(), telemetry=Telemetry.HALF)).endswith("; telemetry half")
+
+
+def test_the_commands_of_a_series_name_its_telemetry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import ab_engine
+
+    monkeypatch.setattr("sys.argv", ["ab_engine.py", "run", "--telemetry", "turns", "--no-humans", "--smoke"])
+    monkeypatch.setattr(ab_engine, "versions", lambda environment: {"sglang": "0"})
+    options = ab_engine.parse_arguments()
+    assert ab_engine.scenario_of(options, tmp_path) == replace(
+        SMOKE, cpus=cpus(), sglang="0", telemetry=Telemetry.TURNS, humans=False
+    )
+    passed_on = ab_engine._passed_on(options)
+    assert passed_on[passed_on.index("--telemetry") + 1] == "turns"
+    assert "--no-humans" in passed_on
+
+
+def test_a_prediction_simulates_what_the_programs_told() -> None:
+    profile = load_profile(PROFILE)
+    for told in Telemetry:
+        scenario = replace(SMOKE, telemetry=told)
+        asked = partial(spec_of, scenario, engine_of(scenario, profile), rate=1.0, seed=1)
+        assert asked(toml='preset = "mars"\n').telemetry is told
+        assert asked(toml="").telemetry is Telemetry.FULL, "stock takes nobody's silence for anything"
 
 
 def test_arrivals_are_one_pattern_at_every_rate() -> None:

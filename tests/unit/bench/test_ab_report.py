@@ -11,6 +11,8 @@ from ab.comparison import MET, MISSED, NOISE, Comparison
 from ab.results import RUN, TUNE, Row
 from ab_rows import SCENARIO, row
 
+from controlplane.workload.telemetry import Telemetry
+
 
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,10 +163,25 @@ def test_the_report_says_what_speaks_against_its_figures() -> None:
     text = report.show([elsewhere, failed, *mixed, *others], SCENARIO, 0.15)
     assert "CAREFUL: programs failed under mars" in text
     assert "CAREFUL: runs of several versions of the code: mars" in text
-    assert "1 rows of other loads or engines are left out" in text
+    assert "1 rows of other loads, telemetry or engines are left out" in text
     assert "CAREFUL: other work took more than 10% during 3 runs" in text
     assert "was not tuned" in text
     assert "several machines" not in text
+
+
+def test_the_report_names_the_telemetry_and_leaves_rows_of_another_one_out() -> None:
+    full, none = (
+        three(60, 50, 30),
+        [row(name, some(40, 1), scenario="load-a-none", telemetry=Telemetry.NONE) for name in ("stock", "mars")],
+    )
+    text = report.show([*full, *none], SCENARIO, 0.15)
+    assert text.splitlines()[0] == "made up; telemetry full"
+    assert "2 rows of other loads, telemetry or engines are left out" in text
+    rows = [*none, *full]
+    assert report.latest_scenario(rows) == SCENARIO
+    assert report.latest_scenario(rows, Telemetry.NONE) == "load-a-none"
+    assert report.latest_scenario(rows, Telemetry.TURNS) is None
+    assert json.loads(report.to_json(rows, "load-a-none", 0.15))["telemetry"] == "none"
 
 
 def test_runs_on_several_machines_are_named() -> None:

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
-from ab import results
+from ab import RESULTS, results
 from ab_rows import cell, row
+
+from controlplane.workload.telemetry import Telemetry
 
 
 def test_rows_come_back_as_they_were_and_a_later_one_replaces_an_earlier(tmp_path: Path) -> None:
@@ -15,6 +17,19 @@ def test_rows_come_back_as_they_were_and_a_later_one_replaces_an_earlier(tmp_pat
         results.append(path, made)
     assert results.read(path) == [other, again]
     assert path.read_bytes().count(b"\n") == 3
+
+
+def test_a_row_says_what_its_programs_told_and_older_rows_told_all(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    results.append(path, row(telemetry=Telemetry.HALF))
+    assert [found.telemetry for found in results.read(path)] == [Telemetry.HALF]
+    path.write_bytes(path.read_bytes().replace(b',"telemetry":"half"', b""))
+    assert [found.telemetry for found in results.read(path)] == [Telemetry.FULL]
+
+
+def test_the_rows_of_before_still_load_and_are_of_full_telemetry() -> None:
+    rows = [found for found in results.read(RESULTS) if found.cell.scenario == "24b97cd251"]
+    assert {found.telemetry for found in rows} == {Telemetry.FULL}
 
 
 def test_a_line_that_broke_off_costs_only_itself(tmp_path: Path) -> None:

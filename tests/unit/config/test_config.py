@@ -79,8 +79,8 @@ control = "fast"                          | $.control:
 [control.overload]; persistence = 0       | $.control.overload.persistence: expected 1 <=
 [control.overload]; persistence = 1.5     | $.control.overload.persistence: expected `int`
 [control.overload]; kv_high = 3           | $.control.overload.kv_high: expected 0 <
-[control.overload]; kv_low = 0.99         | $.control.overload.kv_low: expected 0 < kv_low <= 0.95, got 0.99
-[control.overload]; kv_slack = 0.9        | $.control.overload.kv_slack: expected kv_slack <= kv_low
+[control.overload]; kv_low = 1.01         | $.control.overload.kv_low: expected 0 < kv_low <= 1, got 1.01
+[control.overload]; kv_slack = 0.96       | $.control.overload.kv_slack: expected kv_slack <= kv_low
 [control.overload]; cpu_slowdown_high=inf | $.control.overload.cpu_slowdown_high: expected 1 <=
 [control.overload]; cpu_slowdown_low = 9  | $.control.overload.cpu_slowdown_low: expected 0 <
 [control.silence]; end_after_s = 0        | $.control.silence.end_after_s: expected 0 <

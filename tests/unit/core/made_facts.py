@@ -3,21 +3,38 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from controlplane.core.estimate import MovingAverage
+from controlplane.core.types import ProgramView
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeFacts:
     """``Facts`` with fixed answers."""
 
-    durations_ns: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    seen_gaps_ns: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    returns: float = 1.0  # the chance of it
+    rates: Mapping[str, float] = field(default_factory=dict)  # by program, per ns; others come back at once
     prefill_ns_per_token: int = 0
     eviction_delay_ns: int = 0
     turn_service_ns: int = 0
+    turns_running: float = 0.0
+    usual_tokens: float = 0.0
     memoryfulness: float = 1.0
     output_tokens: float = 0.0
     block_tokens: int = 1
+    shared_tokens: MovingAverage = field(default_factory=MovingAverage)
 
-    def tool_durations_ns(self, tool: str) -> Sequence[int]:
-        return self.durations_ns.get(tool, ())
+    def gaps_ns(self, tool: str) -> Sequence[int]:
+        return self.seen_gaps_ns.get(tool, ())
+
+    def chance_of_return(self, program: ProgramView, now_ns: int) -> float:
+        return self.returns
+
+    def return_rate(self, program: ProgramView, now_ns: int) -> float:
+        return self.rates.get(program.program_id, 1.0)
 
     def prefill_ns(self, tokens: int) -> int:
         return tokens * self.prefill_ns_per_token
+
+    def blocks(self, tokens: float) -> int:
+        return -int(-tokens // self.block_tokens)

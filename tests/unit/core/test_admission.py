@@ -1,12 +1,13 @@
 """Aimd and Fixed, with golden values worked out by hand from MARS Algorithm 1."""
 
+from dataclasses import replace
+
 import pytest
 from made_facts import MadeFacts
 
 from controlplane.core.admission.aimd import Aimd, AimdState
 from controlplane.core.admission.fixed import Fixed
 from controlplane.core.errors import ConfigError
-from controlplane.core.forecast import POINTS, Growing
 from controlplane.core.policies import Window
 from controlplane.core.types import Pressure, seconds
 
@@ -16,11 +17,13 @@ KV = Pressure(kv_overloaded=True, programs_active=1)
 FULL = Pressure(kv_has_slack=False, programs_active=1000)
 
 
-def run(policy: Aimd, *pressures: Pressure, every_s: float = 1.0) -> list[Window]:
-    """One update per pressure; the first only starts the timer."""
+def run(policy: Aimd, *pressures: Pressure, in_interval: int = 1) -> list[Window]:
+    """So many updates a control interval of a second; the first interval only begins it."""
     state, windows = policy.initial(), []
     for index, pressure in enumerate(pressures):
-        state, window = policy.update(state, MadeFacts(), pressure, seconds(100 + index * every_s))
+        ends_ns = seconds(101 + index // in_interval)
+        pressure = replace(pressure, interval_ends_ns=ends_ns)
+        state, window = policy.update(state, MadeFacts(), pressure, ends_ns - 1)
         windows.append(window)
     return windows
 
@@ -54,32 +57,42 @@ def test_a_window_that_is_not_used_does_not_grow() -> None:
 
 
 def test_nothing_moves_within_the_interval() -> None:
-    windows = run(Aimd(), *[CPU] * 10, every_s=0.1)
+    windows = run(Aimd(), *[CPU] * 10, in_interval=10)
     assert {w.window for w in windows} == {8.0}
-    assert run(Aimd(), *[CPU] * 11, every_s=0.1)[-1].window == pytest.approx(5.6)
+    assert run(Aimd(), *[CPU] * 11, in_interval=10)[-1].window == pytest.approx(5.6)
 
 
 def test_a_late_update_is_one_step() -> None:
     policy = Aimd()
-    state, _ = policy.update(AimdState(window=8.0, updated_at_ns=0), MadeFacts(), HEALTHY, seconds(3600))
-    assert state == AimdState(window=9.0, updated_at_ns=seconds(3600))
+    late = replace(HEALTHY, interval_ends_ns=seconds(3600))
+    state, _ = policy.update(AimdState(window=8.0, interval_ends_ns=0), MadeFacts(), late, seconds(3600))
+    assert state == AimdState(window=9.0, interval_ends_ns=seconds(3600))
 
 
 def test_the_window_stops_at_its_maximum() -> None:
     assert run(Aimd(window_initial=9.5, window_max=10), *[HEALTHY] * 3)[-1].window == 10.0
 
 
-def test_the_caps_clamp_what_is_returned_and_not_the_window() -> None:
+def test_the_cpu_cap_clamps_what_is_returned_and_not_the_window() -> None:
     pressure = Pressure(cpus=4, tools_per_program=1.0, programs_active=8, cpu_overloaded=True)
     window = run(Aimd(), pressure)[-1]
     assert (window.limit, window.window) == (4, 8.0)
     assert "W_cpu=4" in window.reason
-    empty = (0,) * POINTS
-    newcomer = Growing(33, 38)
-    pressure = Pressure(kv_total_blocks=100, kv_forecast_blocks=empty, newcomer=newcomer, programs_active=1)
-    window = run(Aimd(), pressure)[-1]
-    assert (window.limit, window.window) == (3, 8.0)
-    assert "W_kv=3" in window.reason
+
+
+def test_room_is_told_apart_from_the_window() -> None:
+    """Not how many fit, which differs by who comes: what each candidate is held against (``core.room``)."""
+    curve = (700,) * 8 + (100,) * 8
+    pressure = Pressure(kv_total_blocks=1000, kv_demand_blocks=600, kv_forecast_blocks=curve, programs_active=3)
+    window = run(Aimd(kv_high=0.8), pressure)[-1]
+    assert (window.limit, window.room_blocks, window.filled_blocks) == (8, (400,), 800.0)
+    assert window.ahead_blocks == (100.0,) * 8 + (700.0,) * 8
+    assert window.excess_ratio == 0.0, "nothing is known of what it costs"
+
+
+def test_room_does_not_matter_while_the_pool_is_unknown() -> None:
+    window = run(Aimd(), Pressure(programs_active=3, queue_length=2))[-1]
+    assert (window.limit, window.room_blocks, window.ahead_blocks) == (8, (), ())
 
 
 def test_the_reason_says_which_side_is_overloaded() -> None:
@@ -95,7 +108,6 @@ def test_the_reason_says_which_side_is_overloaded() -> None:
         ("alpha", {"alpha": float("nan")}),
         ("beta", {"beta": 0}),
         ("beta", {"beta": 1}),
-        ("interval_s", {"interval_s": 0}),
         ("window_min", {"window_min": 0.5}),
         ("window_max", {"window_max": 0.5}),
         ("window_initial", {"window_initial": 0.5}),

@@ -1,15 +1,12 @@
-"""W_cpu and W_kv, by hand."""
+"""The CPU cap, the engines' rooms and what the forecast may exceed, by hand."""
 
 from dataclasses import replace
 
 import pytest
 from made_facts import MadeFacts
 
-from controlplane.core.caps import NO_CAP, cpu_cap, kv_cap, tolerated_excess
-from controlplane.core.forecast import POINTS, Growing, fitting
-from controlplane.core.types import Pressure, seconds
-
-NEWCOMER = Growing(10, 100)
+from controlplane.core.caps import NO_CAP, cpu_cap, rooms, tolerated_excess
+from controlplane.core.types import Pressure, Replica, seconds
 
 
 @pytest.mark.parametrize(
@@ -30,52 +27,47 @@ def test_cpu_cap(cpus: float, tools_per_program: float, cap: int) -> None:
     assert cpu_cap(replace(slow, cpu_overloaded=False)) == NO_CAP, "tools that only wait"
 
 
-def pressure(*curve: int, newcomer: Growing | None = NEWCOMER, active: int = 10) -> Pressure:
-    forecast = curve * (POINTS // len(curve))
-    return Pressure(kv_total_blocks=1000, kv_forecast_blocks=forecast, newcomer=newcomer, programs_active=active)
+def test_what_is_left_on_each_engine_beside_what_is_needed_now() -> None:
+    assert rooms(Pressure(kv_total_blocks=100, kv_demand_blocks=70)) == (30,)
+    assert rooms(Pressure(kv_total_blocks=100, kv_demand_blocks=170)) == (0,)
+    replicas = (
+        Replica(name="a", total_blocks=100, demand_blocks=120),
+        Replica(name="b", total_blocks=100, demand_blocks=40),
+        Replica(name="c"),  # it has not told its size
+    )
+    assert rooms(Pressure(kv_total_blocks=200, kv_demand_blocks=160, replicas=replicas)) == (0, 60)
 
 
-@pytest.mark.parametrize(
-    ("seen", "cap"),
-    [
-        (replace(pressure(0), kv_total_blocks=0), NO_CAP),  # no pool sample yet
-        (pressure(0, newcomer=None), NO_CAP),  # nobody waits
-        (pressure(0), 10 + 9),  # 950 for programs that end with 100
-        (pressure(500), 10 + 4),
-        (pressure(851), 10),
-        (pressure(2000), 10),
-        (pressure(2000, active=0), 1),
-    ],
-)
-def test_kv_cap(seen: Pressure, cap: int) -> None:
-    assert kv_cap(seen, kv_high=0.95) == cap
-
-
-def test_what_will_have_ended_by_then_does_not_count_against_newcomers() -> None:
-    leaving = (900,) * (POINTS // 2) + (0,) * (POINTS // 2)
-    staying = (900,) * POINTS
-    assert kv_cap(replace(pressure(0), kv_forecast_blocks=leaving), kv_high=1.0) == 10 + 1  # 55 each when they end
-    assert kv_cap(replace(pressure(0), kv_forecast_blocks=staying), kv_high=1.0) == 10 + 1  # 100 each at the end
-    assert kv_cap(replace(pressure(0), kv_forecast_blocks=leaving), kv_high=1.2) == 10 + 5
-    assert kv_cap(replace(pressure(0), kv_forecast_blocks=staying), kv_high=1.2) == 10 + 3
-
-
-@pytest.mark.parametrize(("excess", "more"), [(0.0, 9), (0.02, 10), (0.05, 11), (0.1, 13), (0.5, 30)])
-def test_so_much_of_the_forecast_demand_may_be_too_much(excess: float, more: int) -> None:
-    """Programs that grow from 10 to 100 blocks, and 950: 12 of them ask for 5.4% too much, 13 for 8.5%."""
-    assert fitting((0,) * POINTS, NEWCOMER, 950, excess) == more
-
-
-def test_nobody_more_fits_where_the_others_exceed_the_share_already() -> None:
-    assert fitting((2000,) * POINTS, NEWCOMER, 950, 0.1) == 0
+# A context of 880 tokens at 1 ms holds an engine that runs 10 turns up for 0.88 s of each; a turn's own part of the
+# engine's 4.4 s is 0.44 s.
+FACTS = {
+    "prefill_ns_per_token": 1_000_000,
+    "usual_tokens": 880.0,
+    "turns_running": 10.0,
+    "turn_service_ns": seconds(4.4),
+}
 
 
 def test_the_excess_is_what_computing_it_again_may_cost() -> None:
-    """55 blocks of 16 tokens at 1 ms hold the engine up for 0.88 s; a turn's own part is 4.4 s / 10 = 0.44 s."""
-    facts = MadeFacts(prefill_ns_per_token=1_000_000, turn_service_ns=seconds(4.4), block_tokens=16)
-    assert tolerated_excess(pressure(500), facts, 0.4) == pytest.approx(0.4 * 0.5**2)
-    assert tolerated_excess(pressure(500, active=1), facts, 0.4) == 0.5, "not more than half"
-    assert tolerated_excess(pressure(500), MadeFacts(turn_service_ns=seconds(1)), 0.4) == 0.0, "not known yet"
-    assert tolerated_excess(pressure(500), facts, 0.0) == 0.0
-    assert tolerated_excess(pressure(500, newcomer=None), facts, 0.4) == 0.0
-    assert kv_cap(pressure(500), kv_high=0.95, excess_ratio=0.1) > 10 + 4
+    """The fourth power: an engine that has no time to spare for contexts that were evicted is not overfilled."""
+    later = 0.4 * 0.5**4
+    assert tolerated_excess(MadeFacts(**FACTS), 0.4) == pytest.approx((later, later * later))
+
+
+def test_at_most_half_may_be_too_much() -> None:
+    """0.4 of the demand at one turn that has the engine for itself would be 0.4 x 5^4."""
+    assert tolerated_excess(MadeFacts(**FACTS | {"turns_running": 0.5}), 0.4) == (0.5, 0.5)
+
+
+def test_less_is_tolerated_now_than_is_over_the_time_to_come() -> None:
+    later, now = tolerated_excess(MadeFacts(**FACTS | {"turns_running": 4.5}), 0.4)
+    assert (later, now) == (0.5, pytest.approx((0.4 * (10 / 9) ** 4) ** 2))
+
+
+@pytest.mark.parametrize("unknown", [{"prefill_ns_per_token": 0}, {"usual_tokens": 0.0}, {"turn_service_ns": 0}])
+def test_nothing_is_tolerated_while_it_is_not_known_what_that_costs(unknown: dict[str, float]) -> None:
+    assert tolerated_excess(MadeFacts(**FACTS | unknown), 0.4) == (0.0, 0.0)
+
+
+def test_nothing_is_tolerated_where_nothing_may_be_wasted() -> None:
+    assert tolerated_excess(MadeFacts(**FACTS), 0.0) == (0.0, 0.0)

@@ -9,7 +9,7 @@ from controlplane.core.commands import Retain
 from controlplane.core.errors import ConfigError
 from controlplane.core.memory.lru import Lru
 from controlplane.core.policies import STATELESS, EngineShape, Pinned, QueuedCall
-from controlplane.core.presets import preset
+from controlplane.core.presets import PRESETS, preset
 from controlplane.core.priority.ttl_first import TtlFirst
 from controlplane.core.retention.ttl import Ttl
 from controlplane.core.types import Pressure, Program, Status, seconds
@@ -24,7 +24,7 @@ def ttl_ns(policy: Ttl, facts: MadeFacts, pressure: Pressure = FULL, context_tok
         program_id="p",
         root_id="p",
         status=Status.ACTIVE,
-        tool="pytest",
+        gap_tool="pytest",
         context_tokens=context_tokens,
         kv_blocks=context_tokens // 10,
     )
@@ -37,7 +37,7 @@ def ttl_ns(policy: Ttl, facts: MadeFacts, pressure: Pressure = FULL, context_tok
 
 def test_equation_2_by_hand() -> None:
     facts = MadeFacts(
-        durations_ns={"": [S] * 200, "pytest": [1 * S] * 60 + [3 * S] * 40 + [40 * S] * 20},
+        seen_gaps_ns={"": [S] * 200, "pytest": [1 * S] * 60 + [3 * S] * 40 + [40 * S] * 20},
         eviction_delay_ns=10 * S,  # T
         memoryfulness=0.5,
         prefill_ns_per_token=S // 4000,  # reload of 4,000 tokens: 1 s
@@ -49,17 +49,17 @@ def test_equation_2_by_hand() -> None:
 
 
 def test_holding_costs_its_time_however_empty_the_cache_is() -> None:
-    facts = MadeFacts(durations_ns={"": [5 * S] * 101}, eviction_delay_ns=4 * S)
+    facts = MadeFacts(seen_gaps_ns={"": [5 * S] * 101}, eviction_delay_ns=4 * S)
     assert ttl_ns(Ttl(), facts, EMPTY) == ttl_ns(Ttl(), facts, FULL) == 0
 
 
 def test_an_anti_memoryful_workload_is_pinned_for_less() -> None:
     """eta below 0: making progress on a program reveals more work, so serving it briefly is better (§4.1)."""
     durations = {"": [2 * S] * 101}
-    facts = MadeFacts(durations_ns=durations, eviction_delay_ns=5 * S, prefill_ns_per_token=S // 1000)
+    facts = MadeFacts(seen_gaps_ns=durations, eviction_delay_ns=5 * S, prefill_ns_per_token=S // 1000)
     assert ttl_ns(Ttl(), facts) == 2 * S
     against = MadeFacts(
-        durations_ns=durations, eviction_delay_ns=5 * S, prefill_ns_per_token=S // 1000, memoryfulness=-0.6
+        seen_gaps_ns=durations, eviction_delay_ns=5 * S, prefill_ns_per_token=S // 1000, memoryfulness=-0.6
     )
     assert ttl_ns(Ttl(), against) == 0  # 5 * -0.6 + 4 - 2 = -1
 
@@ -74,7 +74,7 @@ def test_an_anti_memoryful_workload_is_pinned_for_less() -> None:
 )
 def test_the_three_stages_of_the_cold_start(all_tools: int, own: int, expected_s: float) -> None:
     facts = MadeFacts(
-        durations_ns={"": [2 * S] * all_tools, "pytest": [3 * S] * own},
+        seen_gaps_ns={"": [2 * S] * all_tools, "pytest": [3 * S] * own},
         eviction_delay_ns=7 * S,
         prefill_ns_per_token=S // 4000,
     )
@@ -82,7 +82,7 @@ def test_the_three_stages_of_the_cold_start(all_tools: int, own: int, expected_s
 
 
 def test_static_ttl_is_the_cold_start_for_ever() -> None:
-    facts = MadeFacts(durations_ns={"": [2 * S] * 250, "pytest": [3 * S] * 250}, eviction_delay_ns=7 * S)
+    facts = MadeFacts(seen_gaps_ns={"": [2 * S] * 250, "pytest": [3 * S] * 250}, eviction_delay_ns=7 * S)
     assert ttl_ns(Ttl(learned=False), facts) == seconds(math.log(7))
     assert ttl_ns(Ttl(learned=False), MadeFacts(eviction_delay_ns=S // 2)) == 0
     assert ttl_ns(Ttl(learned=False, ttl_max_s=1.5), facts) == seconds(1.5)
@@ -93,7 +93,7 @@ def test_static_ttl_is_the_cold_start_for_ever() -> None:
 
 def test_a_fixed_time_is_every_pins() -> None:
     """AgentServeSim §6.3."""
-    facts = MadeFacts(durations_ns={"": [S] * 300})
+    facts = MadeFacts(seen_gaps_ns={"": [S] * 300})
     assert ttl_ns(Ttl(static_s=2.0), facts) == 2 * S
     with pytest.raises(ConfigError, match="static_s"):
         Ttl(static_s=700.0)
@@ -101,7 +101,7 @@ def test_a_fixed_time_is_every_pins() -> None:
 
 def test_where_contexts_come_back_from_the_host_that_is_what_a_pin_saves() -> None:
     """§4.1: 4,000 tokens take 8 s to compute, and their 400 blocks 4 s at 100 blocks a second."""
-    facts = MadeFacts(durations_ns={"": [5 * S] * 101}, prefill_ns_per_token=S // 500)
+    facts = MadeFacts(seen_gaps_ns={"": [5 * S] * 101}, prefill_ns_per_token=S // 500)
     hosted = Pressure(kv_use_ratio=1.0, host_total_blocks=10_000)
     assert ttl_ns(Ttl(host_blocks_per_s=100.0), facts, hosted) == 0, "not worth holding it for 5 s"
     assert ttl_ns(Ttl(host_blocks_per_s=10.0), facts, hosted) == 5 * S, "so slow that computing is faster"
@@ -179,3 +179,11 @@ def test_the_preset_is_made_of_these() -> None:
     assert (continuum.retention, continuum.priority) == (Ttl(), TtlFirst())
     assert continuum.memory == Lru(keep_pins=True)
     assert preset("continuum-static-ttl").retention == Ttl(learned=False)
+
+
+def test_pins_that_calls_wait_for_may_take_the_whole_pool() -> None:
+    """Section 5.2 has no budget: a deadlock of pins is broken by unpinning."""
+    budgets = {name: each.memory.pin_budget_ratio for name, each in PRESETS.items()}
+    whole = {name for name, ratio in budgets.items() if ratio == 1.0}
+    assert whole == {"continuum", "continuum-static-ttl", "infercept"}
+    assert {budgets[name] for name in budgets.keys() - whole} == {0.5}

@@ -11,7 +11,9 @@ from controlplane.core.control import ControlRules
 from controlplane.core.controller import Controller
 from controlplane.core.errors import ConfigError, RemoteEventError
 from controlplane.core.handlers import HANDLERS
+from controlplane.core.lifecycle import Trigger
 from controlplane.core.packing.pressure_aware import PressureAware
+from controlplane.core.policies import Window
 from controlplane.core.presets import PRESETS
 from controlplane.core.types import Status, seconds
 
@@ -76,13 +78,22 @@ def test_a_grant_names_its_slot_and_its_lease() -> None:
 def test_the_next_tick_sees_what_this_one_granted() -> None:
     """Two ticks before the engine reports must not spend the same headroom twice."""
     d = Driver(PRESETS["mars"])
-    d.pool(total=4800)  # for three that grow to four times their first prompt, as is supposed
+    d.pool(total=1200)  # of which four fifths may be filled
     for number in range(8):
         d.ask(f"p{number}", tokens=300)
     first = d.admitted()
     d.send(d.gate(ev.TurnAbandoned, program_id="nobody", turn_id="none"))
     second = d.admitted()
     assert (len(first), second) == (3, [])
+
+
+def test_into_an_empty_engine_one_is_let_in_however_large_it_is() -> None:
+    d = Driver(PRESETS["mars"])
+    d.pool(total=1000)
+    d.ask("large", tokens=5000)
+    d.ask("larger", tokens=6000)
+    assert d.admitted() == ["large"]
+    assert d.admitted() == []
 
 
 def test_backfill_as_soon_as_a_program_ends() -> None:
@@ -146,7 +157,7 @@ def test_who_is_overdue_goes_first() -> None:
     d.ask("long", tokens=900)
     d.wait(1)
     d.ask("longer", tokens=990)
-    d.wait(119)
+    d.wait(299)
     d.ask("short", tokens=1)
     d.end("holder")
     assert d.admitted() == ["long"]
@@ -162,12 +173,53 @@ def test_among_the_overdue_the_longest_wait_goes_first() -> None:
     for name, tokens in (("a", 900), ("b", 500), ("c", 100)):
         d.ask(name, tokens=tokens)
         d.wait(1)
-    d.wait(120)
+    d.wait(300)
     order = []
     for previous in ("holder", "a", "b"):
         d.end(previous)
         order += d.admitted()
     assert order == ["a", "b", "c"]
+
+
+# Slots that are taken back
+
+
+def test_who_lacks_room_gets_it_from_one_that_rests_once_that_is_weighed() -> None:
+    """A tool that has just begun is waited for. Nothing is known yet of what computing a context again costs, so
+    that keeping it is worth nothing afterwards."""
+    d = Driver(PRESETS["mars"])
+    d.pool(total=1000)
+    d.tick()
+    d.run_turn("a", prompt=600)
+    d.submit("busy", blocks=10)
+    d.ask("b", tokens=500)
+    commands = d.tick(0.1)
+    assert of(cmd.Admit, commands) + of(cmd.Pause, commands) == []
+    assert d.admitted(after_s=1) == ["b"]
+    assert [(c.program_id, c.reason[:21]) for c in of(cmd.Pause, d.tick())] == [("a", "the pool is overfull:")]
+
+
+def test_who_lends_its_room_loses_its_slot_once_others_need_it() -> None:
+    d = Driver(PRESETS["mars"])
+    d.pool(total=1000)
+    d.run_turn("a", prompt=600)
+    assert of(cmd.Pause, d.tick(1)) == []
+    assert (d.program("a").lends, d.program("a").status) == (True, Status.ACTIVE)
+    d.ask("b", tokens=500)
+    commands = d.tick(0.1)
+    assert [c.program_id for c in of(cmd.Admit, commands)] == ["b"], "beside what a lends"
+    assert [c.program_id for c in of(cmd.Pause, commands + d.tick(0.1))] == ["a"], "both do not fit"
+    assert d.program("a").status is Status.PAUSED
+
+
+def test_who_comes_back_goes_before_newcomers() -> None:
+    d = Driver(PRESETS["mars"])
+    d.pool(total=10_000)
+    d.run_turn("back", prompt=900)
+    d.ledger.move(d.program("back"), Trigger.PAUSE, d.now_ns)
+    d.ask("new", tokens=5)
+    d.ask("back", "back.2", tokens=1000)
+    assert d.admitted() == ["back", "new"]
 
 
 # The safety valve
@@ -185,7 +237,7 @@ def stalled() -> Driver:
 
 def test_the_head_is_let_in_when_the_engine_idles() -> None:
     d = stalled()
-    assert d.admitted(after_s=4.9) == []
+    assert d.admitted(after_s=0.9) == []
     commands = of(cmd.Admit, d.tick(0.1))
     assert [c.program_id for c in commands] == ["a"]
     assert "idle" in commands[0].reason
@@ -193,10 +245,10 @@ def test_the_head_is_let_in_when_the_engine_idles() -> None:
 
 def test_the_valve_opens_for_one_at_a_time() -> None:
     d = stalled()
-    assert d.admitted(after_s=5) == ["a"]
+    assert d.admitted(after_s=1) == ["a"]
     assert d.admitted() == []
-    assert d.admitted(after_s=1) == []
-    assert d.admitted(after_s=4) == ["b"]
+    assert d.admitted(after_s=0.5) == []
+    assert d.admitted(after_s=0.5) == ["b"]
 
 
 def test_the_valve_stays_shut_while_a_turn_runs() -> None:
@@ -204,7 +256,18 @@ def test_the_valve_stays_shut_while_a_turn_runs() -> None:
     d.submit("holder", "holder.2")
     assert d.admitted(after_s=100) == []
     d.finish("holder", "holder.2")
-    assert d.admitted(after_s=4.9) == []
+    assert d.admitted(after_s=0.9) == []
+    assert d.admitted(after_s=0.1) == ["a"]
+
+
+def test_the_valve_opens_later_while_crowded_cpus_hold_up_who_is_in() -> None:
+    d = stalled()
+    d.tick()
+    d.controller.state.overload = replace(d.controller.state.overload, cpu=True)
+    d.controller.state.interval_ends_ns += seconds(100)  # the load is not judged anew meanwhile
+    idle_ns = d.controller.ledger.state.engine_idle_since_ns
+    d.wait((idle_ns + seconds(1.9) - d.now_ns) / 1e9)
+    assert d.admitted() == []
     assert d.admitted(after_s=0.1) == ["a"]
 
 
@@ -214,8 +277,8 @@ def test_a_newcomer_to_an_idle_engine_waits_its_own_time() -> None:
     d.start_tool("holder")
     d.wait(100)
     d.ask("a")
-    assert d.admitted(after_s=4) == []
-    assert d.admitted(after_s=1) == ["a"]
+    assert d.admitted(after_s=0.5) == []
+    assert d.admitted(after_s=0.5) == ["a"]
 
 
 # Families
@@ -285,7 +348,7 @@ def test_children_lose_their_slot_with_their_root() -> None:
     d.ask("child", parent="root")
     d.tick()
     d.run_turn("child", prompt=40)
-    assert [c.program_id for c in of(cmd.Pause, d.tick(20))] == ["root"]
+    d.ledger.move(d.program("root"), Trigger.PAUSE, d.now_ns)
     assert (d.program("child").status, d.ledger.totals.demand_blocks) == (Status.PAUSED, 0)
     d.submit("child", "child.2")
     assert (d.program("root").status, d.program("child").status) == (Status.ACTIVE, Status.ACTIVE)
@@ -295,7 +358,7 @@ def test_children_that_are_not_active_stay_as_they_are_when_the_root_is_paused()
     d = Driver()
     d.run_turn("root")
     d.send(d.gate(ev.ProgramArrived, program_id="child", parent_id="root"))
-    d.tick(20)
+    d.ledger.move(d.program("root"), Trigger.PAUSE, d.now_ns)
     assert (d.program("root").status, d.program("child").status) == (Status.PAUSED, Status.WAITING)
 
 
@@ -392,18 +455,38 @@ def test_commands_are_numbered_from_one_and_say_why() -> None:
     assert all(c.reason for c in commands)
 
 
-def test_retention_is_decided_when_a_tool_is_called() -> None:
+def test_retention_is_decided_when_a_turn_ends_and_again_when_its_tool_is_known() -> None:
+    """The second pin says more of the same gap, and runs from its beginning as the first did."""
     d = Driver(PRESETS["mars"])
     d.ledger.estimates.eviction_delay.add(seconds(3))
     d.pool()
     d.submit("a")
-    d.finish("a", prompt=100, tool="bash", calls=1)
+    d.finish("a", prompt=100)
     (pin,) = of(cmd.Retain, d.tick())
-    assert (pin.program_id, d.program("a").retained_until_ns) == ("a", d.now_ns + pin.ttl_ns)
+    until_ns = d.now_ns + pin.ttl_ns
+    assert (pin.program_id, d.program("a").retained_until_ns) == ("a", until_ns)
     d.start_tool("a")
+    (again,) = of(cmd.Retain, d.tick(0.2))
+    assert (again.ttl_ns, d.program("a").retained_until_ns) == (pin.ttl_ns - seconds(0.2), until_ns)
     assert of(cmd.Retain, d.tick()) == []
     d.submit("a", "a.2")
     assert d.program("a").retained_until_ns == 0
+
+
+def test_of_very_many_that_begin_to_act_at_once_the_rest_is_decided_in_the_next_tick(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("controlplane.core.controller._MOST_WEIGHED", 2)
+    d = Driver(PRESETS["mars"])
+    d.ledger.estimates.eviction_delay.add(seconds(3))
+    d.pool()
+    for name in ("a", "b", "c"):
+        d.submit(name)
+        d.finish(name, prompt=100)
+    assert [pin.program_id for pin in of(cmd.Retain, d.tick())] == ["a", "b"]
+    assert d.controller.next_deadline_ns() == 0
+    assert [pin.program_id for pin in of(cmd.Retain, d.tick(0))] == ["c"]
+    assert d.controller.next_deadline_ns() > 0
 
 
 def test_a_tool_that_is_told_before_its_turns_end_is_decided_when_that_comes() -> None:
@@ -599,12 +682,23 @@ def test_pressure_is_what_the_ledger_and_the_samples_say() -> None:
     assert seen.kv_has_slack
 
 
-def test_no_slack_from_eighty_percent() -> None:
+def test_no_slack_from_ninety_percent() -> None:
     d = Driver()
     d.pool(total=100)
-    d.submit("a", blocks=80)
+    d.submit("a", blocks=90)
     d.tick()
     assert not d.controller.pressure.kv_has_slack
+
+
+def test_where_contexts_are_cheap_to_compute_again_an_overfull_pool_is_no_overload() -> None:
+    for tolerated, overloaded in ((0.0, True), (0.5, False)):
+        d = Driver()
+        d.controller.state.window = Window(limit=0, window=0.0, reason="by hand", excess_now_ratio=tolerated)
+        d.pool(total=100)
+        d.submit("a", blocks=120)
+        d.tick()
+        assert (d.controller.pressure.kv_use_ratio, d.controller.pressure.kv_overloaded) == (1.2, overloaded)
+        assert d.controller.pressure.kv_has_slack is (not overloaded)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from controlplane.core.types import seconds
 
 
 def driver(window: int = 1, ahead: int = 2) -> Driver:
-    return Driver(fixed(window), ControlRules(prepare_ahead=ahead))
+    return Driver(fixed(window), ControlRules(prepare_ahead=ahead, stall_s=60))
 
 
 def want(d: Driver, *names: str) -> None:

@@ -96,15 +96,14 @@ def test_each_tool_is_compared_with_itself() -> None:
         teach(estimates, "ls", 10, 1)
         teach(estimates, "pytest", 90_000, 1)
     assert estimates.slowdown_ratio == pytest.approx(1.0)
-    assert estimates.tool_durations_ns("ls") == [10] * 50
-    assert len(estimates.tool_durations_ns("")) == 100
-    assert estimates.tool_durations_ns("never seen") == ()
+    assert estimates.tools["ls"].all.ascending == [10] * 50
+    assert len(estimates.tools[""].all.ascending) == 100
 
 
 def test_an_unnamed_tool_is_counted_once() -> None:
     estimates = Estimates()
     teach(estimates, "", 10, 3)
-    assert estimates.tool_durations_ns("") == [10, 10, 10]
+    assert estimates.tools[""].all.ascending == [10, 10, 10]
 
 
 def test_names_are_bounded_and_the_rest_is_learned_without_one() -> None:
@@ -112,8 +111,8 @@ def test_names_are_bounded_and_the_rest_is_learned_without_one() -> None:
     for number in range(600):
         teach(estimates, f"tool-{number}", 10, 1)
     assert len(estimates.tools) == 512
-    assert estimates.tool_durations_ns("tool-599") == ()
-    assert len(estimates.tool_durations_ns("")) == 256
+    assert "tool-599" not in estimates.tools
+    assert len(estimates.tools[""].all.ascending) == 256
 
 
 @pytest.mark.parametrize(("tokens", "blocks"), [(0, 0), (1, 1), (16, 1), (17, 2), (16.1, 2), (1600, 100)])

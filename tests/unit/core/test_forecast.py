@@ -2,7 +2,7 @@
 
 import pytest
 
-from controlplane.core.forecast import POINTS, Growing, Growth, demand, fitting
+from controlplane.core.forecast import POINTS, Growing, demand, needs
 
 
 def test_a_program_grows_evenly_to_its_last_context_and_is_gone() -> None:
@@ -36,52 +36,14 @@ def test_a_program_that_should_be_gone_is_there_for_one_more_point_and_does_not_
     assert demand([Growing(90, 50, 0.0)]) == (90,) + (0,) * (POINTS - 1)
 
 
-@pytest.mark.parametrize(("level", "count"), [(0, 10), (500, 5), (901, 0), (5000, 0)])
-def test_as_many_fit_as_end_within_the_room(level: int, count: int) -> None:
-    assert fitting((level,) * POINTS, Growing(10, 100), 1000) == count
+@pytest.mark.parametrize(
+    "program", [Growing(10, 170), Growing(10, 90, 0.5), Growing(90, 50, 0.0), Growing(5, 9, 3.0)]
+)
+def test_what_one_needs_is_what_it_adds_to_the_demand(program: Growing) -> None:
+    others = [Growing(100, 260), Growing(40, 80, 0.3)]
+    added = [more - before for more, before in zip(demand([*others, program]), demand(others), strict=True)]
+    assert needs(program) == pytest.approx(added, abs=1), "but for whole blocks"
 
 
-def test_somebody_who_needs_nothing_counts_as_a_block() -> None:
-    assert fitting((0,) * POINTS, Growing(0, 0), 7.0) == 7
-
-
-def test_before_anything_is_seen_growth_is_supposed() -> None:
-    growth = Growth()
-    assert growth.expected(1.0) == pytest.approx(4.0)
-    assert growth.expected(8.0) == pytest.approx(1.25 * 8.0), "more than it has reached"
-    assert growth.lifetime_turns == 10
-
-
-def test_turns_tell_of_growth_before_any_program_has_ended() -> None:
-    growth = Growth()
-    growth.add_turn(0.5)
-    growth.add_turn(0.1)
-    assert growth.expected(1.0) == pytest.approx(1.0 + 10 * 0.3)
-
-
-def test_programs_that_ended_outweigh_what_was_supposed() -> None:
-    growth = Growth()
-    growth.add(10.0, turns=50)
-    assert growth.expected(1.0) == pytest.approx((3 * 4.0 + 10.0) / 4)
-    assert growth.lifetime_turns == pytest.approx((3 * 10 + 50) / 4)
-    for _ in range(96):
-        growth.add(10.0, turns=50)
-    assert growth.expected(1.0) == pytest.approx((3 * 4.0 + 97 * 10.0) / 100)
-    assert growth.lifetime_turns == pytest.approx((3 * 10 + 97 * 50) / 100)
-
-
-def test_who_has_grown_is_compared_with_those_who_grew_as_much() -> None:
-    growth = Growth()
-    for ratio in (2.0,) * 5 + (6.0,) * 4 + (10.0,):
-        growth.add(ratio, turns=10)
-    assert growth.expected(2.0) == pytest.approx((3 * 4.0 + 4 * 6.0 + 10.0) / 8)
-    assert growth.expected(6.0) == pytest.approx((3 * 7.5 + 10.0) / 4)
-    assert growth.expected(10.0) == pytest.approx(12.5), "beyond all that ended"
-
-
-def test_growth_remembers_the_latest_256() -> None:
-    growth = Growth()
-    for ratio in (2.0,) * 256 + (5.0,) * 256:
-        growth.add(ratio, turns=10)
-    assert growth.expected(1.0) == pytest.approx((3 * 4.0 + 256 * 5.0) / 259)
-    assert len(growth.ascending) == len(growth.recent) == 256
+def test_who_has_ended_needs_nothing() -> None:
+    assert needs(Growing(10, 90, 0.5)) == tuple(10 + 10 * point for point in range(1, 9)) + (0.0,) * 8

@@ -34,7 +34,29 @@ def test_a_tool_that_waits_for_a_child_is_no_load_and_teaches_no_duration() -> N
     d.end_tool("parent")
     assert (counts(d), d.program("parent").delegating) == ((0, 0), 0)
     assert d.program("parent").idle_since_ns == d.now_ns
-    assert len(d.ledger.estimates.tool_durations_ns("bash")) == 1, "the child's only"
+    assert len(d.ledger.estimates.tools["bash"].all.ascending) == 1, "the child's only"
+    d.submit("parent", "parent.2")
+    assert d.ledger.estimates.gaps_ns("") == [], "a gap that lasts as long as the child does is no tool's"
+
+
+def test_a_parent_lends_its_room_until_its_child_has_ended() -> None:
+    """It comes back when the child has, and the child needs the room: whatever the policy."""
+    d = Driver()
+    d.run_turn("parent", prompt=100)
+    d.start_tool("parent")
+    assert d.ledger.demand_blocks == 100
+    begin_child(d)
+    assert (d.program("parent").lends, d.ledger.demand_blocks) == (True, 0)
+    assert of(cmd.Pause, d.tick(5)) == []
+    assert d.program("parent").lends, "while it delegates"
+    d.end_tool("parent")
+    d.tick(1)
+    assert (d.program("parent").lends, d.ledger.demand_blocks) == (False, 100)
+    d.start_tool("parent", "again")
+    begin_child(d)
+    d.submit("parent", "parent.2", blocks=120)
+    assert (d.program("parent").lends, d.ledger.demand_blocks) == (False, 120)
+    assert Totals.of(d.controller.state.ledger) == d.ledger.totals
 
 
 def test_calls_that_have_not_begun_or_begin_later_are_tools_as_ever() -> None:

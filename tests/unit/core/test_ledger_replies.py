@@ -1,5 +1,6 @@
 """What a reply that somebody read means for its program."""
 
+import pytest
 from support.core_driver import Driver
 
 from controlplane.core import events as ev
@@ -27,21 +28,23 @@ def test_a_reply_may_be_read_before_its_turn_ends_or_after() -> None:
         assert d.ledger.state.replies == {}
 
 
-def test_without_reported_tools_the_gap_is_the_tools_time() -> None:
+def test_the_gap_behind_a_reply_that_calls_a_tool_is_that_tools() -> None:
     """Continuum §5.1: from the server's completion to the next arrival of the same program."""
     d = Driver()
     d.run_turn("a")
     read(d, "a", tool="pytest")
     d.wait(3)
     d.submit("a", "a.2")
-    assert list(d.ledger.estimates.tool_durations_ns("pytest")) == [seconds(3)]
+    assert list(d.ledger.estimates.gaps_ns("pytest")) == [seconds(3)]
     d.finish("a", "a.2")
     d.wait(5)
     d.submit("a", "a.3")
-    assert list(d.ledger.estimates.tool_durations_ns("")) == [seconds(3)], "that reply called nothing"
+    assert list(d.ledger.estimates.gaps_ns("pytest")) == [seconds(3)], "that reply called nothing"
+    assert list(d.ledger.estimates.gaps_ns("")) == [seconds(3), seconds(5)]
 
 
 def test_a_reported_tool_is_not_counted_twice_and_keeps_its_name() -> None:
+    """What is learned is the whole gap, from the turn's end to the next turn, not the tool's part of it."""
     d = Driver()
     d.run_turn("a")
     d.start_tool("a", tool="terminal")
@@ -51,7 +54,8 @@ def test_a_reported_tool_is_not_counted_twice_and_keeps_its_name() -> None:
     d.end_tool("a", tool="terminal", duration_s=2)
     d.wait(1)
     d.submit("a", "a.2")
-    assert list(d.ledger.estimates.tool_durations_ns("")) == [seconds(2)]
+    assert list(d.ledger.estimates.gaps_ns("")) == list(d.ledger.estimates.gaps_ns("terminal")) == [seconds(3)]
+    assert list(d.ledger.estimates.gaps_ns("pytest")) == []
 
 
 def test_a_reply_without_a_call_lets_its_program_end() -> None:
@@ -62,6 +66,36 @@ def test_a_reply_without_a_call_lets_its_program_end() -> None:
     assert d.program("a").may_end
     d.tick(6)
     assert d.program("a").status is Status.ENDED
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_program_ends_with_the_turn_that_its_client_called_the_last(early: bool) -> None:
+    d = Driver()
+    d.run_turn("a")
+    d.submit("a", "a.2")
+    last = d.gate(ev.ReplyRead, program_id="a", turn_id="a.2", is_last=True)
+    if early:
+        d.send(last)
+        assert d.program("a").status is Status.ACTIVE, "its end is on the way"
+        d.finish("a", "a.2")
+    else:
+        d.finish("a", "a.2")
+        d.send(last)
+    assert d.program("a").status is Status.ENDED
+    assert d.ledger.estimates.lives.classes[""].ascending == [2], "all of its turns were counted"
+    d.wait(6)  # an engine's late event would not be believed
+    d.submit("a", "a.3")
+    assert d.program("a").status is Status.ACTIVE, "it goes on all the same"
+    assert d.ledger.estimates.lives.classes[""].ascending == []
+
+
+def test_a_last_turn_beside_another_one_ends_nothing() -> None:
+    d = Driver()
+    d.submit("a")
+    d.submit("a", "a.2")
+    d.send(d.gate(ev.ReplyRead, program_id="a", turn_id="a.1", is_last=True))
+    d.finish("a")
+    assert d.program("a").status is Status.ACTIVE
 
 
 def test_a_reply_that_is_read_too_late_says_nothing() -> None:
@@ -93,4 +127,4 @@ def test_a_quarantined_program_teaches_nothing() -> None:
     d.program("a").quarantined = True
     d.wait(3)
     d.submit("a", "a.2")
-    assert not d.ledger.estimates.tool_durations_ns("pytest")
+    assert not d.ledger.estimates.gaps_ns("")

@@ -26,7 +26,7 @@ def test_a_tool_waits_runs_and_ends() -> None:
     d.wait(1)
     d.end_tool("a")
     assert (counts(d), d.program("a").open_tools, d.program("a").idle_since_ns) == ((0, 0), 0, d.now_ns)
-    assert d.ledger.estimates.tool_durations_ns("bash") == [seconds(1)]
+    assert d.ledger.estimates.tools["bash"].all.ascending == [seconds(1)]
 
 
 def test_a_tool_that_was_never_enqueued() -> None:
@@ -61,17 +61,17 @@ def test_an_end_before_its_beginning() -> None:
     end = d.tools(ev.ToolEnded, program_id="a", call_id="c", tool="bash", duration_ns=9)
     d.send(end, start)
     assert (counts(d), d.program("a").open_tools, d.counts.late) == ((0, 0), 0, 1)
-    assert d.ledger.estimates.tool_durations_ns("bash") == [9]
+    assert d.ledger.estimates.tools["bash"].all.ascending == [9]
 
 
 def test_an_end_that_never_began_is_a_contradiction_and_teaches_nothing() -> None:
     d = Driver()
     d.end_tool("a")
     assert (d.counts.contradictions, d.program("a").quarantined) == (1, True)
-    assert d.ledger.estimates.tool_durations_ns("bash") == ()
+    assert "bash" not in d.ledger.estimates.tools
     d.start_tool("a")
     d.end_tool("a")
-    assert d.ledger.estimates.tool_durations_ns("bash") == ()
+    assert "bash" not in d.ledger.estimates.tools
 
 
 def test_a_program_that_ends_while_its_tool_runs_contradicts_nobody() -> None:
@@ -88,7 +88,7 @@ def test_an_instant_tool_teaches_no_duration() -> None:
     d = Driver()
     d.start_tool("a")
     d.end_tool("a", duration_s=0)
-    assert d.ledger.estimates.tool_durations_ns("bash") == ()
+    assert "bash" not in d.ledger.estimates.tools
 
 
 def test_a_crowded_host_is_known_by_its_tools() -> None:
@@ -110,12 +110,20 @@ def test_who_began_to_act_is_told_once_a_gap() -> None:
     d.finish("a", tool="bash", calls=1)
     d.start_tool("a", "one")
     d.start_tool("a", "two")
-    assert [program.program_id for program in d.ledger.take_changed()] == ["a"]
+    assert [program.program_id for program in d.ledger.take_changed(10)] == ["a"]
     d.start_tool("a", "three")
-    assert d.ledger.take_changed() == []
+    assert d.ledger.take_changed(10) == []
     d.run_turn("a", "a.2")
     d.start_tool("a", "four")
-    assert [program.program_id for program in d.ledger.take_changed()] == ["a"]
+    assert [program.program_id for program in d.ledger.take_changed(10)] == ["a"]
+
+
+def test_of_many_that_began_to_act_so_many_are_told_and_the_others_next_time() -> None:
+    d = Driver()
+    for name in ("a", "b", "c"):
+        d.run_turn(name, f"{name}.1")
+    assert [program.program_id for program in d.ledger.take_changed(2)] == ["a", "b"]
+    assert [program.program_id for program in d.ledger.take_changed(2)] == ["c"]
 
 
 def test_two_programs_may_use_the_same_call_id() -> None:

@@ -6,6 +6,7 @@ from support.core_driver import Driver, of
 
 from controlplane.core import commands as cmd
 from controlplane.core.errors import ConfigError
+from controlplane.core.estimate import MovingAverage
 from controlplane.core.idleness import acts, held, idleness, reasons
 from controlplane.core.memory.typed import Typed as TypedEviction
 from controlplane.core.packing.by_tier import ByTier
@@ -125,15 +126,22 @@ def plan(
     state: Leaving | None = None,
     now_ns: int = NOW,
     demand: int | None = None,
+    used: int | None = None,
+    shared: int = 0,
 ) -> tuple[Leaving, list[tuple[str, str]]]:
     """The state after, and commands as (kind, program); labels by what they say."""
-    active = sum(p.kv_blocks for p in programs if p.status is Status.ACTIVE)
+    sizes = [p.kv_blocks for p in programs if p.status is Status.ACTIVE]
+    active = sum(sizes) - max(0, len(sizes) - 1) * shared
+    resting = sum(p.kv_blocks for p in programs if p.kv_tier is Tier.HOST)
     pressure = Pressure(
-        kv_total_blocks=total, kv_demand_blocks=active if demand is None else demand, host_total_blocks=host
+        kv_total_blocks=total,
+        kv_demand_blocks=active if demand is None else demand,
+        host_total_blocks=host,
+        host_used_blocks=resting if used is None else used,
     )
-    policy = Tiers()
+    policy, facts = Tiers(), MadeFacts(shared_tokens=MovingAverage(value=shared))
     after, commands = policy.plan(
-        state or policy.initial(), {p.program_id: p for p in programs}, [], MadeFacts(), pressure, now_ns
+        state or policy.initial(), {p.program_id: p for p in programs}, [], facts, pressure, now_ns
     )
     assert all(command.reason for command in commands)
     told = []
@@ -164,6 +172,17 @@ def test_acting_programs_go_before_reasoning_ones_and_the_most_idle_first() -> N
     assert paused(plan(*programs, total=599)[1]) == ["idle", "busy", "reasons, idle"]
 
 
+def test_a_prefix_that_others_share_does_not_leave_the_device() -> None:
+    """500 blocks each, of them 400 shared: four demand 800, each leaves 100 to the others, and the last one all."""
+    programs = [program(name, 500, 0.9 - number / 10) for number, name in enumerate("abcd")]
+    assert paused(plan(*programs, total=800, shared=400)[1]) == []
+    assert paused(plan(*programs, total=700, shared=400)[1]) == ["a"]
+    assert paused(plan(*programs, total=501, shared=400)[1]) == ["a", "b", "c"]
+    assert paused(plan(*programs, total=499, shared=400)[1]) == ["a", "b", "c", "d"]
+    returns = waiting("w", 250, 0.1)
+    assert paused(plan(*programs, returns, total=800, shared=400)[1]) == ["a", "b", "c"], "100 blocks each"
+
+
 def test_who_is_demoted_goes_to_the_host_while_that_has_room() -> None:
     programs = [program("a", 300, 0.9), program("b", 300, 0.8), program("c", 300, 0.7), program("d", 300, 0.6)]
     assert plan(*programs, total=500, host=600)[1] == [
@@ -187,6 +206,41 @@ def test_who_is_on_the_host_takes_room_there() -> None:
     assert commands == [("pause", "a"), ("idle", "a"), ("demote", "a")]
 
 
+def test_what_the_engine_dropped_from_host_memory_is_room_again() -> None:
+    resting = program("resting", 500, status=Status.PAUSED, kv_tier=Tier.HOST)
+    programs = program("a", 700, 0.9), program("b", 600, 0.1), resting
+    assert plan(*programs, host=1000, used=300)[1] == [("pause", "a"), ("idle", "a"), ("demote", "a")]
+    assert plan(*programs, host=1000, used=301)[1] == [("pause", "a"), ("inactive", "a"), ("discard", "a")]
+
+
+def test_copies_of_who_is_back_on_the_device_make_room() -> None:
+    """Written through, all of host memory is in use before long; only who waits there has a claim to it."""
+    resting = program("resting", 300, status=Status.PAUSED, kv_tier=Tier.HOST)
+    programs = program("a", 700, 0.9), program("b", 600, 0.1), resting
+    assert plan(*programs, host=1000, used=1000)[1] == [("pause", "a"), ("idle", "a"), ("demote", "a")]
+
+
+def test_who_was_sent_since_the_last_sample_takes_room() -> None:
+    programs = [program("a", 700, 0.9), program("b", 600, 0.8), program("c", 500, 0.1)]
+    state, commands = plan(*programs, total=1200, host=1000)
+    assert commands[-1] == ("demote", "a")
+    assert state.sent == (("a", NOW),)
+    programs[0].status = Status.PAUSED
+
+    def later(after_s: int, used: int | None = None) -> tuple[Leaving, list[tuple[str, str]]]:
+        before = Leaving(sent=state.sent)
+        return plan(*programs, total=1000, host=1000, state=before, used=used, now_ns=NOW + after_s * S)
+
+    assert later(1)[1][-1] == ("discard", "b"), "a is on its way"
+    programs[0].kv_tier = Tier.HOST
+    assert later(1, used=0)[1][-1] == ("discard", "b"), "the sample is older"
+    after, commands = later(5, used=200)
+    assert commands[-1] == ("demote", "b"), "it tells by now that most of a has gone"
+    assert after.sent == (("b", NOW + 5 * S),)
+    programs[0].status, programs[0].kv_tier = Status.ENDED, Tier.NONE
+    assert later(1)[1][-1] == ("demote", "b"), "who ended claims nothing"
+
+
 def test_without_host_memory_there_are_two_tiers() -> None:
     assert plan(program("a", 700), program("b", 600, 0.1))[1] == [
         ("pause", "a"),
@@ -205,7 +259,7 @@ def test_lazy_demotion_lets_the_turn_end_first() -> None:
     a.open_turns = 0
     after, commands = plan(a, b, host=1000, state=state, now_ns=NOW + 2 * S)
     assert commands == [("idle", "a"), ("demote", "a")]
-    assert after == Leaving(at_ns=NOW), "it needs no look at the tiers, and does not put the next one off"
+    assert after == Leaving(at_ns=NOW, sent=(("a", NOW + 2 * S),)), "no look at the tiers, nor is the next put off"
 
 
 @pytest.mark.parametrize("status", [Status.ACTIVE, Status.ENDED])
@@ -232,7 +286,13 @@ def test_each_engine_has_tiers_of_its_own() -> None:
         waiting("w", 300, 0.1, replica="two"),
     ]
     pools = tuple(
-        Replica(name=name, total_blocks=1000, demand_blocks=demand, host_total_blocks=1400)
+        Replica(
+            name=name,
+            total_blocks=1000,
+            demand_blocks=demand,
+            host_total_blocks=1400,
+            host_used_blocks=600,
+        )
         for name, demand in (("one", 1300), ("two", 900))
     )
     pressure = Pressure(kv_total_blocks=2000, kv_demand_blocks=2200, host_total_blocks=2800, replicas=pools)
@@ -330,7 +390,20 @@ def test_the_device_evicts_inactive_programs_then_idle_then_busy_ones() -> None:
 
 def test_the_host_keeps_idle_programs_longest() -> None:
     policy = TypedEviction()
-    assert sorted(["idle", "busy", "", "inactive"], key=policy.host_rank) == ["inactive", "busy", "", "idle"]
+    ranks = {label: policy.host_rank(label, False) for label in ("idle", "busy", "", "inactive")}
+    assert sorted(ranks, key=ranks.__getitem__) == ["inactive", "busy", "", "idle"]
+    assert policy.host_rank("idle", True) == ranks["idle"], "who is idle was paused, and will be back"
+    assert policy.host_rank("", True) == policy.host_rank("busy", True) == ranks["inactive"]
+
+
+def test_who_ended_is_evicted_before_the_living() -> None:
+    residents = [
+        Resident(program_id="rests", blocks=10, last_used_ns=1, label="idle", parked=True),
+        Resident(program_id="works", blocks=10, last_used_ns=2),
+        Resident(program_id="ended", blocks=10, last_used_ns=3, parked=True),
+    ]
+    _, fit = TypedEviction().fit(STATELESS, 15, 15, 15, residents, 0)
+    assert fit.victims == [("ended", 10), ("rests", 5)]
 
 
 def test_typed_eviction_is_all_or_nothing_and_gives_pins_up_by_their_deadline() -> None:

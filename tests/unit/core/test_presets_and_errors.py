@@ -20,6 +20,11 @@ def test_an_unknown_preset_lists_those_there_are() -> None:
         preset("marz")
 
 
+def test_a_preset_that_knows_the_future_is_no_live_ones() -> None:
+    with pytest.raises(UnknownPolicy, match="'clairvoyant' knows the future"):
+        preset("clairvoyant")
+
+
 @pytest.mark.parametrize(
     ("value", "low", "high", "ends", "text"),
     [

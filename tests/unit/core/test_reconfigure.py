@@ -27,7 +27,7 @@ def test_a_wider_window_holds_at_once() -> None:
 
 
 def test_a_narrower_window_takes_no_granted_slot_back() -> None:
-    driver = Driver(fixed(3))
+    driver = Driver(fixed(3), ControlRules(stall_s=60))  # the engine idles meanwhile
     for name in "abc":
         driver.ask(name)
     assert driver.admitted() == ["a", "b", "c"]

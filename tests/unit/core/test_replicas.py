@@ -10,7 +10,7 @@ from controlplane.core import events as ev
 from controlplane.core.controller import Controller
 from controlplane.core.events import place_of
 from controlplane.core.ledger import Ledger
-from controlplane.core.outlook import parts, replicas
+from controlplane.core.outlook import engines, parts, replicas
 from controlplane.core.presets import preset
 from controlplane.core.records import Totals
 from controlplane.core.types import Replica, Status, Tier, seconds
@@ -43,6 +43,21 @@ class Pair(Driver):
         return [(each.name, each.demand_blocks, each.turns, each.turn_blocks) for each in replicas(self.ledger)]
 
 
+def test_a_turn_is_placed_beside_what_lenders_hold_and_not_on_top_of_it() -> None:
+    """Their room is others' to be let into; as long as another engine has room, nothing need be evicted."""
+    d = Pair("mars")
+    d.on(1).run_turn("a", prompt=400)
+    d.on(2).submit("b", blocks=100)
+    d.tick(1)
+    assert d.program("a").lends
+    assert [each.demand_blocks for each in replicas(d.ledger)] == [0, 100]
+    assert [each.demand_blocks for each in engines(d.ledger)] == [400, 100]
+    assert Totals.of(d.controller.state.ledger) == d.ledger.totals
+    d.on(1).submit("a", "a.2", blocks=420)
+    assert [each.demand_blocks for each in engines(d.ledger)] == [420, 100]
+    assert not d.ledger.totals.placed_lent_blocks.total()
+
+
 def total(d: Driver) -> int:
     d.tick()
     return d.controller.pressure.kv_total_blocks
@@ -62,6 +77,7 @@ def test_the_pool_is_what_all_engines_have_together() -> None:
     assert (found.kv_evictable_blocks, found.kv_retained_blocks) == (300, 200)
     assert (found.host_total_blocks, found.host_used_blocks) == (50, 5)
     assert [each.name for each in found.replicas] == ["node/engine-1", "node/engine-2"]
+    assert [(each.host_total_blocks, each.host_used_blocks) for each in found.replicas] == [(50, 5), (0, 0)]
 
 
 def test_one_engine_has_no_parts() -> None:

@@ -5,11 +5,15 @@ import math
 import pytest
 from made_facts import MadeFacts
 
-from controlplane.core.commands import Retain
+from controlplane.core.commands import Pause, Retain
 from controlplane.core.errors import ConfigError
+from controlplane.core.policies import RetentionPolicy
+from controlplane.core.retention.least_waste import LeastWaste
 from controlplane.core.retention.never import Never
 from controlplane.core.retention.opportunistic import Opportunistic
-from controlplane.core.retention.ttl import best_ttl_ns
+from controlplane.core.retention.tiers import Tiers
+from controlplane.core.retention.ttl import Ttl, best_ttl_ns
+from controlplane.core.retention.watermarks import Watermarks
 from controlplane.core.types import Pressure, Program, Status, seconds
 
 S = seconds(1)
@@ -17,7 +21,13 @@ HALF_FULL = Pressure(kv_use_ratio=0.475)  # half of kv_high: memory costs half o
 
 
 def acting(**fields: object) -> Program:
-    values = {"program_id": "p", "root_id": "p", "status": Status.ACTIVE, "tool": "bash", "context_tokens": 1000}
+    values = {
+        "program_id": "p",
+        "root_id": "p",
+        "status": Status.ACTIVE,
+        "gap_tool": "bash",
+        "context_tokens": 1000,
+    }
     return Program(**(values | fields))  # type: ignore[arg-type]
 
 
@@ -53,7 +63,7 @@ def test_nothing_seen_is_no_pin() -> None:
 
 def test_a_known_tool_is_judged_by_its_own_durations() -> None:
     facts = MadeFacts(
-        durations_ns={"": [100 * S] * 8, "bash": [1 * S, 1 * S, 1 * S, 9 * S]},
+        seen_gaps_ns={"": [100 * S] * 8, "bash": [1 * S, 1 * S, 1 * S, 9 * S]},
         eviction_delay_ns=4 * S,
         memoryfulness=0.5,
         prefill_ns_per_token=S // 1000,
@@ -63,20 +73,20 @@ def test_a_known_tool_is_judged_by_its_own_durations() -> None:
 
 
 def test_a_tool_seen_too_rarely_is_judged_by_all_tools() -> None:
-    facts = MadeFacts(durations_ns={"": [2 * S] * 8, "bash": [1 * S] * 3}, eviction_delay_ns=4 * S)
+    facts = MadeFacts(seen_gaps_ns={"": [2 * S] * 8, "bash": [1 * S] * 3}, eviction_delay_ns=4 * S)
     assert plan(acting(), facts, HALF_FULL) == [("p", 2 * S)]
 
 
 def test_a_full_cache_makes_holding_cost_its_whole_time_and_no_more() -> None:
-    facts = MadeFacts(durations_ns={"": [4 * S] * 8}, eviction_delay_ns=3 * S)
+    facts = MadeFacts(seen_gaps_ns={"": [4 * S] * 8}, eviction_delay_ns=3 * S)
     assert plan(acting(), facts, HALF_FULL) == [("p", 4 * S)]
     assert plan(acting(), facts, Pressure(kv_use_ratio=0.95)) == []
-    facts = MadeFacts(durations_ns={"": [4 * S] * 8}, eviction_delay_ns=5 * S)
+    facts = MadeFacts(seen_gaps_ns={"": [4 * S] * 8}, eviction_delay_ns=5 * S)
     assert plan(acting(), facts, Pressure(kv_use_ratio=3.0)) == [("p", 4 * S)]
 
 
 def test_an_idle_pool_makes_holding_free_up_to_the_longest_pin() -> None:
-    facts = MadeFacts(durations_ns={"": [1 * S] * 7 + [5000 * S]}, eviction_delay_ns=1)
+    facts = MadeFacts(seen_gaps_ns={"": [1 * S] * 7 + [5000 * S]}, eviction_delay_ns=1)
     assert plan(acting(), facts, Pressure()) == [("p", 600 * S)]
 
 
@@ -86,9 +96,9 @@ def test_cold_start_takes_durations_as_exponential() -> None:
 
 
 def test_cold_start_at_its_edge() -> None:
-    facts = MadeFacts(durations_ns={"": [7 * S] * 3}, eviction_delay_ns=2 * S)
+    facts = MadeFacts(seen_gaps_ns={"": [7 * S] * 3}, eviction_delay_ns=2 * S)
     assert plan(acting(), facts, HALF_FULL) == [("p", seconds(math.log(2 / 0.5)))]
-    facts = MadeFacts(durations_ns={"": [7 * S] * 4}, eviction_delay_ns=20 * S)
+    facts = MadeFacts(seen_gaps_ns={"": [7 * S] * 4}, eviction_delay_ns=20 * S)
     assert plan(acting(), facts, HALF_FULL) == [("p", 7 * S)]
 
 
@@ -108,16 +118,39 @@ def test_cold_start_in_an_idle_pool_pins_for_the_longest() -> None:
         {"status": Status.ENDED},
         {"open_turns": 1},
         {"quarantined": True},
-        {"retained_until_ns": seconds(51)},
+        {"delegating": 1},
     ],
 )
 def test_who_is_not_pinned(fields: dict[str, object]) -> None:
     assert plan(acting(**fields), MadeFacts(eviction_delay_ns=5 * S), Pressure()) == []
 
 
-def test_a_pin_that_ran_out_may_be_renewed() -> None:
+@pytest.mark.parametrize("until_s", [0, 50, 51, 9000])
+def test_a_pin_is_decided_anew_when_the_tool_becomes_known(until_s: int) -> None:
+    """It began at the turn's end with what all gaps say; the tool's own say more, and hold instead."""
+    facts = MadeFacts(seen_gaps_ns={"": [100 * S] * 8, "bash": [7 * S] * 8}, eviction_delay_ns=50 * S)
+    assert plan(acting(retained_until_ns=seconds(until_s)), facts, HALF_FULL) == [("p", 7 * S)]
+
+
+def test_a_pin_runs_from_the_end_of_the_turn() -> None:
+    facts = MadeFacts(seen_gaps_ns={"": [7 * S] * 8}, eviction_delay_ns=50 * S)
+    assert plan(acting(gap_since_ns=seconds(48)), facts, HALF_FULL) == [("p", 5 * S)]
+    assert plan(acting(gap_since_ns=seconds(43)), facts, HALF_FULL) == [], "the gap has lasted longer than it would"
+
+
+def test_who_gives_its_slot_back_is_not_pinned() -> None:
     facts = MadeFacts(eviction_delay_ns=5 * S)
-    assert plan(acting(retained_until_ns=seconds(50)), facts, Pressure()) == [("p", 600 * S)]
+    overfull = Pressure(kv_total_blocks=100, kv_demand_blocks=101)
+    program = acting(gap_since_ns=seconds(49), kv_blocks=60)
+    for policy, kinds in ((Opportunistic(), [Pause]), (Opportunistic(lend=False), [Retain])):
+        _, commands = policy.plan(policy.initial(), {"p": program}, [program], facts, overfull, seconds(50))
+        assert [type(command) for command in commands] == kinds
+        assert policy.lends is policy.lend
+
+
+@pytest.mark.parametrize("policy", [Never(), Ttl(), LeastWaste(), Tiers(), Watermarks()])
+def test_the_papers_policies_lend_no_room(policy: RetentionPolicy[object]) -> None:
+    assert not policy.lends
 
 
 def test_never_pins_nobody() -> None:

@@ -1,5 +1,7 @@
 """ThunderAgent's rules, worked by hand from the paper's formulas."""
 
+from collections.abc import Sequence
+
 import pytest
 from made_facts import MadeFacts
 from support.core_driver import Driver, of
@@ -8,11 +10,13 @@ from controlplane.core import commands as cmd
 from controlplane.core.admission.capacity import Capacity
 from controlplane.core.control import ControlRules
 from controlplane.core.errors import ConfigError
+from controlplane.core.estimate import MovingAverage
 from controlplane.core.outlook import demand_blocks
 from controlplane.core.packing.shortest import Shortest
-from controlplane.core.policies import STATELESS, Checked, fitting_in
+from controlplane.core.policies import STATELESS, Checked, Window
 from controlplane.core.presets import preset
 from controlplane.core.retention.watermarks import Watermarks
+from controlplane.core.room import fitting_in
 from controlplane.core.types import Pressure, Program, QueuedProgram, Replica, Status, seconds
 from controlplane.core.weight import weight
 
@@ -29,11 +33,13 @@ def program(name: str, blocks: int, acting_s: float | None = None, **fields: obj
     return Program(**(values | fields))  # type: ignore[arg-type]
 
 
-def paused(*programs: Program, demand: int, total: int = 1000, policy: Watermarks | None = None) -> list[str]:
-    policy = policy or Watermarks()
+def paused(
+    *programs: Program, demand: int, total: int = 1000, policy: Watermarks | None = None, shared: int = 0
+) -> list[str]:
+    policy, facts = policy or Watermarks(), MadeFacts(shared_tokens=MovingAverage(value=shared))
     known = {p.program_id: p for p in programs}
     pressure = Pressure(kv_total_blocks=total, kv_demand_blocks=demand, kv_use_ratio=demand / total)
-    state, commands = policy.plan(policy.initial(), known, [], MadeFacts(), pressure, 100 * S)
+    state, commands = policy.plan(policy.initial(), known, [], facts, pressure, 100 * S)
     assert state == Checked(100 * S)
     assert all(isinstance(command, cmd.Pause) for command in commands)
     return [command.program_id for command in commands if isinstance(command, cmd.Pause)]
@@ -91,6 +97,15 @@ def test_what_a_pause_frees_counts_as_it_was_weighed() -> None:
     assert paused(*active, demand=1150) == ["a", "b"]
 
 
+def test_a_prefix_that_others_share_is_not_freed() -> None:
+    """300 blocks each, of them 100 shared: four demand 900, and each pause frees 200."""
+    active = [program(name, 300, 0) for name in "abcd"]
+    assert paused(*active, demand=900, total=501, shared=100) == ["a", "b"]
+    assert paused(*active, demand=900, total=299, shared=100) == ["a", "b", "c", "d"]
+    half = Watermarks(watermark_high=0.5)
+    assert paused(*active[:1], demand=300, total=299, policy=half, shared=100) == ["a"]
+
+
 def test_the_high_watermark_is_where_pausing_ends() -> None:
     active = [program("a", 100, 0), program("b", 100, 0), program("c", 820)]
     assert paused(*active, demand=1020) == ["a"]
@@ -124,10 +139,16 @@ def test_the_shortest_is_restored_first() -> None:
     queue = [waiting("large", 90, 1), waiting("small late", 5, 9), waiting("small early", 5, 2)]
     _, order = Shortest().order(STATELESS, queue, MadeFacts(), Pressure(), 0)
     assert [w.program_id for w in order] == ["small early", "small late", "large"]
-    assert [w.program_id for w in fitting_in(order, [12])] == ["small early", "small late"]
-    assert [w.program_id for w in fitting_in(order, [10])] == ["small early", "small late"]
-    assert fitting_in(order, [0]) == []
-    assert len(fitting_in(order, [])) == 3
+    assert [w.program_id for w in fitting(order, 12)] == ["small early", "small late"]
+    assert [w.program_id for w in fitting(order, 10)] == ["small early", "small late"]
+    assert fitting(order, 0) == []
+    assert len(fitting(order)) == 3
+
+
+def fitting(order: Sequence[QueuedProgram], *rooms: int) -> Sequence[QueuedProgram]:
+    """Nobody is overdue, and no forecast is asked."""
+    window = Window(limit=0, window=0.0, reason="", room_blocks=rooms)
+    return fitting_in(order, len(order), window, lambda each: (), -1)
 
 
 def window(
@@ -151,10 +172,37 @@ def test_room_is_what_the_demand_leaves_below_the_high_watermark() -> None:
     assert window(Capacity(), kv_demand_blocks=1000) == (4, ())
 
 
-def test_between_two_looks_nobody_is_restored() -> None:
-    assert window(Capacity(), Checked(96 * S), kv_demand_blocks=100) == (4, ())
-    assert window(Capacity(), Checked(95 * S), kv_demand_blocks=100) == (7, (900,))
+def test_between_two_looks_there_is_room_beside_whole_contexts_only() -> None:
+    """Of 1,000 blocks 400 are asked for; 250 more are of acting programs that may be back at once."""
+    soon = (650, 900)
+    assert window(Capacity(), Checked(96 * S), kv_demand_blocks=400, kv_forecast_blocks=soon) == (7, (350,))
+    assert window(Capacity(), Checked(95 * S), kv_demand_blocks=400, kv_forecast_blocks=soon) == (7, (600,))
+    assert window(Capacity(), Checked(96 * S), kv_demand_blocks=400, kv_forecast_blocks=(1000,)) == (4, ())
     assert window(Capacity(interval_s=0), Checked(100 * S), kv_demand_blocks=100) == (7, (900,))
+
+
+def test_between_two_looks_the_room_of_several_engines_is_no_more_than_is_left_beside_all() -> None:
+    engines = (engine("a", 700), engine("b", 200))
+    found = window(
+        Capacity(),
+        Checked(96 * S),
+        kv_demand_blocks=900,
+        replicas=engines,
+        kv_total_blocks=2000,
+        kv_forecast_blocks=(1100,),
+    )
+    assert found == (7, (800, 100))
+
+
+def test_newcomers_do_not_wait_for_the_next_look_on_an_idle_node() -> None:
+    d = Driver(preset("thunderagent"))
+    d.pool(total=1000)
+    d.submit("a", blocks=100)
+    d.tick()
+    d.ask("b", tokens=100)
+    assert d.admitted(after_s=0.1) == ["b"]
+    d.ask("c", tokens=100)
+    assert d.admitted(after_s=0.1) == ["c"]
 
 
 def test_whoever_is_alone_gets_in_whatever_it_asks_for() -> None:
@@ -202,14 +250,17 @@ def test_room_is_each_engines_and_a_full_one_has_none() -> None:
 
 
 def test_who_is_let_in_fits_one_engine_and_takes_from_the_one_with_the_most_room() -> None:
-    """Of 300 and 400 blocks 250 leave 300 and 150, then 200 leave 100 and 150: 160 fit neither."""
+    """Of 300 and 400 blocks 250 leave 300 and 150, then 200 leave 100 and 150: 160 fit neither.
+
+    Nobody is passed over.
+    """
 
     def waiting(name: str, blocks: int) -> QueuedProgram:
         return QueuedProgram(program_id=name, blocks=blocks, arrived_at_ns=0, queued_at_ns=0)
 
     queue = [waiting("a", 250), waiting("b", 200), waiting("c", 160), waiting("d", 1)]
-    assert [w.program_id for w in fitting_in(queue, [300, 400])] == ["a", "b"]
-    assert [w.program_id for w in fitting_in(queue, [700])] == ["a", "b", "c", "d"]
+    assert [w.program_id for w in fitting(queue, 300, 400)] == ["a", "b"]
+    assert [w.program_id for w in fitting(queue, 700)] == ["a", "b", "c", "d"]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.core.tool_calls import PARSERS, bash_block, tools_called
+from controlplane.core.tool_calls import PARSERS, bash_block, called_name, tools_called
 
 
 def fenced(script: str, language: str = "bash") -> str:
@@ -20,13 +20,13 @@ def fenced(script: str, language: str = "bash") -> str:
             fenced('pytest -q && git add -A && git commit -m "fix: handle None case in parser"'),
             ["pytest", "git", "git"],
         ),
-        (fenced("cd /repo && ls -la || echo gone"), ["cd", "ls", "echo"]),
+        (fenced("cd /repo && ls -la || echo gone"), ["ls", "echo"]),
         (fenced("git commit -m 'this && that || other' && ls"), ["git", "ls"]),
         (fenced('echo "a \\" && b" && ls'), ["echo", "ls"]),
         (fenced("cat <<'EOF' > a.py && python a.py\nx = 1 && 2\nEOF"), ["cat", "python"]),
         (fenced("FOO=1 BAR=two make test"), ["make"]),
-        (fenced("FOO=1"), ["FOO=1"]),
-        (fenced("(cd src && make)"), ["cd", "make"]),
+        (fenced("FOO=1"), ["bash"]),
+        (fenced("(cd src && make)"), ["make"]),
         (fenced("ls", "sh"), ["ls"]),
         (fenced(""), []),
         (fenced("&& ||"), []),
@@ -88,7 +88,8 @@ def test_every_form(reply: str, names: tuple[str, ...]) -> None:
 
 
 def test_a_name_is_no_document_and_neither_is_a_reply() -> None:
-    assert tools_called(fenced("x" * 200)) == ()
+    assert tools_called(fenced("x" * 200)) == ("bash",)
+    assert tools_called(f'{{"name": "{"x" * 200}", "parameters": {{}}}}') == ()
     assert tools_called(fenced("ls") + " " * 200_001) == ()
 
 
@@ -100,3 +101,24 @@ def test_only_the_parsers_asked_for() -> None:
 def test_whatever_a_model_says_is_read_without_an_error(text: str) -> None:
     for wrapped in (text, fenced(text), f"<tool_call>{text}</tool_call>", f"<|python_tag|>{text}", f"[{text}]"):
         assert all(wrapped and name for name in tools_called(wrapped))
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "name"),
+    [
+        ("bash", {"command": "cd /repo && timeout 60 pytest -q"}, "pytest"),
+        ("Bash", {"command": "ls", "description": "x"}, "ls"),
+        ("terminal", {"commands": ["cd x", "make"]}, "make"),
+        ("shell", {"command": ["bash", "-lc", "cargo test"]}, "cargo"),
+        ("execute_bash", '{"command": "ls -la"}', "ls"),
+        ("execute_bash", '{"command": "ls', "execute_bash"),
+        ("bash", {"command": "$X"}, "bash"),
+        ("bash", {"command": 7}, "bash"),
+        ("bash", {"command": [7]}, "bash"),
+        ("bash", {}, "bash"),
+        ("bash", None, "bash"),
+        ("str_replace_editor", {"command": "view"}, "str_replace_editor"),
+    ],
+)
+def test_a_shell_s_call_counts_as_the_program_that_it_runs(tool: str, arguments: object, name: str) -> None:
+    assert called_name(tool, arguments) == name

@@ -24,6 +24,7 @@ class AppDouble:
         self.bodies: list[bytes] = []
         self.wait_for_disconnect = False
         self.reply = b"done"
+        self.status = 200
         self.heard: list[str] = []
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -33,7 +34,7 @@ class AppDouble:
         self.requests.append(scope.get("penstock"))
         message = await receive()
         self.bodies.append(message.get("body", b""))
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"x-app", b"1")]})
+        await send({"type": "http.response.start", "status": self.status, "headers": [(b"x-app", b"1")]})
         if self.wait_for_disconnect:
             self.heard.append((await receive())["type"])
         await send({"type": "http.response.body", "body": self.reply, "more_body": False})
@@ -135,6 +136,7 @@ def test_a_turn_is_held_then_served_with_its_body_and_identity() -> None:
         assert request is not None
         assert (request.identity.program_id, request.body) == ("p", CHAT)
         assert request.ticket.turn_id == bench.events[0].turn_id  # type: ignore[attr-defined]
+        assert exchange.headers["x-penstock-turn-id"] == request.ticket.turn_id
         assert exchange.scope["state"]["penstock"] is request
         assert bench.gate.health()["running_turns"] == 0
 
@@ -414,6 +416,20 @@ def test_the_tools_that_a_reply_calls_are_told_after_it() -> None:
         turn_id = bench.events[0].turn_id  # type: ignore[attr-defined]
         assert bench.events[1:] == [ReplyRead(program_id="p", turn_id=turn_id, tool="ls", tool_calls=2)]
         assert exchange.body == bench.app.reply
+
+    run(story)
+
+
+def test_the_last_turn_is_told_behind_its_reply_and_not_behind_an_error() -> None:
+    async def story(bench: Bench) -> None:
+        bench.gate.on_command(Admit(program_id="p"))
+        for bench.app.status in (500, 200):
+            exchange = bench.request({**CHAT, "is_last_step": True})
+            await exchange.task
+        told = [event for event in bench.events if isinstance(event, ReplyRead)]
+        assert [(event.turn_id, event.is_last, event.tool_calls) for event in told] == [
+            (exchange.headers["x-penstock-turn-id"], True, 0)
+        ]
 
     run(story)
 

@@ -109,6 +109,36 @@ def test_the_calls_of_a_reply(path: str, reply: tuple[str, bytes], expected: Any
     assert names(path, reply) == expected
 
 
+SHELL = '{"command": "cd /repo && timeout 60 pytest -q"}'
+PARTS = SHELL[:11], SHELL[11:30], SHELL[30:]
+
+
+@pytest.mark.parametrize(
+    ("path", "reply"),
+    [
+        (CHAT, whole(chat(tool_calls=[{"function": {"name": "bash", "arguments": SHELL}}]))),
+        (
+            CHAT,
+            streamed(
+                delta(tool_calls=[{"index": 0, "function": {"name": "bash", "arguments": ""}}]),
+                *(delta(tool_calls=[{"index": 0, "function": {"arguments": part}}]) for part in PARTS),
+            ),
+        ),
+        (MESSAGES, whole({"content": [{"type": "tool_use", "name": "Bash", "input": json.loads(SHELL)}]})),
+        (
+            MESSAGES,
+            streamed(
+                {"content_block": {"type": "tool_use", "name": "Bash", "input": {}}},
+                *({"delta": {"type": "input_json_delta", "partial_json": part}} for part in PARTS),
+            ),
+        ),
+        (RESPONSES, whole({"output": [{"type": "function_call", "name": "shell", "arguments": SHELL}]})),
+    ],
+)
+def test_a_shell_s_call_goes_by_the_program_that_it_runs(path: str, reply: tuple[str, bytes]) -> None:
+    assert names(path, reply) == ("pytest",)
+
+
 def test_a_reply_without_a_call_says_something_only_where_one_would_have_been_found() -> None:
     plain, reader = whole(chat(content="All done.")), ReplyReader()
     assert names(CHAT, plain, reader=reader) is None, "its form may be one that nobody knows"

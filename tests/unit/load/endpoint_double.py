@@ -20,6 +20,7 @@ class EndpointDouble:
     requests: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     hold_ms: str = ""
+    names_turns: bool = False  # as a gate before it would
     url: str = ""
     asked: asyncio.Event = field(default_factory=asyncio.Event)
     gate: asyncio.Event | None = None  # where given, replies wait for it
@@ -39,6 +40,8 @@ class EndpointDouble:
         headers = {"content-type": "text/event-stream"}
         if self.hold_ms:
             headers["x-penstock-hold-ms"] = self.hold_ms
+        if self.names_turns:
+            headers["x-penstock-turn-id"] = f"turn-{len(self.requests)}"
         response = web.StreamResponse(headers=headers)
         await response.prepare(request)
         for index in range(body["max_tokens"]):

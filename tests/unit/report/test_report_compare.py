@@ -90,6 +90,21 @@ def test_what_limits_a_comparison_is_said() -> None:
     assert "Little's law" in said
 
 
+def test_runs_of_different_telemetry_are_named_as_such() -> None:
+    full, none = (
+        replace(run, facts=run.facts | {"telemetry": told})
+        for run, told in zip(runs_at(0.1, 100, 80), ("full", "none"), strict=True)
+    )
+    (table,) = comparison_tables([full, none])
+    assert table.caption == "* best of its load; telemetry full, none"
+    (caveat,) = caveats(group_runs([full, none]))
+    assert caveat == "The runs differ in what their programs told (telemetry full, none)."
+    same = [full, replace(none, facts=full.facts)]
+    assert comparison_tables(same)[0].caption == "* best of its load; telemetry full"
+    assert caveats(group_runs(same)) == []
+    assert comparison_tables(runs_at(0.1, 100, 80))[0].caption == "* best of its load", "older runs do not say"
+
+
 def test_a_table_that_is_too_wide_is_split_between_rates() -> None:
     runs = [*runs_at(0.1, 10, 5), *runs_at(0.2, 10, 5), *runs_at(0.3, 10, 5)]
     assert len(comparison_tables(runs, width=200)) == 1

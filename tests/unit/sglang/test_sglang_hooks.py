@@ -12,6 +12,7 @@ from sglang_double import SglangDouble
 from controlplane.core.commands import Admit, Pause, Retain
 from controlplane.core.engine_policies import EnginePolicies
 from controlplane.core.events import CommandApplied, Event, FirstToken
+from controlplane.core.memory.lru import Lru
 from controlplane.core.memory.opportunistic import Opportunistic
 from controlplane.core.priority.mlfq import Mlfq
 from controlplane.core.types import seconds
@@ -136,6 +137,19 @@ def engine(make: Callable[..., Engine]) -> Engine:
 
 def broken(*args: Any) -> Any:
     raise RuntimeError("a bug of ours")
+
+
+# Pins
+
+
+def test_the_daemon_s_memory_policy_says_how_much_pins_may_take(engine: Engine) -> None:
+    total_tokens = int(engine.scheduler.max_total_num_tokens)
+    engine.steered().ran("p", total_tokens * 3 // 4)
+    engine.command(Retain(program_id="p", ttl_ns=seconds(60)))
+    assert engine.sent[-1].reason == "the pin budget (0.5 of the pool) is spent"  # type: ignore[attr-defined]
+    engine.steered(EnginePolicies(memory=Lru(keep_pins=True)))
+    engine.command(Retain(program_id="p", ttl_ns=seconds(60)))
+    assert isinstance(engine.sent[-1], CommandApplied)
 
 
 # Eviction

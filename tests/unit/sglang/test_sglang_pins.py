@@ -51,7 +51,7 @@ def pins(budget_ratio: float = 0.5, **contexts: int) -> tuple[Pins, ViewDouble]:
     known = view.known
     for key in contexts:
         known.remember(key, partial(str, key), len(key), 0)
-    return Pins(view, known, budget_ratio), view
+    return Pins(view, known, lambda: budget_ratio), view
 
 
 def test_a_retained_context_is_locked_until_released() -> None:

@@ -414,6 +414,17 @@ def test_as_host_memory_makes_room_the_copies_it_keeps_are_touched_the_idle_ones
     assert len(host.touched) == 4
 
 
+def test_who_ended_is_evicted_first_and_its_copy_is_not_touched() -> None:
+    scene, host = hosted(TYPED, rests=10, works=10, ended=10)
+    scene.contexts.label("rests", "idle")
+    scene.contexts.park("rests", True)
+    scene.contexts.park("ended", True)
+    scene.steering.order_host(1600)
+    assert host.touched == ["works", "rests"]
+    assert scene.steering.evict(15, ()) == 15
+    assert host.on_device == {"rests": 5, "works": 10, "ended": 0}
+
+
 def test_without_labels_or_without_host_memory_nothing_is_touched() -> None:
     scene, host = hosted(MARS, a=10, b=10)
     scene.contexts.label("a", "idle")

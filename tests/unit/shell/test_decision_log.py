@@ -8,6 +8,7 @@ import pytest
 from support.core_driver import Driver, fixed
 
 from controlplane.core import events as ev
+from controlplane.core.control import ControlRules
 from controlplane.core.errors import ConfigError
 from controlplane.core.types import seconds
 from controlplane.explain import lines, names, story
@@ -19,7 +20,7 @@ class Logged:
     """A controller of two slots whose decisions are written down."""
 
     def __init__(self, path: Path, max_bytes: int = 1_000_000) -> None:
-        self.driver = Driver(fixed(2))
+        self.driver = Driver(fixed(2), ControlRules(stall_s=60))  # the engine idles before the first turn
         self.path = path
         self.log = DecisionLog(path, max_bytes, lambda: self.driver.controller)
 

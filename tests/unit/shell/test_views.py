@@ -4,6 +4,7 @@ import pytest
 from support.core_driver import Driver, fixed
 
 from controlplane.core import events as ev
+from controlplane.core.control import ControlRules
 from controlplane.core.types import seconds
 from controlplane.shell.views import ProgramRow, fair_places, listing
 
@@ -13,7 +14,7 @@ def shown(driver: Driver, **more: bool) -> dict[str, ProgramRow]:
 
 
 def test_who_waits_comes_first_in_the_order_of_the_queue() -> None:
-    driver = Driver(fixed(1))
+    driver = Driver(fixed(1), ControlRules(stall_s=60))  # the engine idles meanwhile
     for name in ("in", "first", "second"):
         driver.ask(name)
         driver.tick(1)

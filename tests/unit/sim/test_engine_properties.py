@@ -62,11 +62,12 @@ class Halving:
 
     shrinks = True
     pins_outlast_waits = False
+    pin_budget_ratio = 0.5
 
     def unpin(self, pins: Any, shortfall_blocks: int, stuck: bool) -> list[str]:
         return [pin.program_id for pin in pins]
 
-    def host_rank(self, label: str) -> int:
+    def host_rank(self, label: str, parked: bool) -> int:
         return 0
 
     def initial(self) -> None:

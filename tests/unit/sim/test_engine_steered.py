@@ -335,6 +335,35 @@ def test_a_switch_lets_a_call_that_does_not_fit_begin() -> None:
     assert all(end.ok for end in ends(finish(model)).values())
 
 
+# Pins and chunks
+
+
+def beside_a_pin(prompt_tokens: int, output_tokens: int = 1) -> EngineModel:
+    """Of 60 blocks 10 are "a"'s and pinned, "r" runs in 6 in the end, and "w" asks for so many tokens."""
+    model = engine(60, priority=MARS.priority, memory=MARS.memory)
+    model.submit(call("a1", 160, program="a"), 0)
+    finish(model, 100 * US)
+    model.retain("a", 10 * MS, 200 * US)
+    model.submit(call("r", 16, 80), 200 * US)
+    model.advance(200 * US)
+    model.submit(call("w", prompt_tokens, output_tokens), 201 * US)
+    model.advance(240 * US)
+    return model
+
+
+def test_a_chunk_shrinks_before_a_pin_is_given_up() -> None:
+    """As in the plugin, which is asked for pins only where not even a part may begin."""
+    model = beside_a_pin(720)
+    assert (waiting(model, 240 * US), set(model.cache.pins())) == (0, {"a"})
+    assert ends(finish(model))["w"].ok, "in the end the pin makes room for the rest"
+
+
+def test_what_would_begin_as_a_whole_waits_for_pins_to_make_room() -> None:
+    """A part that is all of its prompt is no smaller chunk: what it lacks is room for its output."""
+    model = beside_a_pin(64, 720)
+    assert (waiting(model, 240 * US), set(model.cache.pins())) == (0, set())
+
+
 # Continuum's pins
 
 CONTINUUM = EnginePolicies(priority=TtlFirst(), memory=Lru(keep_pins=True))
@@ -388,7 +417,7 @@ def test_a_pin_past_its_time_holds_while_its_program_waits() -> None:
 
 
 def test_a_deadlock_of_pins_is_broken_from_the_latest_program_on() -> None:
-    model = engine(30, priority=CONTINUUM.priority, memory=CONTINUUM.memory, pin_budget_ratio=1)
+    model = engine(30, priority=CONTINUUM.priority, memory=CONTINUUM.memory)
     for at, name in ((1, "a"), (2, "b")):
         model.submit(call(f"{name}1", 224, program=name, arrived_at_ns=at), model.pool_sample(0).at_ns)
         finish(model)
@@ -398,3 +427,13 @@ def test_a_deadlock_of_pins_is_broken_from_the_latest_program_on() -> None:
     model.submit(call("new", 160), now_ns)
     assert ends(finish(model))["new"].ok
     assert set(model.cache.pins()) == {"a"}
+
+
+@pytest.mark.parametrize(("policies", "said"), [(CONTINUUM, ""), (MARS, "the pin budget is spent")])
+def test_the_memory_policy_says_how_much_pins_may_take(policies: EnginePolicies, said: str) -> None:
+    model = engine(30)
+    model.submit(call("a", 320), 0)
+    finish(model)
+    now_ns = model.pool_sample(0).at_ns
+    model.use(policies, now_ns)
+    assert model.retain("a", now_ns + 10**9, now_ns) == said

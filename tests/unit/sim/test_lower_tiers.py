@@ -221,6 +221,18 @@ def test_labels_decide_who_is_evicted_and_whose_copy_stays() -> None:
     assert not model.cache.below.holds("old"), "the idle one's copy does not make room for a busy one's"
 
 
+def test_a_copy_of_a_program_that_ended_makes_room_for_the_living() -> None:
+    model = engine(20, (TierSpec(name="dram", tokens=160, gb_per_s=10.0),), memory=Typed())
+    for name in ("ended", "rests"):
+        run(model, name, 160)
+    model.demote("ended")
+    model.park("ended")
+    model.label("rests", "inactive")
+    model.demote("rests")
+    assert model.cache.below is not None
+    assert model.cache.below.holds("rests"), "nobody waits for the other one"
+
+
 def test_a_label_that_is_taken_back_orders_no_more() -> None:
     model = engine(20, memory=Typed())
     run(model, "old", 160)

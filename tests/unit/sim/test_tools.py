@@ -19,7 +19,7 @@ from controlplane.runs import SimulateOptions, simulate_all
 from controlplane.sim.contention import Contention, parse_contention
 from controlplane.sim.simulate import EngineSpec, SimSpec, choose_programs, simulate
 from controlplane.sim.solo import IdealTimes
-from controlplane.workload.arrivals import Poisson
+from controlplane.workload.arrivals import Closed, Poisson
 from controlplane.workload.scale import Scale
 from controlplane.workload.synthetic import synthesize
 from controlplane.workload.tool_fits import fit_tools
@@ -168,6 +168,29 @@ def test_mars_admits_fewer_programs_than_fcfs_when_tools_starve_each_other() -> 
     # Shared by all, the CPUs make all end late; the work is the same.
     assert mars.summary.jct_mean_s < 0.85 * stock.summary.jct_mean_s
     assert mars.summary.makespan_s < 1.05 * stock.summary.makespan_s
+
+
+def test_a_host_that_is_crowded_from_the_first_call_on_is_seen_to_be_overloaded() -> None:
+    """All come at once: no call meets an idle host, and none is slower than the others."""
+    crowd = SimSpec(
+        trace=builds(20, 20),
+        preset=PRESETS["mars-no-admission"],
+        arrival=Closed(20),
+        seed=1,
+        engine=EngineSpec(profile=TOY, pool_tokens=1_000_000),
+        cpus=4.0,
+        contention=EACH,
+    )
+    series = simulate(crowd).series
+    crowded = [
+        overloaded
+        for overloaded, use, tools in zip(
+            series.cpu_overloaded, series.cpu_use_ratio, series.tools_active, strict=True
+        )
+        if use >= 0.95 and tools >= 8
+    ]
+    assert len(crowded) > 50
+    assert sum(crowded) > 0.8 * len(crowded)
 
 
 # Drawn times

@@ -28,6 +28,7 @@ from controlplane.wire.log import CommandRecord, EventRecord, Header, LogWriter,
 from controlplane.workload.arrivals import Closed, Poisson
 from controlplane.workload.scale import Scale
 from controlplane.workload.synthetic import synthesize
+from controlplane.workload.telemetry import Telemetry
 from controlplane.workload.trace import ProgramTrace, Trace, Turn
 
 
@@ -64,7 +65,12 @@ def trace_of(*turns: Turn, name: str = "p") -> ProgramTrace:
 
 
 def world_of(
-    *programs: ProgramTrace, control: Any = None, pool_blocks: int = 1000, profile: Profile = TOY, **options: Any
+    *programs: ProgramTrace,
+    control: Any = None,
+    pool_blocks: int = 1000,
+    profile: Profile = TOY,
+    telemetry: Telemetry = Telemetry.FULL,
+    **options: Any,
 ) -> World:
     publisher = Publisher("sim/engine/1")
     engine = EngineModel(profile, pool_blocks=pool_blocks, publisher=publisher)
@@ -73,7 +79,7 @@ def world_of(
         Kernel(),
         Fleet([Site(engine, publisher)]),
         control or ControllerDouble(),
-        [Session(program) for program in programs],
+        [Session(program, telemetry=telemetry) for program in programs],
         **options,
     )
 

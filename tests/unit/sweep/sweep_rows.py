@@ -30,6 +30,7 @@ def made_up_row(
         "arrival": arrival,
         "seed": seed,
         "digest": f"engine-{preset}",
+        "telemetry": "full",
         "rate": rate,
         "code": "c0de",
         "revision": "1a2b3c",

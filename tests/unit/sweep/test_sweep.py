@@ -1,5 +1,6 @@
 """A sweep: its file, its grid, its results, and workers that die."""
 
+import csv
 import json
 import os
 import re
@@ -25,6 +26,7 @@ from controlplane.sweep.run_cell import Outcome, check_workloads, code, run_cell
 from controlplane.sweep.runner import run_missing
 from controlplane.sweep.spec import Cell, SweepSpec, WorkloadSpec, cells, load_sweep
 from controlplane.workload.synthetic import synthesize
+from controlplane.workload.telemetry import Telemetry
 from controlplane.workload.tool_fits import fit_tools
 
 SMALL = """
@@ -146,6 +148,26 @@ def test_a_cell_is_known_by_all_that_its_result_depends_on(tmp_path: Path) -> No
     two = SMALL + "replicas = 2\n"
     routed = [SMALL, two, two + 'routing = "round_robin"', two + "link_gb_per_s = 1.0"]
     assert len(set.union(*map(digests, routed))) == len(routed) * len(digests(SMALL))
+
+
+def test_a_cell_says_what_its_programs_tell(tmp_path: Path) -> None:
+    def told(telemetry: str) -> str:
+        return SMALL.replace("programs = 4", f'programs = 4\ntelemetry = "{telemetry}"').replace("[1, 2]", "[1]")
+
+    found = {one: list(cells(read(tmp_path, told(one)))) for one in Telemetry}
+    for telemetry, of_one in found.items():
+        assert {cell.telemetry for cell in of_one} == {telemetry}
+    assert len({(cell.digest, cell.telemetry) for of_one in found.values() for cell in of_one}) == 2 * len(
+        Telemetry
+    )
+
+
+def test_the_rows_that_are_kept_are_of_full_telemetry() -> None:
+    root = Path(__file__).parents[3]
+    spec = load_sweep(root / "examples" / "sweeps" / "all-presets.toml")
+    with (root / "bench" / "results" / "all-presets.csv").open() as file:
+        kept = {row["digest"].partition("-")[0] for row in csv.DictReader(file)}
+    assert {cell.digest.partition("-")[0] for cell in cells(spec)} <= kept
 
 
 def test_a_cell_is_known_by_the_tool_times_that_are_in_the_file(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def hook(kind: str, **more: Any) -> dict[str, Any]:
     return {"session_id": "session", "hook_event_name": kind, **more}
 
 
-TOOL = {"tool_name": "Bash", "tool_use_id": "toolu_1"}
+TOOL = {"tool_name": "Bash", "tool_use_id": "toolu_1", "tool_input": {"command": "cd /repo && pytest -q"}}
 
 
 def test_each_hook_is_another_process_and_durations_are_whole(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_each_hook_is_another_process_and_durations_are_whole(tmp_path: Path) ->
     assert [type(event) for event in events] == [ProgramArrived, ToolStarted, ToolEnded, ProgramEnded]
     assert isinstance(ended := events[2], ToolEnded)
     assert 0.02e9 < ended.duration_ns < 5e9
-    assert (ended.call_id, ended.tool, ended.ok) == ("toolu_1", "Bash", True)
+    assert (ended.call_id, ended.tool, ended.ok) == ("toolu_1", "pytest", True)
     assert list((tmp_path / "kept").iterdir()) == []
 
 

@@ -6,7 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.core.errors import ConfigError
-from controlplane.workload.arrivals import Closed, Poisson, arrival_times_ns, parse_arrival
+from controlplane.workload.arrivals import (
+    Burst,
+    Closed,
+    Poisson,
+    arrival_times_ns,
+    at_rate,
+    parse_arrival,
+    times_ns,
+)
 from controlplane.workload.scale import Scale
 from controlplane.workload.synthetic import WORKLOADS, synthesize
 from controlplane.workload.trace import ProgramTrace, Trace, Turn, reusable_tokens
@@ -96,16 +104,26 @@ def test_synthetic_workloads_are_reproducible() -> None:
 def test_arrivals_are_parsed() -> None:
     assert parse_arrival("poisson:0.2") == Poisson(0.2)
     assert parse_arrival("closed:8") == Closed(8)
-    assert (str(Poisson(0.2)), str(Closed(8))) == ("poisson:0.2", "closed:8")
+    assert parse_arrival("burst:0.2:10") == Burst(0.2, 10)
+    assert [str(each) for each in (Poisson(0.2), Closed(8), Burst(0.2, 10))] == [
+        "poisson:0.2",
+        "closed:8",
+        "burst:0.2:10",
+    ]
+    assert at_rate(Burst(0.2, 10), 1 / 3) == Burst(0.333333, 10)
 
 
-@pytest.mark.parametrize("text", ["", "poisson", "poisson:", "poisson:x", "closed:1.5", "uniform:3"])
+@pytest.mark.parametrize(
+    "text", ["", "poisson", "poisson:", "poisson:x", "closed:1.5", "burst:1", "burst:1:x", "uniform:3"]
+)
 def test_unreadable_arrivals_are_explained(text: str) -> None:
-    with pytest.raises(ConfigError, match=r'expected "poisson:RATE" \(programs a second\) or "closed:N"'):
+    with pytest.raises(ConfigError, match=r'expected "poisson:RATE" \(programs a second\), .* or "closed:N"'):
         parse_arrival(text)
 
 
-@pytest.mark.parametrize("text", ["poisson:0", "poisson:-1", "poisson:inf", "poisson:nan", "closed:0"])
+@pytest.mark.parametrize(
+    "text", ["poisson:0", "poisson:-1", "poisson:inf", "poisson:nan", "closed:0", "burst:0:2", "burst:1:0"]
+)
 def test_impossible_arrivals_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=f"got '{text}'"):
         parse_arrival(text)
@@ -120,6 +138,15 @@ def test_poisson_arrivals_have_their_rate_and_one_pattern_per_seed() -> None:
     faster = arrival_times_ns(4000, 1.0, seed=1)
     assert all(abs(slow - 2 * fast) <= 2 for slow, fast in zip(times, faster, strict=True))
     assert arrival_times_ns(0, 1.0, seed=1) == []
+
+
+def test_bursts_come_at_one_instant_and_have_their_rate() -> None:
+    times = times_ns(Burst(0.5, 8), 4001, seed=1)
+    assert len(times) == 4001
+    assert all(len(set(times[at : at + 8])) == 1 for at in range(0, 4001, 8))
+    assert len(set(times)) == 501
+    assert times[-1] / 1e9 == pytest.approx(4000 / 0.5, rel=0.1)
+    assert times_ns(Poisson(0.5), 9, seed=1) == arrival_times_ns(9, 0.5, seed=1)
 
 
 def test_a_trace_counts_its_turns() -> None:

@@ -1,0 +1,195 @@
+"""How long programs live and how fast they grow, by what is known of one when it comes.
+
+A mean over all programs says little where agents are mixed: a chat of four turns and a session of two hundred come
+through one gate. What is known at the first turn is who sends it, which agent that is and how long its prompt is,
+so a class is a tenant's agent and a half-octave of first prompts. Sizes are in tokens: long first prompts grow by
+fewer times their length than short ones do. What few programs of a class tell is shrunk to all of that agent, what
+few of those tell to all programs, and what few of those tell to a guess.
+
+**Paper**: MARS §4.2 (EstimateBlocks) looks at the next turn only; the forecast is ours (docs/adr/0013, 0030).
+"""
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from itertools import accumulate
+from math import log2
+
+from controlplane.core.durations import Durations
+
+PRIOR_TURNS = 10.0  # of a program while none has ended
+_PRIOR_PROGRAMS = 3.0  # that are supposed to have ended before any did
+_MORE_RATIO = 0.25  # of what it has reached: so much more a program is supposed to live at least
+_SHRINK_PROGRAMS = 4.0  # programs of its class that all programs count as
+_SHRINK_TURNS = 8.0  # turns, likewise
+_CAPACITY = 128  # programs that are remembered of a class: what runs now is like what ended lately
+_FADE = 0.995  # of the weight of growth and pace, a turn
+_MOST_CLASSES = 256  # whoever was heard of longest ago makes room
+
+
+@dataclass(slots=True, kw_only=True)
+class Lives:
+    """The latest programs of one class that ended, and the latest turns of it."""
+
+    lived: Durations = field(default_factory=lambda: Durations(capacity=_CAPACITY))  # turns of each that ended
+    sums: list[int] = field(default_factory=list)  # sums[i]: of lived.ascending[i:]
+    ended: int = 0
+    turns: float = 0.0  # that growth was seen in, the older ones fading
+    grown_tokens: float = 0.0  # in those
+    firsts: float = 0.0  # first prompts that were seen, the older ones fading
+    first_tokens: float = 0.0  # in those
+    cycles: float = 0.0  # turns with the gap behind them, the older ones fading
+    cycles_ns: float = 0.0  # what those took
+    # How good the forecast was: of programs that ended, what was expected when they came and what they had.
+    expected_tokens: float = 0.0
+    actual_tokens: float = 0.0
+    missed_tokens: float = 0.0  # sum of the differences, each without its sign
+
+    @property
+    def ascending(self) -> list[int]:
+        """The turns that they lived."""
+        return self.lived.ascending
+
+    def end(self, turns: int) -> None:
+        """A program ended after so many turns."""
+        self.ended += 1
+        self.lived.add(turns)
+        self._sum_up()
+
+    def revive(self, turns: int) -> None:
+        """A program that was taken to have ended after so many turns has not."""
+        if self.lived.remove(turns):
+            self.ended -= 1
+            self._sum_up()
+
+    def _sum_up(self) -> None:
+        self.sums = list(accumulate(reversed(self.ascending)))[::-1]
+
+    def beyond(self, reached: int) -> tuple[int, float]:
+        """How many lived for more than ``reached`` turns, and the sum of the turns that they lived beyond it."""
+        first = bisect_right(self.ascending, reached)
+        count = len(self.ascending) - first
+        return count, (self.sums[first] - count * reached if count else 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastError:
+    """How good the forecast of longest contexts was, over the programs of a class that ended lately."""
+
+    kind: str  # empty: of all programs
+    ended: int
+    expected_ratio: float  # of what was forecast, in all, to what they came to hold; 1: no bias
+    missed_ratio: float  # of the differences, each without its sign, to what they came to hold
+
+
+@dataclass(slots=True, kw_only=True)
+class Population:
+    """Programs by class; under the empty name all of them together."""
+
+    classes: dict[str, Lives] = field(default_factory=lambda: {"": Lives()})
+
+    def of(self, kind: str) -> list[Lives]:
+        """All programs, then those of that agent and of that class, where there are any."""
+        return [self.classes[name] for name in _levels(kind) if name in self.classes]
+
+    def learn(self, kind: str) -> list[Lives]:
+        """``of``, for writing: what is not there is made."""
+        for name in _levels(kind)[1:]:
+            self.classes[name] = self.classes.pop(name) if name in self.classes else Lives()  # heard of last
+        while len(self.classes) > _MOST_CLASSES:
+            del self.classes[next(name for name in self.classes if name)]
+        return self.of(kind)
+
+    def began(self, kind: str, tokens: int) -> None:
+        """A program's first turn ended, with so long a prompt."""
+        for lives in self.learn(kind):
+            lives.firsts = _FADE * lives.firsts + 1
+            lives.first_tokens = _FADE * lives.first_tokens + tokens
+
+    def forecast_errors(self) -> list[ForecastError]:
+        """Of all programs first, then of each class, the one with the most programs that ended in front."""
+        known = [(kind, lives) for kind, lives in self.classes.items() if lives.actual_tokens > 0]
+        known.sort(key=lambda found: (found[0] != "", -found[1].ended, found[0]))
+        return [
+            ForecastError(
+                kind=kind,
+                ended=lives.ended,
+                expected_ratio=lives.expected_tokens / lives.actual_tokens,
+                missed_ratio=lives.missed_tokens / lives.actual_tokens,
+            )
+            for kind, lives in known
+        ]
+
+    def grew(self, kind: str, tokens: float) -> None:
+        """A context grew by so many tokens in one turn."""
+        for lives in self.learn(kind):
+            lives.turns = _FADE * lives.turns + 1
+            lives.grown_tokens = _FADE * lives.grown_tokens + tokens
+
+    def cycled(self, kind: str, cycle_ns: int) -> None:
+        """A turn and the gap behind it took so long, without the time for which it was held."""
+        for lives in self.learn(kind):
+            lives.cycles = _FADE * lives.cycles + 1
+            lives.cycles_ns = _FADE * lives.cycles_ns + cycle_ns
+
+    def ended(self, kind: str, turns: int, *, expected_tokens: float, actual_tokens: float) -> None:
+        """A program ended; what its longest context was expected to be when it came (0: nothing was)."""
+        for lives in self.learn(kind):
+            lives.end(turns)
+            if expected_tokens > 0:
+                lives.expected_tokens = _FADE * lives.expected_tokens + expected_tokens
+                lives.actual_tokens = _FADE * lives.actual_tokens + actual_tokens
+                lives.missed_tokens = _FADE * lives.missed_tokens + abs(expected_tokens - actual_tokens)
+
+    def revived(self, kind: str, turns: int) -> None:
+        """It had not."""
+        for lives in self.of(kind):
+            lives.revive(turns)
+
+    def turns_left(self, kind: str, reached: int) -> float:
+        """The mean of what those lived on that lived for more than ``reached`` turns."""
+        left = max(PRIOR_TURNS if not reached else 1.0, _MORE_RATIO * reached, PRIOR_TURNS - reached)
+        weight = _PRIOR_PROGRAMS
+        for lives in self.of(kind):
+            count, turns = lives.beyond(reached)
+            left = (weight * left + turns) / (weight + count)
+            weight = _SHRINK_PROGRAMS
+        return left
+
+    def tokens_a_turn(self, kind: str) -> float:
+        """By how much a context grows in a turn; 0 while nothing is known."""
+        rate, weight = 0.0, 0.0
+        for lives in self.of(kind):
+            seen = weight + lives.turns
+            rate = (weight * rate + lives.grown_tokens) / seen if seen else 0.0
+            weight = _SHRINK_TURNS
+        return rate
+
+    @property
+    def usual_tokens(self) -> float:
+        """The context of a program half-way through its life, on average; 0 while nothing is known."""
+        everybody = self.classes[""]
+        if not everybody.firsts:
+            return 0.0
+        grown = self.turns_left("", 0) * self.tokens_a_turn("") / 2
+        return everybody.first_tokens / everybody.firsts + grown
+
+    def cycle_ns(self, kind: str) -> float:
+        """What a turn and the gap behind it take; 0 while nothing is known."""
+        mean, weight = 0.0, 0.0
+        for lives in self.of(kind):
+            seen = weight + lives.cycles
+            mean = (weight * mean + lives.cycles_ns) / seen if seen else 0.0
+            weight = _SHRINK_TURNS
+        return mean
+
+
+def class_of(tenant: str, agent: str, first_tokens: float) -> str:
+    """The class of a program by what is known when it comes: a tenant's agent, a half-octave of first prompts."""
+    size = int(2 * log2(first_tokens)) if first_tokens >= 1 else 0
+    return f"{tenant}/{agent}/{size}"
+
+
+def _levels(kind: str) -> tuple[str, ...]:
+    """From the most general to the most special: all programs, those of its agent if that is known, its class."""
+    agent = kind.rpartition("/")[0]
+    return ("", agent, kind) if agent.strip("/") else ("", kind) if kind else ("",)

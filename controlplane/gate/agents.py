@@ -1,0 +1,57 @@
+"""Which kind of agent sends a request, by what each of its requests has in common: its tools and its instructions.
+
+Two runs of one agent are alike in length and growth, those of two agents are not, and most clients name none. The
+digest is of the tools' names, and of the beginning of the instructions only: what changes from run to run, such as
+the date, a folder or the task, comes behind that.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_INSTRUCTIONS = 64  # characters
+_DIGEST = 8  # likewise
+
+
+def kind_of_agent(body: Mapping[str, Any]) -> str:
+    """A digest; empty where the request has neither tools nor instructions."""
+    tools, instructions = sorted(_tool_names(body.get("tools"))), _instructions(body)[:_INSTRUCTIONS]
+    if not tools and not instructions:
+        return ""
+    said = json.dumps([tools, instructions]).encode()
+    return hashlib.sha256(said).hexdigest()[:_DIGEST]
+
+
+def _tool_names(tools: object) -> list[str]:
+    """Of OpenAI's nested form, or of the flat one of Responses and Anthropic."""
+    names = []
+    for tool in tools if isinstance(tools, list) else ():
+        if isinstance(tool, Mapping):
+            function = tool.get("function")
+            name = function.get("name") if isinstance(function, Mapping) else tool.get("name") or tool.get("type")
+            if isinstance(name, str):
+                names.append(name)
+    return names
+
+
+def _instructions(body: Mapping[str, Any]) -> str:
+    """What the agent is told before its task, wherever the API has that."""
+    for name in ("instructions", "system"):
+        if text := _text(body.get(name)):
+            return text
+    messages = body.get("messages", body.get("input"))
+    first = messages[0] if isinstance(messages, list) and messages else None
+    if isinstance(first, Mapping) and first.get("role") in ("system", "developer"):
+        return _text(first.get("content"))
+    return ""
+
+
+def _text(content: object) -> str:
+    """The first text of a message's content: a string, or parts."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Sequence) and content and isinstance(content[0], Mapping):
+        text = content[0].get("text")
+        return text if isinstance(text, str) else ""
+    return ""

@@ -1,0 +1,149 @@
+"""How long programs live and how fast they grow, by class; worked out by hand."""
+
+import pytest
+
+from controlplane.core import lives as module
+from controlplane.core.lives import Lives, Population, class_of
+
+
+def ended(population: Population, kind: str, *turns: int) -> None:
+    for each in turns:
+        population.ended(kind, each, expected_tokens=0, actual_tokens=0)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "kind"),
+    [(0, "t/a/0"), (1, "t/a/0"), (2, "t/a/2"), (2.9, "t/a/3"), (1000, "t/a/19"), (1024, "t/a/20")],
+)
+def test_a_class_is_a_tenants_agent_and_a_half_octave_of_first_prompts(tokens: float, kind: str) -> None:
+    assert class_of("t", "a", tokens) == kind
+
+
+# Turns
+
+
+def test_before_any_program_has_ended_ten_turns_are_supposed() -> None:
+    population = Population()
+    assert population.turns_left("", 0) == 10.0
+    assert population.turns_left("t/20", 7) == 3.0
+    assert population.turns_left("t/20", 40) == 10.0, "a quarter of what it has reached"
+    assert population.turns_left("t/20", 1000) == 250.0
+
+
+def test_who_has_reached_a_turn_is_compared_with_those_who_lived_longer() -> None:
+    population = Population()
+    ended(population, "", 2, 20, 20, 40)
+    assert population.turns_left("", 0) == pytest.approx((3 * 10 + 2 + 20 + 20 + 40) / (3 + 4))
+    assert population.turns_left("", 10) == pytest.approx((3 * 2.5 + 10 + 10 + 30) / (3 + 3))
+    assert population.turns_left("", 40) == pytest.approx(10.0), "beyond all that ended"
+
+
+def test_a_class_is_shrunk_to_all_programs() -> None:
+    population = Population()
+    ended(population, "a", 50)
+    ended(population, "b", 5)
+    of_all = (3 * 10 + 50 + 5) / (3 + 2)
+    assert population.turns_left("a", 0) == pytest.approx((4 * of_all + 50) / (4 + 1))
+    assert population.turns_left("b", 0) == pytest.approx((4 * of_all + 5) / (4 + 1))
+    assert population.turns_left("never seen", 0) == pytest.approx(of_all)
+
+
+def test_a_class_is_shrunk_to_its_agent_and_that_to_all_programs() -> None:
+    population = Population()
+    ended(population, class_of("", "chat", 100), 5)
+    ended(population, class_of("", "chat", 5000), 9)
+    ended(population, class_of("", "coder", 100), 50)
+    of_all = (3 * 10 + 5 + 9 + 50) / (3 + 3)
+    of_chats = (4 * of_all + 5 + 9) / (4 + 2)
+    assert population.turns_left(class_of("", "chat", 1e6), 0) == pytest.approx(of_chats)
+    assert population.turns_left(class_of("", "chat", 100), 0) == pytest.approx((4 * of_chats + 5) / (4 + 1))
+    assert population.turns_left(class_of("", "", 100), 0) == pytest.approx(of_all), "nobody said which agent"
+    assert population.turns_left(class_of("team", "", 100), 0) == pytest.approx(of_all), "nor of that team"
+
+
+def test_of_very_many_classes_the_one_heard_of_longest_ago_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_CLASSES", 3)
+    population = Population()
+    for kind in ("//1", "//2", "//1", "//3"):
+        ended(population, kind, 5)
+    assert list(population.classes) == ["", "//1", "//3"]
+
+
+def test_the_latest_programs_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CAPACITY", 3)
+    lives = Lives()
+    for turns in (9, 1, 2, 3, 4):
+        lives.end(turns)
+    assert (lives.ascending, lives.ended, lives.beyond(2)) == ([2, 3, 4], 5, (2, 1 + 2))
+
+
+def test_who_was_wrongly_taken_to_have_ended_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CAPACITY", 3)
+    lives = Lives()
+    for turns in (9, 1, 2, 3):
+        lives.end(turns)
+    lives.revive(2)
+    assert (lives.ascending, lives.ended, lives.beyond(0)) == ([1, 3], 3, (2, 4))
+    lives.revive(2)
+    assert lives.ascending == [1, 3], "it was forgotten before"
+    lives.end(5)
+    lives.end(6)
+    assert lives.ascending == [3, 5, 6], "the oldest goes first still"
+
+
+def test_a_class_and_all_programs_forget_a_wrong_end() -> None:
+    population = Population()
+    ended(population, "a", 50)
+    population.revived("a", 50)
+    assert population.turns_left("a", 0) == Population().turns_left("a", 0)
+
+
+# Growth
+
+
+def test_growth_is_in_tokens_a_turn_and_that_of_a_class_is_shrunk_to_all() -> None:
+    population = Population()
+    assert population.tokens_a_turn("a") == 0.0
+    population.grew("a", 500)
+    population.grew("b", 100)
+    of_all = (0.995 * 500 + 100) / 1.995
+    assert population.tokens_a_turn("") == pytest.approx(of_all)
+    assert population.tokens_a_turn("a") == pytest.approx((8 * of_all + 500) / (8 + 1))
+
+
+def test_the_time_of_a_turn_and_its_gap_likewise() -> None:
+    population = Population()
+    assert population.cycle_ns("a") == 0.0
+    population.cycled("a", 90)
+    population.cycled("b", 10)
+    of_all = (0.995 * 90 + 10) / 1.995
+    assert population.cycle_ns("never seen") == pytest.approx(of_all)
+    assert population.cycle_ns("a") == pytest.approx((8 * of_all + 90) / (8 + 1))
+
+
+def test_the_usual_context_is_that_of_a_program_half_way() -> None:
+    population = Population()
+    assert population.usual_tokens == 0.0
+    population.began("a", 1000)
+    assert population.usual_tokens == 1000.0, "nothing is known of growth"
+    population.grew("a", 200)
+    assert population.usual_tokens == pytest.approx(1000 + 10 * 200 / 2)
+
+
+def test_a_forecast_is_held_against_what_came_of_it() -> None:
+    population = Population()
+    population.ended("a", 3, expected_tokens=1000, actual_tokens=1500)
+    population.ended("a", 3, expected_tokens=0, actual_tokens=9999)
+    for lives in population.of("a"):
+        assert (lives.expected_tokens, lives.actual_tokens, lives.missed_tokens) == (1000.0, 1500.0, 500.0)
+
+
+def test_how_good_the_forecast_was_is_told_of_all_and_of_each_class() -> None:
+    population = Population()
+    for kind, expected in (("few", 100.0), ("many", 300.0), ("many", 300.0)):
+        population.ended(kind, 3, expected_tokens=expected, actual_tokens=200.0)
+    population.ended("unknown", 3, expected_tokens=0, actual_tokens=200.0)
+    told = population.forecast_errors()
+    assert [(each.kind, each.ended) for each in told] == [("", 4), ("many", 2), ("few", 1)]
+    assert [each.expected_ratio for each in told[1:]] == pytest.approx([1.5, 0.5])
+    assert [each.missed_ratio for each in told[1:]] == pytest.approx([0.5, 0.5])

@@ -1,0 +1,116 @@
+"""The preset that knows the future: it beats those that do not, and no daemon gets it."""
+
+from pathlib import Path
+
+import pytest
+from engine_operations import TOY
+
+from controlplane.config import parse
+from controlplane.core.errors import ConfigError, UnknownPolicy
+from controlplane.core.policies import Resident
+from controlplane.core.presets import PRESETS
+from controlplane.core.types import Program, Status, seconds
+from controlplane.runs import SimulateOptions, simulate_all
+from controlplane.sim.clairvoyant import Belady, Decision
+from controlplane.sim.foresight import Foresight, Plan
+from controlplane.sim.laboratory import LABORATORY, simulated_preset
+from controlplane.sim.profile import load_profile
+from controlplane.sim.session import Session
+from controlplane.sim.simulate import EngineSpec, SimSpec, simulate
+from controlplane.workload.arrivals import Poisson
+from controlplane.workload.summary import Summary
+from controlplane.workload.synthetic import synthesize
+from controlplane.workload.telemetry import Telemetry
+from controlplane.workload.trace import ProgramTrace, Turn
+
+CLAIRVOYANT = "clairvoyant"
+
+
+def summary(name: str, *, rate: float = 0.8, telemetry: Telemetry = Telemetry.FULL, replicas: int = 1) -> Summary:
+    engine = EngineSpec(profile=load_profile("h200-llama31-8b"), pool_tokens=60_000, replicas=replicas)
+    return simulate(
+        SimSpec(
+            trace=synthesize("swe-bench", programs=40, seed=3),
+            arrival=Poisson(rate),
+            engine=engine,
+            preset=simulated_preset(name),
+            seed=1,
+            telemetry=telemetry,
+        )
+    ).summary
+
+
+def test_in_a_pool_that_is_too_small_it_is_ahead_of_all_presets() -> None:
+    best = min(summary(name).jct_mean_s for name in PRESETS)
+    assert summary(CLAIRVOYANT).jct_mean_s < 0.95 * best
+
+
+@pytest.mark.parametrize("telemetry", list(Telemetry))
+def test_it_needs_to_be_told_nothing(telemetry: Telemetry) -> None:
+    told = summary(CLAIRVOYANT, telemetry=telemetry)
+    assert told.programs_ended == 40
+    assert told.jct_mean_s < summary("fcfs", telemetry=telemetry).jct_mean_s
+
+
+def test_it_runs_several_engines() -> None:
+    assert summary(CLAIRVOYANT, replicas=2).jct_mean_s < summary(CLAIRVOYANT).jct_mean_s
+
+
+def test_the_same_run_twice_is_the_same() -> None:
+    assert summary(CLAIRVOYANT) == summary(CLAIRVOYANT)
+
+
+def test_a_program_that_fills_the_pool_runs_alone() -> None:
+    engine = EngineSpec(profile=load_profile("h200-llama31-8b"), pool_tokens=14_000)
+    trace = synthesize("swe-bench", programs=12, seed=3)
+    assert max(program.context_tokens for program in trace.programs) > 0.93 * 14_000
+    spec = SimSpec(trace=trace, arrival=Poisson(2.0), engine=engine, preset=simulated_preset(CLAIRVOYANT))
+    assert simulate(spec).summary.programs_ended == 12
+
+
+def test_a_daemon_does_not_get_it() -> None:
+    with pytest.raises(UnknownPolicy, match="knows the future: only simulate and sweep"):
+        parse({"preset": CLAIRVOYANT})
+    assert not set(LABORATORY) & set(PRESETS)
+    with pytest.raises(UnknownPolicy, match="no preset 'oracle'"):
+        simulated_preset("oracle")
+
+
+def test_a_run_of_it_is_not_recorded(tmp_path: Path) -> None:
+    options = SimulateOptions(
+        trace=synthesize("swe-bench", programs=2),
+        presets=[CLAIRVOYANT],
+        arrivals=[Poisson(1.0)],
+        record=tmp_path / "x.log",
+    )
+    with pytest.raises(ConfigError, match="could not replay clairvoyant"):
+        simulate_all(options)
+
+
+def program(name: str, *gaps_s: float, prompt: int = 100) -> ProgramTrace:
+    turns = [Turn(input_tokens=prompt, output_tokens=10, tool="t", tool_ms=1e3 * gap) for gap in gaps_s]
+    return ProgramTrace(program_id=name, source="", turns=(*turns, Turn(input_tokens=prompt, output_tokens=10)))
+
+
+def test_what_is_left_shrinks_with_each_turn_and_counts_long_tools_only_while_they_are_worth_it() -> None:
+    plan = Plan(program("p", 1.0, 1.0), TOY, 1000, 1.0)
+    assert plan.costs_ns == sorted(plan.costs_ns, reverse=True)
+    long, longer = (Plan(program("p", gap_s), TOY, 1000, 1.0) for gap_s in (1e5, 2e5))
+    assert long.costs_ns == longer.costs_ns
+    assert Plan(program("p", 1e5), TOY, 1000, 2.0).kept_ns > long.kept_ns
+
+
+def test_the_context_goes_that_is_needed_last() -> None:
+    programs = [program("soon", 1.0), program("late", 9.0), program("over", 1.0), program("slotless", 1.0)]
+    sessions = {each.program_id: Session(each) for each in programs}
+    for session in sessions.values():
+        session.turn_ended_ns = seconds(5)
+    sessions["over"].ended = True
+    foresight = Foresight(list(sessions.values()), programs, EngineSpec(profile=TOY, pool_tokens=1000), 0)
+    assert foresight.due_ns(sessions["late"]) == seconds(14)
+    residents = [Resident(program_id=name, blocks=2, last_used_ns=0) for name in ("\0prefix:system", *sessions)]
+    records = {name: Program(program_id=name, status=Status.ACTIVE) for name in sessions}
+    records["slotless"].status = Status.PAUSED
+    belady = Belady(foresight, Decision(programs=records))
+    _, fit = belady.fit(belady.initial(), 8, 8, 8, residents, 0)
+    assert [name for name, _ in fit.victims] == ["over", "slotless", "late", "soon"]
