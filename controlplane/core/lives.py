@@ -10,6 +10,7 @@ few of those tell to all programs, and what few of those tell to a guess.
 """
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import log2
@@ -26,6 +27,24 @@ _FADE = 0.995  # of the weight of growth and pace, a turn
 _MOST_CLASSES = 256  # whoever was heard of longest ago makes room
 
 
+@dataclass(slots=True)
+class Faded:
+    """A mean in which the latest count most."""
+
+    count: float = 0.0
+    total: float = 0.0
+
+    def add(self, value: float) -> None:
+        """One more was seen."""
+        self.count = _FADE * self.count + 1
+        self.total = _FADE * self.total + value
+
+    def shrunk_to(self, mean: float, weight: float) -> float:
+        """The mean of these and of ``weight`` others, whose mean is known; 0 of none."""
+        seen = weight + self.count
+        return (weight * mean + self.total) / seen if seen else 0.0
+
+
 @dataclass(slots=True, kw_only=True)
 class Lives:
     """The latest programs of one class that ended, and the latest turns of it."""
@@ -33,16 +52,13 @@ class Lives:
     lived: Durations = field(default_factory=lambda: Durations(capacity=_CAPACITY))  # turns of each that ended
     sums: list[int] = field(default_factory=list)  # sums[i]: of lived.ascending[i:]
     ended: int = 0
-    turns: float = 0.0  # that growth was seen in, the older ones fading
-    grown_tokens: float = 0.0  # in those
-    firsts: float = 0.0  # first prompts that were seen, the older ones fading
-    first_tokens: float = 0.0  # in those
-    cycles: float = 0.0  # turns with the gap behind them, the older ones fading
-    cycles_ns: float = 0.0  # what those took
+    first_tokens: Faded = field(default_factory=Faded)  # of first prompts
+    grown_tokens: Faded = field(default_factory=Faded)  # in each turn
+    cycle_ns: Faded = field(default_factory=Faded)  # of each turn with the gap behind it
     # How good the forecast was: of programs that ended, what was expected when they came and what they had.
-    expected_tokens: float = 0.0
-    actual_tokens: float = 0.0
-    missed_tokens: float = 0.0  # sum of the differences, each without its sign
+    expected_tokens: Faded = field(default_factory=Faded)
+    actual_tokens: Faded = field(default_factory=Faded)
+    missed_tokens: Faded = field(default_factory=Faded)  # the difference, without its sign
 
     @property
     def ascending(self) -> list[int]:
@@ -102,19 +118,18 @@ class Population:
     def began(self, kind: str, tokens: int) -> None:
         """A program's first turn ended, with so long a prompt."""
         for lives in self.learn(kind):
-            lives.firsts = _FADE * lives.firsts + 1
-            lives.first_tokens = _FADE * lives.first_tokens + tokens
+            lives.first_tokens.add(tokens)
 
     def forecast_errors(self) -> list[ForecastError]:
         """Of all programs first, then of each class, the one with the most programs that ended in front."""
-        known = [(kind, lives) for kind, lives in self.classes.items() if lives.actual_tokens > 0]
+        known = [(kind, lives) for kind, lives in self.classes.items() if lives.actual_tokens.total > 0]
         known.sort(key=lambda found: (found[0] != "", -found[1].ended, found[0]))
         return [
             ForecastError(
                 kind=kind,
                 ended=lives.ended,
-                expected_ratio=lives.expected_tokens / lives.actual_tokens,
-                missed_ratio=lives.missed_tokens / lives.actual_tokens,
+                expected_ratio=lives.expected_tokens.total / lives.actual_tokens.total,
+                missed_ratio=lives.missed_tokens.total / lives.actual_tokens.total,
             )
             for kind, lives in known
         ]
@@ -122,23 +137,21 @@ class Population:
     def grew(self, kind: str, tokens: float) -> None:
         """A context grew by so many tokens in one turn."""
         for lives in self.learn(kind):
-            lives.turns = _FADE * lives.turns + 1
-            lives.grown_tokens = _FADE * lives.grown_tokens + tokens
+            lives.grown_tokens.add(tokens)
 
     def cycled(self, kind: str, cycle_ns: int) -> None:
         """A turn and the gap behind it took so long, without the time for which it was held."""
         for lives in self.learn(kind):
-            lives.cycles = _FADE * lives.cycles + 1
-            lives.cycles_ns = _FADE * lives.cycles_ns + cycle_ns
+            lives.cycle_ns.add(cycle_ns)
 
     def ended(self, kind: str, turns: int, *, expected_tokens: float, actual_tokens: float) -> None:
         """A program ended; what its longest context was expected to be when it came (0: nothing was)."""
         for lives in self.learn(kind):
             lives.end(turns)
             if expected_tokens > 0:
-                lives.expected_tokens = _FADE * lives.expected_tokens + expected_tokens
-                lives.actual_tokens = _FADE * lives.actual_tokens + actual_tokens
-                lives.missed_tokens = _FADE * lives.missed_tokens + abs(expected_tokens - actual_tokens)
+                lives.expected_tokens.add(expected_tokens)
+                lives.actual_tokens.add(actual_tokens)
+                lives.missed_tokens.add(abs(expected_tokens - actual_tokens))
 
     def revived(self, kind: str, turns: int) -> None:
         """It had not."""
@@ -157,30 +170,28 @@ class Population:
 
     def tokens_a_turn(self, kind: str) -> float:
         """By how much a context grows in a turn; 0 while nothing is known."""
-        rate, weight = 0.0, 0.0
-        for lives in self.of(kind):
-            seen = weight + lives.turns
-            rate = (weight * rate + lives.grown_tokens) / seen if seen else 0.0
-            weight = _SHRINK_TURNS
-        return rate
+        return _shrunk(lives.grown_tokens for lives in self.of(kind))
 
     @property
     def usual_tokens(self) -> float:
         """The context of a program half-way through its life, on average; 0 while nothing is known."""
-        everybody = self.classes[""]
-        if not everybody.firsts:
+        first_tokens = self.classes[""].first_tokens
+        if not first_tokens.count:
             return 0.0
-        grown = self.turns_left("", 0) * self.tokens_a_turn("") / 2
-        return everybody.first_tokens / everybody.firsts + grown
+        return first_tokens.shrunk_to(0, 0) + self.turns_left("", 0) * self.tokens_a_turn("") / 2
 
     def cycle_ns(self, kind: str) -> float:
         """What a turn and the gap behind it take; 0 while nothing is known."""
-        mean, weight = 0.0, 0.0
-        for lives in self.of(kind):
-            seen = weight + lives.cycles
-            mean = (weight * mean + lives.cycles_ns) / seen if seen else 0.0
-            weight = _SHRINK_TURNS
-        return mean
+        return _shrunk(lives.cycle_ns for lives in self.of(kind))
+
+
+def _shrunk(means: Iterable[Faded]) -> float:
+    """From the most general to the most special: each shrunk to the one before; 0 while nothing is known."""
+    mean, weight = 0.0, 0.0
+    for faded in means:
+        mean = faded.shrunk_to(mean, weight)
+        weight = _SHRINK_TURNS
+    return mean
 
 
 def class_of(tenant: str, agent: str, first_tokens: float) -> str:

@@ -166,7 +166,8 @@ class Pump:
 
         async def on_error(error: Exception) -> None:
             causes.append(error)
-            self._fail(str(error) or repr(error))
+            if self.counters.connected:  # else it is told below, with the address
+                self._fail(str(error) or repr(error))
 
         address = "?"
         client: Connection | None = None

@@ -8,6 +8,7 @@ from controlplane.core import events as ev
 from controlplane.core.errors import RemoteEventError
 from controlplane.core.ledger import Ledger
 from controlplane.core.lifecycle import Trigger
+from controlplane.core.lives import Faded
 from controlplane.core.records import Totals
 from controlplane.core.types import Status, Tier, seconds
 
@@ -305,7 +306,11 @@ def test_a_quarantined_programs_output_is_not_learned() -> None:
     d.run_turn("a", output=500)
     d.end("a")
     estimates = d.ledger.estimates
-    assert (estimates.output.count, estimates.turns.programs, estimates.lives.classes[""].firsts) == (0, 0, 0)
+    assert (estimates.output.count, estimates.turns.programs, estimates.lives.classes[""].first_tokens.count) == (
+        0,
+        0,
+        0,
+    )
 
 
 # Programs that end
@@ -589,9 +594,11 @@ def test_growth_is_learned_from_each_turn_and_life_from_the_end() -> None:
     d.run_turn("unknown", prompt=0, output=0)
     d.end("unknown")
     everybody = d.ledger.estimates.lives.classes[""]
-    assert (everybody.firsts, everybody.first_tokens, everybody.ascending) == (1, 100, [1])
-    assert everybody.turns == pytest.approx(0.995 + 1), "the second and the third"
-    assert everybody.grown_tokens == pytest.approx(0.995 * 250), "from 150 to 400; a shorter one has not grown"
+    assert (everybody.first_tokens, everybody.ascending) == (Faded(1, 100), [1])
+    assert everybody.grown_tokens.count == pytest.approx(0.995 + 1), "the second and the third"
+    assert everybody.grown_tokens.total == pytest.approx(0.995 * 250), (
+        "from 150 to 400; a shorter one has not grown"
+    )
     d.end("a")
     assert everybody.ascending == [1, 3]
     assert d.ledger.estimates.lives.classes[d.program("a").kind].ascending == [3]

@@ -58,12 +58,12 @@ def test_nobody_listening_is_told_and_close_does_not_wait_for_it() -> None:
     emitter.emit(EVENT, urgent=True)
     assert asked_thrice.wait(30), "the address is asked for at every attempt"
     stats = emitter.stats
-    assert not stats.connected
-    assert stats.last_error.startswith(f"cannot connect to {NOBODY}: ")
-    assert stats.queued == 1
     began_s = time.monotonic()
     emitter.close(60)
     assert time.monotonic() - began_s < 30
+    assert not stats.connected
+    assert stats.last_error.startswith(f"cannot connect to {NOBODY}: ")
+    assert stats.queued == 1
 
 
 def test_an_address_that_cannot_be_told_is_asked_for_again() -> None:
@@ -79,8 +79,9 @@ def test_an_address_that_cannot_be_told_is_asked_for_again() -> None:
     emitter = Emitter(url=url, node="n", role="tool")
     emitter.start()
     assert asked_twice.wait(30)
-    assert "no such place" in emitter.stats.last_error
+    stats = emitter.stats
     emitter.close(1.0)
+    assert "no such place" in stats.last_error
 
 
 BLOCKER = """
