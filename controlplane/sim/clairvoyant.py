@@ -10,6 +10,7 @@ compute, but a yardstick: ``controlplane/sim/bound.py`` says what nobody gets be
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from controlplane.core.commands import Command, Pause
 from controlplane.core.facts import Facts
@@ -146,15 +147,9 @@ class AsDecided:
 class TakeBack:
     """Retention: pauses those that admission chose. Nothing is pinned: eviction knows who comes back when."""
 
+    half_life_ns: ClassVar[int] = 0
+    lends: ClassVar[bool] = False
     decision: Decision
-
-    @property
-    def half_life_ns(self) -> int:
-        return 0
-
-    @property
-    def lends(self) -> bool:
-        return False
 
     def initial(self) -> Stateless:
         return STATELESS

@@ -13,6 +13,7 @@ context is kept at first, and given up once keeping it has wasted as much as the
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from controlplane.core.commands import Command, Demote, Discard, Retain
 from controlplane.core.errors import require
@@ -31,6 +32,8 @@ class LeastWaste:
     ``interval_s``: between two looks at what is kept. ``ttl_max_s`` bounds every pin.
     """
 
+    half_life_ns: ClassVar[int] = 0
+    lends: ClassVar[bool] = False
     host_blocks_per_s: float = 0.0
     interval_s: float = 1.0
     ttl_max_s: float = 600.0
@@ -39,14 +42,6 @@ class LeastWaste:
         require("host_blocks_per_s", self.host_blocks_per_s, low=0, high=1e12)
         require("interval_s", self.interval_s, low=0, high=3600)
         require("ttl_max_s", self.ttl_max_s, low=0, high=86_400, ends="(]")
-
-    @property
-    def half_life_ns(self) -> int:
-        return 0
-
-    @property
-    def lends(self) -> bool:
-        return False
 
     def initial(self) -> Checked:
         return Checked()

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from controlplane.core.commands import Command
 from controlplane.core.facts import Facts
@@ -13,13 +14,8 @@ from controlplane.core.types import Pressure, ProgramView
 class Never:
     """No pin, ever."""
 
-    @property
-    def half_life_ns(self) -> int:
-        return 0
-
-    @property
-    def lends(self) -> bool:
-        return False
+    half_life_ns: ClassVar[int] = 0
+    lends: ClassVar[bool] = False
 
     def initial(self) -> Stateless:
         return STATELESS

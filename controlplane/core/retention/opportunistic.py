@@ -11,6 +11,7 @@ over the tool's observed durations and 0.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from controlplane.core.commands import Command, Pause
 from controlplane.core.errors import require
@@ -25,6 +26,7 @@ from controlplane.core.types import Pressure, ProgramView, seconds
 class Opportunistic:
     """``cold_start`` is Continuum's K; ``ttl_max_s`` bounds every pin."""
 
+    half_life_ns: ClassVar[int] = 0
     cold_start: int = 100
     ttl_max_s: float = 600.0
     kv_high: float = 0.95
@@ -33,10 +35,6 @@ class Opportunistic:
     def __post_init__(self) -> None:
         require_ttl_rules(self.cold_start, self.ttl_max_s)
         require("kv_high", self.kv_high, low=0, high=2, ends="(]")
-
-    @property
-    def half_life_ns(self) -> int:
-        return 0
 
     @property
     def lends(self) -> bool:

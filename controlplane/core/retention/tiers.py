@@ -19,6 +19,7 @@ nothing of it is kept; whoever is let in is ``busy`` by that alone.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from controlplane.core.commands import Command, Demote, Discard, Label, Pause
 from controlplane.core.errors import require
@@ -42,20 +43,14 @@ class Leaving:
 class Tiers:
     """``interval_s``: between two looks. ``idleness_cycles`` is the paper's k."""
 
+    half_life_ns: ClassVar[int] = 0
+    lends: ClassVar[bool] = False
     interval_s: float = 5.0
     idleness_cycles: int = 5
 
     def __post_init__(self) -> None:
         require("interval_s", self.interval_s, low=0, high=3600)
         require("idleness_cycles", self.idleness_cycles, low=1, high=16)
-
-    @property
-    def half_life_ns(self) -> int:
-        return 0
-
-    @property
-    def lends(self) -> bool:
-        return False
 
     def initial(self) -> Leaving:
         return Leaving()

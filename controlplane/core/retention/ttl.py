@@ -10,6 +10,7 @@ over 0 and the durations seen of the tool; P is their empirical distribution.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log
+from typing import ClassVar
 
 from controlplane.core.commands import Command, Release, Retain
 from controlplane.core.errors import require
@@ -30,6 +31,8 @@ class Ttl:
     what comes back from host memory in a second, where there is any; 0: a lost context is computed again.
     """
 
+    half_life_ns: ClassVar[int] = 0
+    lends: ClassVar[bool] = False
     cold_start: int = 100
     ttl_max_s: float = 600.0
     learned: bool = True
@@ -40,14 +43,6 @@ class Ttl:
         require_ttl_rules(self.cold_start, self.ttl_max_s)
         require("static_s", self.static_s, low=0, high=self.ttl_max_s)
         require("host_blocks_per_s", self.host_blocks_per_s, low=0, high=1e12)
-
-    @property
-    def half_life_ns(self) -> int:
-        return 0
-
-    @property
-    def lends(self) -> bool:
-        return False
 
     def initial(self) -> Stateless:
         return STATELESS

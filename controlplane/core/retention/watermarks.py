@@ -8,6 +8,7 @@ is paused is the engine's to evict. Of several engines each is compared with its
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from controlplane.core.commands import Command, Pause
 from controlplane.core.errors import require
@@ -21,6 +22,7 @@ from controlplane.core.weight import weight
 class Watermarks:
     """``interval_s`` is the paper's delta t, ``watermark_high`` its lambda_max."""
 
+    lends: ClassVar[bool] = False
     interval_s: float = 5.0
     half_life_s: float = 1.0
     watermark_high: float = 1.0
@@ -33,10 +35,6 @@ class Watermarks:
     @property
     def half_life_ns(self) -> int:
         return seconds(self.half_life_s)
-
-    @property
-    def lends(self) -> bool:
-        return False
 
     def initial(self) -> Checked:
         return Checked()
