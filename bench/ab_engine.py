@@ -56,6 +56,7 @@ def parse_arguments() -> argparse.Namespace:
     running.add_argument("--environment", type=Path, help="the engine's; default: as make engine-env makes it")
     running.add_argument("--programs", type=int, help="of each run; default: 60")
     running.add_argument("--threads", type=int, help="of the engine's scheduler; default: 2")
+    running.add_argument("--dtype", help="of the engine's model; float32 where the CPU has no bfloat16")
     running.add_argument("--cpu", type=int, help="run all of it on this CPU alone: one such command a CPU")
     running.add_argument("--trace", help="a trace file, a mix, or synthetic:NAME; default: synthetic:swe-like")
     running.add_argument("--no-humans", action="store_true", help="without programs that wait for a person")
@@ -118,6 +119,8 @@ def scenario_of(options: argparse.Namespace, environment: Path) -> Scenario:
         chosen = replace(chosen, programs=options.programs)
     if options.threads:
         chosen = replace(chosen, engine=replace(chosen.engine, threads=options.threads))
+    if options.dtype:
+        chosen = replace(chosen, engine=replace(chosen.engine, dtype=options.dtype))
     if getattr(options, "no_humans", False):
         chosen = replace(chosen, humans=False)
     if options.telemetry:
@@ -212,7 +215,7 @@ def run_at_once(options: argparse.Namespace, scenario: Scenario, systems: dict[f
 
 def _passed_on(options: argparse.Namespace) -> list[str]:
     """The options of a run that are the same for all."""
-    named = ("results", "environment", "programs", "threads", "trace", "telemetry", "keep")
+    named = ("results", "environment", "programs", "threads", "dtype", "trace", "telemetry", "keep")
     told = [part for name in named if getattr(options, name) for part in (f"--{name}", str(getattr(options, name)))]
     told += ["--redo-changed", options.redo_changed] if options.redo_changed else []
     switches = ("no_humans", "redo_slow", "smoke")

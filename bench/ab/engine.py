@@ -5,7 +5,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,19 @@ from ab.model import write_model
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineShape:
-    """The engine that every system runs on. ``threads``: two is what a stock start takes on two cores."""
+    """The engine that every system runs on.
+
+    ``threads``: two is what a stock start takes on two cores. ``dtype``: of its weights and KV, empty: the model's
+    own bfloat16, with which a CPU without instructions for it takes several times as long as with ``float32``.
+    """
 
     model: str = "20m"
     pool_tokens: int = 16_000
     context_tokens: int = 16_384
     chunk_tokens: int = 1024
     threads: int = 2
+    # Not in the representation, of which a scenario's digest is: those from before keep theirs.
+    dtype: str = field(default="", repr=False)
 
 
 def find_environment() -> Path:
@@ -59,6 +65,7 @@ def start_engine(
         arguments=(
             *("--context-length", str(shape.context_tokens)),
             *("--chunked-prefill-size", str(shape.chunk_tokens)),
+            *(("--dtype", shape.dtype) if shape.dtype else ()),
         ),
     )
     try:

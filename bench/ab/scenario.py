@@ -52,9 +52,10 @@ class Scenario:
 
     def __str__(self) -> str:
         engine, who = self.engine, "programs" if self.humans else "programs without people"
+        model = f"{engine.model} in {engine.dtype}" if engine.dtype else engine.model
         return (
             f"{self.trace}, {self.programs} {who}, {self.scale}, {self.shared_prefix_tokens} shared tokens; "
-            f"model {engine.model}, {engine.pool_tokens} tokens of KV, chunks of {engine.chunk_tokens}, "
+            f"model {model}, {engine.pool_tokens} tokens of KV, chunks of {engine.chunk_tokens}, "
             f"{engine.threads} threads, {self.cpus} CPUs for everything; telemetry {self.telemetry}"
         )
 
@@ -67,6 +68,7 @@ class Scenario:
         """Names this scenario: results of another one are not compared with its."""
         told = "" if self.telemetry is Telemetry.FULL else f", telemetry={self.telemetry}"
         told += "" if self.humans else ", humans=False"
+        told += f", dtype={self.engine.dtype}" if self.engine.dtype else ""
         return hashlib.sha256(f"{self!r}{told}".encode()).hexdigest()[:10]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from ab import plan, results, series, tuning
+from ab.engine import EngineShape
 from ab.machine import cpus
 from ab.prediction import engine_of, spec_of
 from ab.scenario import SMOKE, Scenario
@@ -102,8 +103,9 @@ def test_a_trace_file_gives_each_seed_a_sample_of_its_own(tmp_path: Path) -> Non
 
 
 def test_what_differs_for_all_systems_makes_another_scenario() -> None:
-    scenarios = (Scenario(), Scenario(programs=30), Scenario(sglang="0.5.21"), Scenario(trace="synthetic:bfcl-v4"))
-    assert len({scenario.digest for scenario in scenarios}) == 4
+    others = (Scenario(programs=30), Scenario(sglang="0.5.21"), Scenario(trace="synthetic:bfcl-v4"))
+    scenarios = (Scenario(), *others, Scenario(engine=EngineShape(dtype="float32")))
+    assert len({scenario.digest for scenario in scenarios}) == len(scenarios)
     assert Scenario().digest == Scenario().digest
 
 
