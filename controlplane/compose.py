@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from controlplane.config import DEFAULT_HTTP, Config, Source, show
+from controlplane.config import DEFAULT_HTTP, Config, Resolved, Source, show
 from controlplane.core.errors import ConfigError
 from controlplane.eventloop import loop_factory
 from controlplane.shell.bus import Bus
@@ -18,6 +18,7 @@ from controlplane.shell.event_socket import EventSocket
 from controlplane.shell.grpc_server import GrpcServer
 from controlplane.shell.http_server import HttpServer
 from controlplane.shell.nats_server import EmbeddedNats
+from controlplane.shell.only_one import only_one
 from controlplane.shell.supervisor import Supervisor
 from controlplane.shell.telemetry import Telemetry
 from controlplane.wire.decisions import log_path
@@ -35,11 +36,20 @@ async def _serve(source: Source, *, record: Path | None, nats_port: int) -> None
     resolved = source.read()
     config = resolved.config
     state_dir = Path(config.state_dir) if config.state_dir else default_state_dir()
+    with only_one(config.node, state_dir):
+        await _serve_alone(source, resolved, state_dir, record=record, nats_port=nats_port)
+
+
+async def _serve_alone(
+    source: Source, resolved: Resolved, state_dir: Path, *, record: Path | None, nats_port: int
+) -> None:
+    config = resolved.config
     embedded = None if config.nats_url else EmbeddedNats(config.node, state_dir, nats_port)
     if embedded is not None:
         await embedded.start()
     try:
-        bus = Bus(config.nats_url or (embedded.url if embedded else ""), config.node)
+        revive = embedded.restart if embedded else None
+        bus = Bus(config.nats_url or (embedded.url if embedded else ""), config.node, revive)
         await bus.connect()
         with _recorder(record, config) as recorder:
             socket = EventSocket(Path(config.tool_socket or socket_path(config.node, state_dir)), bus)

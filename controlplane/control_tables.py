@@ -35,7 +35,7 @@ def show_status(status: Fields, *, json: bool) -> None:
         ("events", f"{status.counts.applied} applied, {status.rejected} rejected, {status.counts.gaps} gaps"),
     ]
     if not status.bus_connected:
-        rows.append(("bus", "away: nothing is decided until it is back"))
+        rows.append(("bus", "away, or keeps nothing: gates admit by themselves until it is back"))
     if orders.draining or orders.held:
         rows.append(("orders", orders_line(orders)))
     if status.config.refused:

@@ -37,6 +37,7 @@ from controlplane.wire.subjects import stream_name
 _TIMEOUT_S = 3.0
 _ROOM_BYTES = 2 << 30  # the stream takes a GiB at most, logs and snapshots some more
 _FILES = 4096  # connections and files: a socket for each agent
+_BUS_AWAY = "bring nats-server back, or give its disk room (its log says which): the daemon goes on by itself"
 _SKEW_S = 1.0  # recovery takes the server's time for its own
 
 
@@ -251,7 +252,7 @@ def _daemon(config: Config, state_dir: Path, api: str | None) -> Iterator[Findin
         return
     found = f"preset {status.preset}, configuration {status.config.version}, {status.programs} programs"
     if not status.bus_connected:
-        yield _bad("daemon", f"{found}; it lost the bus", "bring the server back: it connects again by itself")
+        yield _bad("daemon", f"{found}; nothing comes back from its bus", _BUS_AWAY)
     elif status.config.refused:
         yield _look("daemon", f"{found}; it refused {status.config.refused}", "correct the file, or restore it")
     elif status.config.until_restart:

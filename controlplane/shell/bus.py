@@ -18,7 +18,8 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 from nats.js.api import ConsumerConfig, DeliverPolicy, DiscardPolicy, StorageType, StreamConfig
-from nats.js.errors import NotFoundError
+from nats.js.api import StreamInfo as JetStreamInfo
+from nats.js.errors import APIError, NotFoundError
 
 from controlplane.core.commands import Command
 from controlplane.core.errors import EngineUnavailable
@@ -36,9 +37,12 @@ from controlplane.wire.subjects import (
 )
 
 _CONNECT_TIMEOUT_S = 3.0
-_STREAM_MAX_BYTES = 1 << 30
+_STREAM_MAX_BYTES = (1 << 30, 1 << 28, 1 << 26, 1 << 24)  # the first that the server's disk has room for
+_NO_ROOM = frozenset({10023, 10047})  # insufficient resources, insufficient storage resources
 _STREAM_MAX_AGE_S = 24 * 3600.0
 _IDLE_HEARTBEAT_S = 2.0
+_LOOK_S = 0.5
+_DEAF_QUIETS = 3
 _SAY_AGAIN_S = 60.0
 
 
@@ -85,10 +89,17 @@ class Inbox:
 
 
 class Bus:
-    """A connection that comes back by itself."""
+    """A connection that comes back by itself.
 
-    def __init__(self, url: str, node: str) -> None:
+    ``quiet_s``: the stream is never silent for so long while it works, as the daemon samples its own host. After
+    three times that ``revive`` is called, where there is one: a server whose disk was full keeps nothing until it
+    is started again.
+    """
+
+    def __init__(self, url: str, node: str, revive: Callable[[], None] | None = None) -> None:
         self.url, self.node = url, node
+        self._revive = revive
+        self.quiet_s = 5.0
         self.inbox = Inbox()
         self.reconnects = 0
         self._client = Client()
@@ -98,6 +109,8 @@ class Bus:
         self._created = ""
         self._closing = False
         self._position = 0
+        self._size = 0  # of the stream: which of the sizes
+        self._heard_s = 0.0  # when the stream delivered last, by the loop's clock
         self._subscription: Any = None
         self._command_subject = command_subject(node)
         self._renew = asyncio.Event()
@@ -139,6 +152,7 @@ class Bus:
         self.reconnects += 1
         self._last_error = ""  # the next outage is told at once
         self._log.info("reconnected", url=self.url)
+        self._hear()
         self._renew.set()
 
     @property
@@ -146,36 +160,64 @@ class Bus:
         """Whether the server can be reached now."""
         return self._client.is_connected
 
+    @property
+    def delivers(self) -> bool:
+        """Whether what is published comes back through the stream: a server that is there may keep nothing."""
+        return self._client.is_connected and self._quiet_for_s() < self.quiet_s
+
+    def _hear(self) -> None:
+        self._heard_s = asyncio.get_running_loop().time()
+
+    def _quiet_for_s(self) -> float:
+        return asyncio.get_running_loop().time() - self._heard_s
+
     async def ensure_stream(self) -> StreamInfo:
-        """Make the node's stream, or bring an older one's settings up to date."""
-        config = StreamConfig(
-            name=stream_name(self.node),
-            subjects=[all_events_subject(self.node), self._command_subject],
-            storage=StorageType.FILE,
-            discard=DiscardPolicy.OLD,
-            max_bytes=_STREAM_MAX_BYTES,
-            max_age=_STREAM_MAX_AGE_S,
-        )
-        jetstream = self._client.jetstream()
+        """Make the node's stream, or bring an older one's settings up to date. Raises ``EngineUnavailable``."""
+        name = stream_name(self.node)
         try:
-            try:
-                await jetstream.stream_info(config.name or "")
-                info = await jetstream.update_stream(config)
-            except NotFoundError:
-                info = await jetstream.add_stream(config)
+            info = await self._fitting_stream(name)
         except NoRespondersError:
             raise EngineUnavailable(f"JetStream is off at {self.url}: start nats-server with -js") from None
         except NatsError as error:
-            raise EngineUnavailable(f"no stream {config.name} at {self.url}: {error}") from None
+            raise EngineUnavailable(f"no stream {name} at {self.url}: {error}") from None
         self._created = str(info.created)
         return StreamInfo(
             created=self._created, first_sequence=info.state.first_seq, last_sequence=info.state.last_seq
         )
 
+    async def _fitting_stream(self, name: str) -> JetStreamInfo:
+        """Of the largest size that the server has room for; what fitted once is not tried larger again."""
+        while True:
+            try:
+                return await self._stream_of(name, _STREAM_MAX_BYTES[self._size])
+            except APIError as error:
+                if error.err_code not in _NO_ROOM or self._size == len(_STREAM_MAX_BYTES) - 1:
+                    raise
+                self._size += 1
+                mb = _STREAM_MAX_BYTES[self._size] >> 20
+                self._log.warning("no room for the stream", error=str(error), action=f"making one of {mb} MB")
+
+    async def _stream_of(self, name: str, max_bytes: int) -> JetStreamInfo:
+        config = StreamConfig(
+            name=name,
+            subjects=[all_events_subject(self.node), self._command_subject],
+            storage=StorageType.FILE,
+            discard=DiscardPolicy.OLD,
+            max_bytes=max_bytes,
+            max_age=_STREAM_MAX_AGE_S,
+        )
+        jetstream = self._client.jetstream()
+        try:
+            await jetstream.stream_info(name)
+        except NotFoundError:
+            return await jetstream.add_stream(config)
+        return await jetstream.update_stream(config)
+
     async def read_from(self, sequence: int) -> None:
         """Deliver the stream into the inbox, beginning with ``sequence``."""
         self._position = sequence - 1
         await self._subscribe()
+        self._hear()
 
     async def _subscribe(self) -> None:
         if self._subscription is not None:
@@ -198,6 +240,7 @@ class Bus:
         if sequence <= self._position:
             return  # delivered again after a renewal
         self._position = sequence
+        self._hear()
         self.inbox.put(
             Delivery(
                 message.data,
@@ -208,10 +251,12 @@ class Bus:
         )
 
     async def keep_reading(self, on_new_stream: Callable[[StreamInfo], None]) -> None:
-        """After each reconnect go on where we were; a stream that is not the one we read is told to the caller."""
+        """After each reconnect, and when nothing comes any more, go on where we were.
+
+        A stream that is not the one we read is told to the caller.
+        """
         while True:
-            await self._renew.wait()
-            self._renew.clear()
+            await self._until_renewed()
             try:
                 before = self._created
                 info = await self.ensure_stream()
@@ -220,9 +265,24 @@ class Bus:
                     on_new_stream(info)
                 await self._subscribe()
             except (NatsError, EngineUnavailable, OSError, TimeoutError) as error:
-                self._log.warning("not reading yet", error=str(error) or type(error).__name__)
+                await self._on_error(EngineUnavailable(f"not reading yet: {error or type(error).__name__}"))
                 await asyncio.sleep(0.2)
                 self._renew.set()
+
+    async def _until_renewed(self) -> None:
+        """Wait for a reconnect, or for the stream to have been silent for too long since it was read last."""
+        asked_s = asyncio.get_running_loop().time()
+        while not self._renew.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._renew.wait()
+            waited_s = asyncio.get_running_loop().time() - asked_s
+            if self._client.is_connected and not self.delivers and waited_s >= self.quiet_s:
+                self._log.warning("nothing comes back", for_s=round(self._quiet_for_s(), 1), action="reading anew")
+                if self._revive is not None and self._quiet_for_s() >= _DEAF_QUIETS * self.quiet_s:
+                    self._revive()
+                break
+        self._renew.clear()
 
     async def send(self, commands: Sequence[Command]) -> None:
         """To gates and engines, in this order."""

@@ -12,11 +12,13 @@ class Clock:
     """``scale`` nanoseconds pass here for each on the wall.
 
     It is anchored to the wall clock once and then follows the monotonic clock: a restart goes on where it was, and
-    a step of the wall clock while running is not seen.
+    a step of the wall clock while running is not seen. One that was set back between two runs is made up for:
+    ``go_on_from``.
     """
 
     def __init__(self, scale: float = 1.0) -> None:
         self.scale = scale
+        self._ahead_ns = 0  # of the wall clock
         self._anchor_wall_ns = time.time_ns()
         self._anchor_monotonic_ns = time.monotonic_ns()
 
@@ -24,9 +26,15 @@ class Clock:
         elapsed_ns = time.monotonic_ns() - self._anchor_monotonic_ns
         return self.from_wall_ns(self._anchor_wall_ns + elapsed_ns)
 
+    def go_on_from(self, told_ns: int) -> float:
+        """Show no less than ``told_ns``, which this clock showed before a restart; the seconds that it lacked."""
+        behind_ns = max(0, told_ns - self.now_ns())
+        self._ahead_ns += behind_ns
+        return self.wall_seconds(behind_ns)
+
     def from_wall_ns(self, wall_ns: int) -> int:
         """What this clock showed at that wall time."""
-        return round((wall_ns - EPOCH_NS) * self.scale)
+        return round((wall_ns - EPOCH_NS) * self.scale) + self._ahead_ns
 
     def wall_seconds(self, duration_ns: int) -> float:
         """How long ``duration_ns`` takes on the wall."""

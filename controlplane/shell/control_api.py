@@ -101,8 +101,8 @@ class ControlApi:
         """Tell the stream, and wait until it came back."""
         event = OperatorOrders(held=tuple(dict.fromkeys(held)), draining=draining)
         batch = encode_events(self._publisher, self._told + 1, [(self._daemon.clock.now_ns(), event)])
-        if not self._daemon.bus.connected:
-            raise EngineUnavailable("the bus is away: nothing was changed")
+        if not self._daemon.bus.delivers:
+            raise EngineUnavailable("the bus is away, or keeps nothing: nothing was changed")
         if not await self._daemon.bus.relay_events(CONTROL_ROLE, batch):
             raise EngineUnavailable("the bus did not confirm the order: see `penstock status`, and order again")
         self._told += 1

@@ -26,6 +26,8 @@ from controlplane.wire.subjects import publisher_name
 
 _RECOVERY_TIMEOUT_S = 30.0
 _LONGEST_WAIT_S = 0.5
+_QUIET_S = 5.0  # or three samples of the host
+_HARDLY_BACK_S = 0.1
 _SAVING_AT_MOST = 20  # saves are this many times their own duration apart
 
 
@@ -58,6 +60,7 @@ class Daemon:
         self._saved_window = (-1, -1.0)
         self._saved_at_ns = 0
         self._save_took_ns = 0
+        self._unsaved = ""  # why the last snapshot was not written
         self._resync_all = False
         self._log = logger("daemon")
 
@@ -123,7 +126,8 @@ class Daemon:
         deadline = asyncio.get_running_loop().time() + _RECOVERY_TIMEOUT_S
         while self.position < stream.last_sequence and asyncio.get_running_loop().time() < deadline:
             for delivery in await self.bus.inbox.take(_LONGEST_WAIT_S):
-                now_ns = self.clock.from_wall_ns(delivery.wall_ns)
+                # What the server's clock says is never later than now: it may have been set back since.
+                now_ns = min(self.clock.from_wall_ns(delivery.wall_ns), self.clock.now_ns())
                 if delivery.is_command:
                     self.pump.recall(delivery.data, now_ns)
                 else:
@@ -149,6 +153,11 @@ class Daemon:
         if snapshot.time_scale != self.config.time_scale:
             self._log.warning("snapshot not used", reason="it was taken with another time scale")
             return stream.last_sequence
+        lacked_s = self.clock.go_on_from(snapshot.now_ns)
+        if lacked_s > _HARDLY_BACK_S:
+            self._log.warning(
+                "the wall clock was set back", by_s=round(lacked_s, 1), action="time goes on from before"
+            )
         state = snapshots.restore(snapshot, self.config.policies)
         self.pump.controller = Controller(self.config.policies, self.config.control, state)
         same = snapshot.stream_created == stream.created and snapshot.stream_sequence <= stream.last_sequence
@@ -178,10 +187,20 @@ class Daemon:
         )
 
     def _save(self, now_ns: int) -> None:
-        snapshots.write(self._state_path, self._snapshot(now_ns))
+        """A full disk costs the snapshot, never the daemon: the stream has what it would have held."""
+        try:
+            snapshots.write(self._state_path, self._snapshot(now_ns))
+            self._unsaved = ""
+        except OSError as error:
+            if not self._unsaved:
+                self._log.error("snapshot not written", path=str(self._state_path), error=str(error))
+            self._unsaved = str(error)
         self._save_took_ns = self.clock.now_ns() - now_ns
         if self._recorder is not None:
             self._recorder.flush()
+            if self._recorder.failed:
+                self._log.error("record ends here", path=str(self._recorder.path), error=self._recorder.failed)
+                self._recorder = None
         self._saved_at_ns = now_ns
         self._saved_window = self.controller.state.announced
 
@@ -229,6 +248,7 @@ class Daemon:
                 self._save(now_ns)
 
     async def _beat(self) -> None:
+        """Only while events arrive: gates that ask a daemon which hears nothing would wait for ever."""
         while not self._stopping.is_set():
             window, policies = self.controller.window, self.config.policies
             heartbeat = Heartbeat(
@@ -240,7 +260,8 @@ class Daemon:
                 window=window.window,
                 engine_policies=EnginePolicies(priority=policies.priority, memory=policies.memory).dumps(),
             )
-            await self.bus.beat(heartbeat)
+            if self.bus.delivers:
+                await self.bus.beat(heartbeat)
             await asyncio.sleep(self.config.heartbeat_s)
 
     async def _probe_host(self) -> None:
@@ -248,6 +269,7 @@ class Daemon:
         publisher = publisher_name(self.config.node, "host", self.boot_id)
         sequence = 0
         while not self._stopping.is_set():
+            self.bus.quiet_s = max(_QUIET_S, 3 * self.config.host.probe_interval_s)
             if self.bus.connected:
                 sequence += 1
                 sample = probe.sample(self.config.host.cpus)
@@ -264,7 +286,7 @@ class Daemon:
             self.reloader,
             boot_id=self.boot_id,
             position=self.position,
-            bus_connected=self.bus.connected,
+            bus_connected=self.bus.delivers,
             now_ns=self.clock.now_ns(),
         )
 

@@ -68,9 +68,10 @@ class HttpServer:
         return web.Response(body=self._prometheus(), headers={"Content-Type": _PROMETHEUS})
 
     async def _healthz(self, _: web.Request) -> web.StreamResponse:
-        """200 while the daemon reaches its bus, else 503: what a supervisor asks."""
-        connected = self._daemon.bus.connected
-        return web.Response(text="ok\n" if connected else "the bus is away\n", status=200 if connected else 503)
+        """200 while events reach the daemon over its bus, else 503: what a supervisor asks."""
+        if self._daemon.bus.delivers:
+            return web.Response(text="ok\n")
+        return web.Response(text="nothing comes back from the bus\n", status=503)
 
     async def _live(self, request: web.Request) -> web.StreamResponse:
         """Server-sent events: status and programs, once a control interval."""

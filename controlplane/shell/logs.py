@@ -2,11 +2,28 @@
 
 import logging
 import sys
-from typing import Any
+from contextlib import suppress
+from typing import Any, TextIO
 
 import structlog
 
 LEVELS = ("debug", "info", "warning", "error")
+
+
+class _Lossy:
+    """Standard error, where a line that cannot be written is lost: a full disk or a closed pipe ends nothing."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError):
+            return self._file.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self._file.flush()
 
 
 def configure(level: str = "info", *, json: bool | None = None) -> None:
@@ -22,7 +39,7 @@ def configure(level: str = "info", *, json: bool | None = None) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(_Lossy(sys.stderr)),  # type: ignore[arg-type]
         cache_logger_on_first_use=False,
     )
     # nats-py logs each failed reconnect with its stack; the bus says the same in one line.

@@ -163,7 +163,7 @@ STATES = (
     State(
         name="penstock.bus.connected",
         unit="",
-        description="1 while the daemon reaches its bus",
+        description="1 while what is published comes back to the daemon over its bus",
         read=lambda s: _one(s.bus_connected),
     ),
     State(

@@ -107,6 +107,12 @@ class EmbeddedNats:
                 self._log.error("not restarted", error=str(error))
                 await asyncio.sleep(1.0)
 
+    def restart(self) -> None:
+        """End the server; ``supervise`` starts it again. After a full disk it keeps nothing until then."""
+        self._log.warning("keeps nothing", pid=self._pid, action="starting it again")
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGTERM)
+
     def _alive(self) -> bool:
         if self._process is not None:
             return self._process.poll() is None

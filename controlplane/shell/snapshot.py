@@ -5,6 +5,7 @@ from the next message on. It is written often and atomically; a crash of the mac
 one before with the longer rest of the stream does as well.
 """
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -115,8 +116,13 @@ def restore(snapshot: Snapshot, preset: Preset) -> ControllerState:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Replace the file at once, so that a reader sees the old one or the new one whole."""
+    """Replace the file at once, so that a reader sees the old one or the new one whole. Raises ``OSError``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".tmp")
-    draft.write_bytes(data)
-    draft.replace(path)
+    try:
+        draft.write_bytes(data)
+        draft.replace(path)
+    except OSError:
+        with suppress(OSError):
+            draft.unlink()  # half of one would keep a full disk full
+        raise

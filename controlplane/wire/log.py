@@ -65,13 +65,16 @@ _kind_names: dict[type, str] = {kind: snake_case(kind) for kind in (*EVENT_TYPES
 class LogWriter:
     """Writes a log; an old file of this name is replaced. Use it as a context manager, or ``close`` it.
 
-    A crash loses what was written since the last ``flush``, and may leave a last line that is cut.
+    A crash loses what was written since the last ``flush``, and may leave a last line that is cut. When it cannot
+    be written any more (a full disk), ``failed`` says why and nothing more is: a record with a hole would replay to
+    something else.
 
     :raises ConfigError: the file cannot be written.
     """
 
     def __init__(self, path: Path, header: Header) -> None:
         self.path = path
+        self.failed = ""
         self._encode = msgspec.json.Encoder().encode
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -101,15 +104,29 @@ class LogWriter:
         self._write({"record": "state", "now_ns": now_ns, "text": text})
 
     def _write(self, line: object) -> None:
-        self._file.write(self._encode(line) + b"\n")
+        # Each event and tick comes here: no context manager, which would cost as much as the line.
+        if self.failed:
+            return
+        try:
+            self._file.write(self._encode(line) + b"\n")
+        except OSError as error:
+            self.failed = str(error)
 
     def flush(self) -> None:
         """Hand all lines to the operating system."""
-        self._file.flush()
+        if self.failed:
+            return
+        try:
+            self._file.flush()
+        except OSError as error:
+            self.failed = str(error)
 
     def close(self) -> None:
         """Flush and close; a second call does nothing."""
-        self._file.close()
+        try:
+            self._file.close()
+        except OSError as error:
+            self.failed = self.failed or str(error)
 
     def __enter__(self) -> "LogWriter":
         return self

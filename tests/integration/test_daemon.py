@@ -207,6 +207,26 @@ def test_two_daemons_on_one_node_are_refused(daemon: DaemonProcess, tmp_path: Pa
     assert "Traceback" not in second.log
 
 
+def test_a_second_daemon_on_the_same_state_leaves_the_first_alone(daemon: DaemonProcess) -> None:
+    second = DaemonProcess(daemon.folder)
+    second.log_path = daemon.folder / "second.log"
+
+    async def run() -> None:
+        daemon.start()
+        bus = await serving(daemon)
+        second.start()
+        assert await asyncio.to_thread(second.wait) == 1
+        assert daemon.process is not None
+        assert f"process {daemon.process.pid} holds" in second.log
+        await bus.publish(GATE, 1, queued(1))
+        await bus.hears(lambda c: isinstance(c, cmd.Admit), "a grant, over the first one's server")
+        await bus.close()
+
+    asyncio.run(run())
+    assert "Traceback" not in second.log
+    assert daemon.stop() == 0
+
+
 def test_a_url_that_nobody_listens_on(tmp_path: Path) -> None:
     daemon = DaemonProcess(tmp_path / "state", "--nats", "nats://127.0.0.1:9")
     daemon.start()

@@ -1,0 +1,34 @@
+"""One daemon a node and state directory: the second is refused before it touches anything of the first.
+
+The lock is the operating system's and ends with the process, however that ends. One that is frozen still holds it:
+two that go on side by side would each grant the same slots.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from controlplane.core.errors import ConfigError
+
+
+@contextmanager
+def only_one(node: str, state_dir: Path) -> Iterator[None]:
+    """Be the node's only daemon. Raises ``ConfigError``, which names the process that is."""
+    path = state_dir / node / "daemon.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise ConfigError(
+                f"node {node!r} has a daemon already: process {file.read().strip() or 'unknown'} holds {path}; "
+                f"end it, or choose another --node"
+            ) from None
+        with suppress(OSError):  # a full disk: then its number stays unknown
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+        yield
