@@ -18,10 +18,12 @@ from math import log2
 from controlplane.core.durations import Durations
 
 PRIOR_TURNS = 10.0  # of a program while none has ended
+_PRIOR_GROWTH_TOKENS = 1000.0  # by so much a context grows in a turn while none was seen: so real traces do,
+_PRIOR_GROWTH_RATIO = 0.25  # however long their first prompts are; of a short one no more than this share
 _PRIOR_PROGRAMS = 3.0  # that are supposed to have ended before any did
 _MORE_RATIO = 0.25  # of what it has reached: so much more a program is supposed to live at least
 _SHRINK_PROGRAMS = 4.0  # programs of its class that all programs count as
-_SHRINK_TURNS = 8.0  # turns, likewise
+_SHRINK_TURNS = 8.0  # turns, likewise; of all programs the guess counts as so many
 _CAPACITY = 128  # programs that are remembered of a class: what runs now is like what ended lately
 _FADE = 0.995  # of the weight of growth and pace, a turn
 _MOST_CLASSES = 256  # whoever was heard of longest ago makes room
@@ -168,26 +170,25 @@ class Population:
             weight = _SHRINK_PROGRAMS
         return left
 
-    def tokens_a_turn(self, kind: str) -> float:
-        """By how much a context grows in a turn; 0 while nothing is known."""
-        return _shrunk(lives.grown_tokens for lives in self.of(kind))
+    def tokens_a_turn(self, kind: str, first_tokens: float) -> float:
+        """By how much a context grows in a turn that began with so long a prompt."""
+        grown = (lives.grown_tokens for lives in self.of(kind))
+        guess = min(_PRIOR_GROWTH_TOKENS, _PRIOR_GROWTH_RATIO * first_tokens)
+        return _shrunk(grown, guess, _SHRINK_TURNS)
 
     @property
     def usual_tokens(self) -> float:
         """The context of a program half-way through its life, on average; 0 while nothing is known."""
-        first_tokens = self.classes[""].first_tokens
-        if not first_tokens.count:
-            return 0.0
-        return first_tokens.shrunk_to(0, 0) + self.turns_left("", 0) * self.tokens_a_turn("") / 2
+        first_tokens = self.classes[""].first_tokens.shrunk_to(0, 0)
+        return first_tokens + self.turns_left("", 0) * self.tokens_a_turn("", first_tokens) / 2
 
     def cycle_ns(self, kind: str) -> float:
         """What a turn and the gap behind it take; 0 while nothing is known."""
         return _shrunk(lives.cycle_ns for lives in self.of(kind))
 
 
-def _shrunk(means: Iterable[Faded]) -> float:
-    """From the most general to the most special: each shrunk to the one before; 0 while nothing is known."""
-    mean, weight = 0.0, 0.0
+def _shrunk(means: Iterable[Faded], mean: float = 0.0, weight: float = 0.0) -> float:
+    """From the most general to the most special, each shrunk to the one before, the first to ``mean``."""
     for faded in means:
         mean = faded.shrunk_to(mean, weight)
         weight = _SHRINK_TURNS

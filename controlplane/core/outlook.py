@@ -35,7 +35,7 @@ def growing(ledger: Ledger) -> list[Growing]:
         program = programs[name]
         if program.lends:
             continue  # it gives its slot back as soon as somebody needs it
-        grown, lifetimes = usual.ahead(program, program.kind)
+        grown, lifetimes = usual.ahead(program, program.kv_blocks)
         own = max(1, program.kv_blocks) - program.shared_blocks
         found.append(Growing(own * every, (own + grown) * every, lifetimes))
     return found
@@ -52,13 +52,17 @@ class Usual:
         self._of_kind: dict[str, tuple[float, float]] = {}
         self._left: dict[tuple[str, int], float] = {}
 
-    def ahead(self, program: Program, kind: str) -> tuple[float, float]:
+    def ahead(self, program: Program, held_blocks: int) -> tuple[float, float]:
         """By how many blocks the program will grow, and in how many lifetimes it will have ended.
 
-        Its own pace and growth so far are shrunk to its class's.
+        Its own pace and growth so far are shrunk to its class's. In its first turn it is taken to be of the class
+        that ``held_blocks``, which it asked for, tell.
         """
+        first_tokens = program.first_tokens or held_blocks * self._block_tokens
+        kind = program.kind or class_of(program.tenant, program.agent, first_tokens)
         if kind not in self._of_kind:
-            self._of_kind[kind] = (self._lives.tokens_a_turn(kind), self._lives.cycle_ns(kind) or 1.0)
+            tokens = self._lives.tokens_a_turn(kind, first_tokens)
+            self._of_kind[kind] = (tokens, self._lives.cycle_ns(kind) or 1.0)
         turns, (tokens, cycle_ns) = program.turn_index, self._of_kind[kind]
         left = self._left.get((kind, turns))
         if left is None:
@@ -72,8 +76,7 @@ class Usual:
     def waiting(self, program: Program) -> Growing:
         """What a program that waits will need; what it shares with the others is held already."""
         held = max(1, program.queued_blocks)
-        kind = program.kind or class_of(program.tenant, program.agent, held * self._block_tokens)
-        grown, lifetimes = self.ahead(program, kind)
+        grown, lifetimes = self.ahead(program, held)
         own = held - min(held, self._shared_blocks)
         return Growing(own, own + grown, lifetimes)
 

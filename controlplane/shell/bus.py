@@ -6,6 +6,7 @@ same stream, so that a restarted daemon knows what it said.
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -110,7 +111,7 @@ class Bus:
         self._closing = False
         self._position = 0
         self._size = 0  # of the stream: which of the sizes
-        self._heard_s = 0.0  # when the stream delivered last, by the loop's clock
+        self._heard_s = 0.0  # when the stream delivered last, by the monotonic clock
         self._subscription: Any = None
         self._command_subject = command_subject(node)
         self._renew = asyncio.Event()
@@ -166,10 +167,10 @@ class Bus:
         return self._client.is_connected and self._quiet_for_s() < self.quiet_s
 
     def _hear(self) -> None:
-        self._heard_s = asyncio.get_running_loop().time()
+        self._heard_s = time.monotonic()
 
     def _quiet_for_s(self) -> float:
-        return asyncio.get_running_loop().time() - self._heard_s
+        return time.monotonic() - self._heard_s  # telemetry asks in a thread of its own
 
     async def ensure_stream(self) -> StreamInfo:
         """Make the node's stream, or bring an older one's settings up to date. Raises ``EngineUnavailable``."""

@@ -84,7 +84,7 @@ def test_the_next_tick_sees_what_this_one_granted() -> None:
     first = d.admitted()
     d.send(d.gate(ev.TurnAbandoned, program_id="nobody", turn_id="none"))
     second = d.admitted()
-    assert (len(first), second) == (3, [])
+    assert (len(first), second) == (2, [])
 
 
 def test_into_an_empty_engine_one_is_let_in_however_large_it_is() -> None:

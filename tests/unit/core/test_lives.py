@@ -103,12 +103,13 @@ def test_a_class_and_all_programs_forget_a_wrong_end() -> None:
 
 def test_growth_is_in_tokens_a_turn_and_that_of_a_class_is_shrunk_to_all() -> None:
     population = Population()
-    assert population.tokens_a_turn("a") == 0.0
+    assert population.tokens_a_turn("a", 400) == 100, "a guess: a quarter of a short first prompt"
+    assert population.tokens_a_turn("a", 80_000) == 1000, "what agents grow by, however they begin"
     population.grew("a", 500)
     population.grew("b", 100)
-    of_all = (0.995 * 500 + 100) / 1.995
-    assert population.tokens_a_turn("") == pytest.approx(of_all)
-    assert population.tokens_a_turn("a") == pytest.approx((8 * of_all + 500) / (8 + 1))
+    of_all = (8 * 100 + 0.995 * 500 + 100) / (8 + 1.995)
+    assert population.tokens_a_turn("", 400) == pytest.approx(of_all)
+    assert population.tokens_a_turn("a", 400) == pytest.approx((8 * of_all + 500) / (8 + 1))
 
 
 def test_the_time_of_a_turn_and_its_gap_likewise() -> None:
@@ -125,9 +126,9 @@ def test_the_usual_context_is_that_of_a_program_half_way() -> None:
     population = Population()
     assert population.usual_tokens == 0.0
     population.began("a", 1000)
-    assert population.usual_tokens == 1000.0, "nothing is known of growth"
-    population.grew("a", 200)
-    assert population.usual_tokens == pytest.approx(1000 + 10 * 200 / 2)
+    assert population.usual_tokens == 1000 + 10 * 250 / 2, "growth is a guess"
+    population.grew("a", 700)
+    assert population.usual_tokens == pytest.approx(1000 + 10 * (8 * 250 + 700) / 9 / 2)
 
 
 def test_a_forecast_is_held_against_what_came_of_it() -> None:
