@@ -112,6 +112,7 @@ class Bus:
         self._position = 0
         self._size = 0  # of the stream: which of the sizes
         self._heard_s = 0.0  # when the stream delivered last, by the monotonic clock
+        self._revived_s = 0.0
         self._subscription: Any = None
         self._command_subject = command_subject(node)
         self._renew = asyncio.Event()
@@ -267,6 +268,7 @@ class Bus:
                 await self._subscribe()
             except (NatsError, EngineUnavailable, OSError, TimeoutError) as error:
                 await self._on_error(EngineUnavailable(f"not reading yet: {error or type(error).__name__}"))
+                self._revive_the_deaf()
                 await asyncio.sleep(0.2)
                 self._renew.set()
 
@@ -280,10 +282,16 @@ class Bus:
             waited_s = asyncio.get_running_loop().time() - asked_s
             if self._client.is_connected and not self.delivers and waited_s >= self.quiet_s:
                 self._log.warning("nothing comes back", for_s=round(self._quiet_for_s(), 1), action="reading anew")
-                if self._revive is not None and self._quiet_for_s() >= _DEAF_QUIETS * self.quiet_s:
-                    self._revive()
+                self._revive_the_deaf()
                 break
         self._renew.clear()
+
+    def _revive_the_deaf(self) -> None:
+        deaf_s = _DEAF_QUIETS * self.quiet_s
+        if self._revive is None or min(self._quiet_for_s(), time.monotonic() - self._revived_s) < deaf_s:
+            return
+        self._revived_s = time.monotonic()
+        self._revive()
 
     async def send(self, commands: Sequence[Command]) -> None:
         """To gates and engines, in this order."""
