@@ -457,6 +457,7 @@ class NodeStatus(google.protobuf.message.Message):
     """Batches and events that made no sense."""
     last_rejection: builtins.str
     bus_connected: builtins.bool
+    """Whether what is published comes back to the daemon: the server is there, and its stream keeps it."""
     @property
     def window(self) -> global___WindowState: ...
     @property
