@@ -23,7 +23,7 @@ def terminals(tmp_path: Path) -> Iterator[Terminals]:
     made.close()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_up_engine_doctor_top_a_knob_explain(engine_env: Path, terminals: Terminals) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     (block,) = [block for block in blocks(PAGE) if "make engine" in block.text]
@@ -32,7 +32,7 @@ def test_up_engine_doctor_top_a_knob_explain(engine_env: Path, terminals: Termin
     terminals.run("penstock config template > penstock.toml")
     terminals.start(f"{up} --config penstock.toml").until_said(r"\bup\b")
     served = terminals.start(f"{engine} -C {ROOT} ENGINE_ARGS='--port {url.rpartition(':')[2]}'")
-    served.until_said("ready at", 150)
+    served.until_said("ready at", 240)
 
     found = terminals.run(f"penstock doctor --config penstock.toml --engine {url}")
     assert re.search(r"ok\s+plugin", found), found
@@ -52,7 +52,7 @@ def test_up_engine_doctor_top_a_knob_explain(engine_env: Path, terminals: Termin
     assert status["window"]["limit"] == 1
     assert top.interrupt() == 0
 
-    assert load.wait() == 0, load.said[-2000:]
+    assert load.wait(300) == 0, load.said[-2000:]
     names = terminals.run("penstock explain").split()
     assert len(names) == PROGRAMS
     told = terminals.run(f"penstock explain {names[-1]}")
