@@ -34,8 +34,10 @@ from controlplane.wire.endpoint import control_path
 
 GATE, ENGINE, TOOL = "test/gate/one", "test/engine/one", "test/tool/one"
 POOL = ev.PoolSampled(total_blocks=1000, free_blocks=900, block_tokens=16)
-# Nobody here runs a turn: on a busy machine slots that are not used would be taken back meanwhile.
-TWO_SLOTS = 'preset = "fcfs"\n[admission]\nwindow = 2\n[control.silence]\nunused_slot_s = 600\n'
+# Nobody here runs a turn: slots that are not used would be taken back, and the idle engine given who waits.
+TWO_SLOTS = (
+    'preset = "fcfs"\n[admission]\nwindow = 2\n[control]\nstall_s = 60\n[control.silence]\nunused_slot_s = 600\n'
+)
 
 
 @pytest.fixture
