@@ -42,7 +42,7 @@ def main() -> int:
             port=options.port,
             plugins=("penstock",),
             variables={"PENSTOCK_NODE": options.node, "PENSTOCK_STATE_DIR": str(options.state_dir.absolute())},
-            # Many CPUs have no instructions for the model's bfloat16, and take three times as long with it.
+            # Many CPUs have no instructions for the model's bfloat16, and take much longer with it.
             arguments=("--context-length", "16384", "--chunked-prefill-size", "1024", "--dtype", "float32"),
         )
         print(f"starting SGLang, log {server.log_path}", flush=True)  # noqa: T201

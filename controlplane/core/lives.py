@@ -171,7 +171,7 @@ class Population:
         return left
 
     def tokens_a_turn(self, kind: str, first_tokens: float) -> float:
-        """By how much a context grows in a turn that began with so long a prompt."""
+        """By how much the context of a program whose first prompt is so long grows in a turn."""
         grown = (lives.grown_tokens for lives in self.of(kind))
         guess = min(_PRIOR_GROWTH_TOKENS, _PRIOR_GROWTH_RATIO * first_tokens)
         return _shrunk(grown, guess, _SHRINK_TURNS)

@@ -274,12 +274,12 @@ class Bus:
 
     async def _until_renewed(self) -> None:
         """Wait for a reconnect, or for the stream to have been silent for too long since it was read last."""
-        asked_s = asyncio.get_running_loop().time()
+        asked_s = time.monotonic()
         while not self._renew.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_S):
                     await self._renew.wait()
-            waited_s = asyncio.get_running_loop().time() - asked_s
+            waited_s = time.monotonic() - asked_s
             if self._client.is_connected and not self.delivers and waited_s >= self.quiet_s:
                 self._log.warning("nothing comes back", for_s=round(self._quiet_for_s(), 1), action="reading anew")
                 self._revive_the_deaf()

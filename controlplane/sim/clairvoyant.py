@@ -200,20 +200,11 @@ class LeastLeftCalls:
 class Belady:
     """Memory: who ended goes first, then who lost its slot, then whose next turn is furthest away."""
 
+    shrinks: ClassVar[bool] = False
+    pins_outlast_waits: ClassVar[bool] = False
+    pin_budget_ratio: ClassVar[float] = 1.0
     foresight: Foresight
     decision: Decision
-
-    @property
-    def shrinks(self) -> bool:
-        return False
-
-    @property
-    def pins_outlast_waits(self) -> bool:
-        return False
-
-    @property
-    def pin_budget_ratio(self) -> float:
-        return 1.0
 
     def unpin(self, pins: Sequence[Pinned], shortfall_blocks: int, stuck: bool) -> Sequence[str]:
         return unpin_until(pins, shortfall_blocks, key=lambda pin: pin.until_ns)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from nats.js.api import DiscardPolicy, StreamConfig
-from support.daemon_process import BusClient, DaemonProcess, eventually, serving
+from support.daemon_process import BusClient, DaemonProcess, eventually, says, serving
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
@@ -122,11 +122,7 @@ def test_a_snapshot_that_cannot_be_written_ends_nothing(daemon: DaemonProcess) -
         daemon.start()
         bus = await serving(daemon)
         await granted(bus, 0)
-
-        async def told() -> bool:
-            return "snapshot not written" in daemon.log
-
-        await eventually(told, what="word of it")
+        await says(daemon, "snapshot not written")
         daemon.kill()
         daemon.start()
         after = await bus.status_where(lambda s: "p0" in s["programs"], "the program, from the stream")
@@ -173,11 +169,7 @@ def test_a_record_on_a_full_disk_ends_and_the_daemon_goes_on(tmp_path: Path) -> 
         daemon.start()
         bus = await serving(daemon)
         await granted(bus, 0)
-
-        async def told() -> bool:
-            return "record ends here" in daemon.log
-
-        await eventually(told, what="word of it")
+        await says(daemon, "record ends here")
         await granted(bus, 1)
         await bus.close()
 

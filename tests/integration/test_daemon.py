@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.daemon_process import BusClient, DaemonProcess, eventually, most_start_s, serving
+from support.daemon_process import BusClient, DaemonProcess, eventually, most_start_s, says, serving
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
@@ -262,11 +262,7 @@ def test_a_bus_that_lost_its_stream_is_asked_anew(daemon: DaemonProcess) -> None
         assert endpoint is not None
         os.kill(endpoint.pid, signal.SIGKILL)
         shutil.rmtree(daemon.folder / "test" / "jetstream")
-
-        async def told() -> bool:
-            return "stream is new" in daemon.log
-
-        await eventually(told, what="word of the new stream")
+        await says(daemon, "stream is new")
         bus.commands.clear()
         await bus.status_where(lambda s: len(s["programs"]) == 5, "the five programs")
         await bus.publish(GATE, 6, queued(1, first=5))

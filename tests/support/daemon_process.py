@@ -161,13 +161,18 @@ async def serving(daemon: DaemonProcess) -> BusClient:
     return bus
 
 
-async def listening(daemon: DaemonProcess) -> None:
-    """Return once the daemon's control API serves."""
+async def says(daemon: DaemonProcess, text: str) -> None:
+    """Return once the daemon's log has the text."""
 
     async def look() -> bool:
-        return '"listening"' in daemon.log
+        return text in daemon.log
 
-    await eventually(look, what="a control API")
+    await eventually(look, what=f"{text!r} in the log")
+
+
+async def listening(daemon: DaemonProcess) -> None:
+    """Return once the daemon's control API serves."""
+    await says(daemon, '"listening"')
 
 
 async def _quiet(error: Exception) -> None:

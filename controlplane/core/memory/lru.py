@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from controlplane.core.memory.victims import PIN_BUDGET_RATIO, all_or_nothing, unpin_until
 from controlplane.core.policies import STATELESS, Fit, Pinned, ResidentView, Stateless
@@ -17,11 +18,8 @@ class Lru:
     that ends first, as soon as a call needs its room.
     """
 
+    shrinks: ClassVar[bool] = False
     keep_pins: bool = False
-
-    @property
-    def shrinks(self) -> bool:
-        return False
 
     @property
     def pins_outlast_waits(self) -> bool:

@@ -7,6 +7,7 @@ priorities, lower ones first, among them larger footprints. What the paper leave
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from controlplane.core.memory.victims import PIN_BUDGET_RATIO, take, unpin_until
 from controlplane.core.policies import STATELESS, Fit, Pinned, ResidentView, Stateless
@@ -16,20 +17,14 @@ from controlplane.core.policies import STATELESS, Fit, Pinned, ResidentView, Sta
 class Opportunistic:
     """``aligned`` false: victims go least recently used first. ``shrink`` false: a chunk keeps its size."""
 
+    pins_outlast_waits: ClassVar[bool] = False
+    pin_budget_ratio: ClassVar[float] = PIN_BUDGET_RATIO
     shrink: bool = True
     aligned: bool = True
 
     @property
     def shrinks(self) -> bool:
         return self.shrink
-
-    @property
-    def pins_outlast_waits(self) -> bool:
-        return False
-
-    @property
-    def pin_budget_ratio(self) -> float:
-        return PIN_BUDGET_RATIO
 
     def unpin(self, pins: Sequence[Pinned], shortfall_blocks: int, stuck: bool) -> Sequence[str]:
         return unpin_until(pins, shortfall_blocks, key=lambda pin: pin.until_ns)

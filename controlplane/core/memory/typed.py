@@ -8,6 +8,7 @@ it ended, or lost its slot otherwise, and nobody waits for it. Who is idle is pa
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from controlplane.core.memory.victims import PIN_BUDGET_RATIO, all_or_nothing, unpin_until
 from controlplane.core.policies import STATELESS, Fit, Pinned, ResidentView, Stateless
@@ -20,17 +21,9 @@ _HOST = {"inactive": 0, "busy": 1, "idle": 2}
 class Typed:
     """All or nothing, as ``Lru``."""
 
-    @property
-    def shrinks(self) -> bool:
-        return False
-
-    @property
-    def pins_outlast_waits(self) -> bool:
-        return False
-
-    @property
-    def pin_budget_ratio(self) -> float:
-        return PIN_BUDGET_RATIO
+    shrinks: ClassVar[bool] = False
+    pins_outlast_waits: ClassVar[bool] = False
+    pin_budget_ratio: ClassVar[float] = PIN_BUDGET_RATIO
 
     def unpin(self, pins: Sequence[Pinned], shortfall_blocks: int, stuck: bool) -> Sequence[str]:
         return unpin_until(pins, shortfall_blocks, key=lambda pin: pin.until_ns)
