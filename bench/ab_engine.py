@@ -58,6 +58,10 @@ def parse_arguments() -> argparse.Namespace:
     running.add_argument("--threads", type=int, help="of the engine's scheduler; default: 2")
     running.add_argument("--dtype", help="of the engine's model; float32 where the CPU has no bfloat16")
     running.add_argument("--cpu", type=int, help="run all of it on this CPU alone: one such command a CPU")
+    running.add_argument("--pool", type=int, help="tokens of KV; default: 16000")
+    for factor, what in (("tokens", "prompt tokens"), ("outputs", "output tokens"), ("tools", "tool times")):
+        default = getattr(Scenario().scale, factor)
+        running.add_argument(f"--scale-{factor}", type=float, help=f"factor on {what}; default: {default:g}")
     running.add_argument("--trace", help="a trace file, a mix, or synthetic:NAME; default: synthetic:swe-like")
     running.add_argument("--no-humans", action="store_true", help="without programs that wait for a person")
     running.add_argument("--telemetry", **telemetry, help="what programs tell beside their id; default: full")
@@ -119,6 +123,10 @@ def scenario_of(options: argparse.Namespace, environment: Path) -> Scenario:
         chosen = replace(chosen, programs=options.programs)
     if options.threads:
         chosen = replace(chosen, engine=replace(chosen.engine, threads=options.threads))
+    if options.pool:
+        chosen = replace(chosen, engine=replace(chosen.engine, pool_tokens=options.pool))
+    factors = {name: getattr(options, f"scale_{name}") for name in ("tokens", "outputs", "tools")}
+    chosen = replace(chosen, scale=replace(chosen.scale, **{k: v for k, v in factors.items() if v is not None}))
     if options.dtype:
         chosen = replace(chosen, engine=replace(chosen.engine, dtype=options.dtype))
     if getattr(options, "no_humans", False):
@@ -215,8 +223,10 @@ def run_at_once(options: argparse.Namespace, scenario: Scenario, systems: dict[f
 
 def _passed_on(options: argparse.Namespace) -> list[str]:
     """The options of a run that are the same for all."""
-    named = ("results", "environment", "programs", "threads", "dtype", "trace", "telemetry", "keep")
-    told = [part for name in named if getattr(options, name) for part in (f"--{name}", str(getattr(options, name)))]
+    named = ("results", "environment", "programs", "threads", "dtype", "pool", "trace", "telemetry", "keep")
+    scaled = ("scale_tokens", "scale_outputs", "scale_tools")
+    given = [(name.replace("_", "-"), getattr(options, name)) for name in named + scaled]
+    told = [part for name, value in given if value is not None for part in (f"--{name}", str(value))]
     told += ["--redo-changed", options.redo_changed] if options.redo_changed else []
     switches = ("no_humans", "redo_slow", "smoke")
     return told + [f"--{name.replace('_', '-')}" for name in switches if getattr(options, name)]
