@@ -59,6 +59,22 @@ class EngineView:
         chunk = int(getattr(self.scheduler, "chunked_prefill_size", 0) or 0)
         return chunk if chunk > 0 else int(self.scheduler.max_prefill_tokens)
 
+    def decoding(self) -> list[Any]:
+        """The requests that decode from the next step on.
+
+        While a step is planned, those whose prefill ended with the last one are on their way into the running
+        batch; the scheduler holds that one, where it was empty before, only once the plan is made (0.5.21).
+        """
+        scheduler = self.scheduler
+        found = {request.rid: request for request in scheduler.running_batch.reqs}
+        last_batch = getattr(scheduler, "last_batch", None)
+        if last_batch is not None:
+            found |= {request.rid: request for request in last_batch.reqs}
+        unfinished = getattr(scheduler, "chunked_req", None)
+        if unfinished is not None:
+            found.pop(unfinished.rid, None)
+        return [request for request in found.values() if not request.finished()]
+
     def promised_tokens(self) -> int:
         """What the next chunk of the unfinished prefill takes at most, beside a page for each turn that decodes.
 
@@ -70,7 +86,7 @@ class EngineView:
         whole = len(unfinished.origin_input_ids) + len(unfinished.output_ids)
         # Its prefix grows a step later, when what was computed enters the tree.
         left = whole - max(len(unfinished.prefix_indices), int(unfinished.extend_range.end))
-        return min(self.chunk_tokens, left) + self.page_tokens * (1 + len(self.scheduler.running_batch.reqs))
+        return min(self.chunk_tokens, left) + self.page_tokens * (1 + len(self.decoding()))
 
     @property
     def has_host_tier(self) -> bool:

@@ -211,7 +211,7 @@ class HostTier:
         tokens = int(found.host_hit_length)
         if tokens == 0:
             return "nothing of it lies on the host alone"
-        spare_tokens = len(self._view.scheduler.running_batch.reqs) * max(_SPARE_TOKENS, self._view.page_tokens)
+        spare_tokens = len(self._view.decoding()) * max(_SPARE_TOKENS, self._view.page_tokens)
         room_tokens = pool.free + pool.evictable - spare_tokens - self._view.promised_tokens()
         if tokens > room_tokens:
             return f"no room on the device: it needs {tokens} tokens and {max(0, room_tokens)} could be had"

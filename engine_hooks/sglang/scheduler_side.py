@@ -260,7 +260,7 @@ class SchedulerSide:
         if self.guard.given_up("get_new_batch_prefill") or self.guard.given_up("check_prefill"):
             return -1
         tokens = self._steering.chunk(budget, (), chunk_limit)
-        return tokens if tokens or scheduler.running_batch.reqs else -1
+        return tokens if tokens or self._view.decoding() else -1
 
     def room_for(self, adder: Any, request: Any) -> bool:
         """A request found no room: reclaim pins for it. True if it is worth another try."""
@@ -271,7 +271,7 @@ class SchedulerSide:
         prompt_tokens = len(request.origin_input_ids) + len(request.output_ids)
         needed = prompt_tokens + int(request.sampling_params.max_new_tokens or 0) + _LEAST_ROOM_TOKENS
         scheduler = self._view.scheduler
-        runs = scheduler.running_batch.reqs or adder.can_run_list or getattr(scheduler, "chunked_req", None)
+        runs = self._view.decoding() or adder.can_run_list or getattr(scheduler, "chunked_req", None)
         needed = min(int(scheduler.max_total_num_tokens), needed + self._reserved(adder))
         return self._pins.reclaim(needed, self._steering.policies.memory, stuck=not runs)
 

@@ -246,7 +246,7 @@ class Steering:
         """
         to_come = sum(
             int(request.sampling_params.max_new_tokens or 0) - len(request.output_ids) + 1
-            for request in (*self._view.scheduler.running_batch.reqs, *admitted)
+            for request in (*self._view.decoding(), *admitted)
             if not request.finished()
         )
         pool = self._view.pool()

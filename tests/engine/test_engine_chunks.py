@@ -13,7 +13,7 @@ from engine_scene import NODE, Bus, Scene, opened, play, policies_told
 from engine_server import EngineServer, serving
 from tiny_model import words
 
-from controlplane.core.events import FirstToken, PoolSampled, TurnEnded
+from controlplane.core.events import FirstToken, PoolSampled, TurnEnded, TurnSubmitted
 
 CHUNK_TOKENS = 512
 MARS_ENGINE = 'preset = "fcfs"\n[priority]\npolicy = "mlfq"\n[memory]\npolicy = "opportunistic"\n'
@@ -83,6 +83,26 @@ def test_every_turn_answers_what_it_answers_alone(chunk_engine: EngineServer, ch
             if many.text.split()[:3] != one.text.split()[:3]
         ]
         assert not wrong
+
+    chunk_bus.daemon(MARS_ENGINE)
+    play(story, chunk_engine, chunk_bus)
+
+
+def test_who_was_just_prefilled_can_reach_its_last_token_beside_a_prefill_in_parts(
+    chunk_engine: EngineServer, chunk_bus: Bus
+) -> None:
+    """The second is too large to fit beside it, and is first asked about when nothing decodes yet."""
+
+    async def story(scene: Scene) -> None:
+        await in_force(chunk_engine)
+        await scene.flush()
+        first = asyncio.ensure_future(scene.chat("first", words(980, 3700), output_tokens=200))
+        await scene.until(TurnSubmitted, program_id="first")
+        second = asyncio.ensure_future(scene.chat("second", words(981, 2700)))
+        replies = await asyncio.gather(first, second)
+        assert [reply.status for reply in replies] == [200, 200]
+        ended = await scene.until(TurnEnded, program_id="first")
+        assert (ended.ok, ended.output_tokens) == (True, 200)
 
     chunk_bus.daemon(MARS_ENGINE)
     play(story, chunk_engine, chunk_bus)

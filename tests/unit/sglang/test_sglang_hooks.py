@@ -326,6 +326,20 @@ def test_what_was_begun_goes_on_with_what_room_there_is(engine: Engine) -> None:
     assert engine.calls == [1000, 256]
 
 
+@pytest.mark.parametrize("just_prefilled", [True, False])
+def test_room_is_left_to_who_was_prefilled_in_the_last_step(engine: Engine, just_prefilled: bool) -> None:
+    """SGLang 0.5.21 tells the scheduler of a new running batch only once the next step is planned."""
+    unfinished = begun(engine)
+    scheduler, decodes = engine.scheduler, engine.scheduler.running_batch.reqs
+    if just_prefilled:
+        scheduler.running_batch = SimpleNamespace(reqs=[])
+        scheduler.last_batch = SimpleNamespace(reqs=[*decodes, unfinished])  # type: ignore[attr-defined]
+    engine.view.free_tokens = 120
+    assert engine.chunk_tokens() is None
+    assert engine.view.decoding() == decodes
+    assert engine.view.promised_tokens() <= engine.view.chunk_tokens + 2
+
+
 def test_it_waits_as_it_is_while_others_need_the_room(engine: Engine) -> None:
     begun(engine)
     engine.view.free_tokens = 120

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from scheduler_double import RequestDouble
 from sglang_double import SglangDouble
 from unified_tree_double import ComponentType, KeyDouble, TreeDouble, add_classes, scheduler_double
 
@@ -202,7 +203,7 @@ def test_a_load_leaves_room_to_the_running_turns() -> None:
     scheduler = scheduler_double(tree)
     host = HostTier(EngineView(scheduler))
     host.demote(key, [])
-    scheduler.running_batch.reqs = [object()] * 3
+    scheduler.running_batch.reqs = [RequestDouble(f"runs-{number}") for number in range(3)]
     assert host.load_back(key) == "no room on the device: it needs 60 tokens and 8 could be had"
     scheduler.running_batch.reqs = []
     assert host.load_back(key) == ""
