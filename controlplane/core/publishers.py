@@ -1,8 +1,9 @@
 """Who tells the ledger what: numbered events, restarts, and publishers that are gone.
 
-An engine and a gate exist once at their place, ``node/role``: a new boot replaces the old one (docs/adr/0009).
-Engines that serve together differ in their role, ``engine-1`` and ``engine-2``, and so do the gates before them,
-``gate-1`` and ``gate-2`` (docs/adr/0018). Agents' hooks are many at a place.
+An engine and a gate exist once at their place, ``node/role``. A new boot there is a restart, but only silence tells
+that the old one is gone: whoever still speaks is alive, and holds what it held (docs/adr/0009). Engines that serve
+together differ in their role, as ``engine-30000`` and ``engine-30001`` by their ports, and so do the gates before
+them, ``gate-30000`` and ``gate-30001`` (docs/adr/0018). Agents' hooks are many at a place.
 """
 
 from typing import TYPE_CHECKING
@@ -10,13 +11,13 @@ from typing import TYPE_CHECKING
 from controlplane.core import events as ev
 from controlplane.core.events import place_of
 from controlplane.core.sequence import Arrival, Sequence
-from controlplane.core.types import Tier
+from controlplane.core.types import Tier, seconds
 
 if TYPE_CHECKING:
     from controlplane.core.ledger import Ledger
 
-_MOST_RETIRED = 64
 _SINGLE_ROLES = frozenset({"engine", "gate"})
+_LEASE_NS = seconds(5)  # a boot that was heard within it lives, whoever else speaks from its place
 
 
 def is_new(ledger: "Ledger", event: ev.Event, now_ns: int) -> bool:
@@ -24,11 +25,9 @@ def is_new(ledger: "Ledger", event: ev.Event, now_ns: int) -> bool:
     state = ledger.state
     sequence = state.sequences.get(event.publisher)
     if sequence is None:
-        if event.publisher in state.retired:
-            state.counts.late += 1
-            return False
-        sequence = state.sequences[event.publisher] = Sequence()
-        _replace_boot(ledger, event.publisher, now_ns)
+        sequence = state.sequences[event.publisher] = Sequence(heard_at_ns=now_ns)
+        if _is_single(event.publisher):
+            retire_replaced(ledger, now_ns)
     sequence.heard_at_ns = now_ns
     sequence.unanswered = 0
     arrival = sequence.note(event.sequence)
@@ -42,21 +41,30 @@ def is_new(ledger: "Ledger", event: ev.Event, now_ns: int) -> bool:
     return True
 
 
-def _replace_boot(ledger: "Ledger", publisher: str, now_ns: int) -> None:
-    """A restarted engine or gate holds nothing of what its last boot held; the pool stays until it is told anew."""
-    place = place_of(publisher)
-    node, _, role = place.rpartition("/")
-    kind, hyphen, own = role.partition("-")
-    if kind not in _SINGLE_ROLES:
-        return
-    retired = ledger.state.retired
-    engine = f"{node}/engine{hyphen}{own}"  # a gate is a part of its engine's server
-    for old in [name for name in ledger.state.sequences if name != publisher and place_of(name) == place]:
-        ledger.forget_publisher(old, now_ns)
-        retired[old] = None  # what it sent last may still arrive
-        _forget_contexts(ledger, engine)
-    while len(retired) > _MOST_RETIRED:
-        del retired[next(iter(retired))]
+def _is_single(publisher: str) -> bool:
+    role = place_of(publisher).rpartition("/")[2]
+    return role.partition("-")[0] in _SINGLE_ROLES
+
+
+def retire_replaced(ledger: "Ledger", now_ns: int) -> None:
+    """Forget boots of an engine or a gate that went silent while a later one speaks: they hold nothing any more.
+
+    One that speaks again was alive: it is a new publisher with a gap, and is asked for its state.
+    """
+    sequences, latest = ledger.state.sequences, dict[str, str]()
+    for name, sequence in sequences.items():
+        place = place_of(name)
+        if _is_single(name) and (
+            place not in latest or sequence.heard_at_ns >= sequences[latest[place]].heard_at_ns
+        ):
+            latest[place] = name
+    for old, sequence in list(sequences.items()):
+        place = place_of(old)
+        if latest.get(place, old) != old and now_ns - sequence.heard_at_ns >= _LEASE_NS:
+            ledger.forget_publisher(old, now_ns)
+            node, _, role = place.rpartition("/")
+            # A gate is a part of its engine's server. The pool stays until it is told anew.
+            _forget_contexts(ledger, f"{node}/engine{''.join(role.partition('-')[1:])}")
 
 
 def _forget_contexts(ledger: "Ledger", replica: str) -> None:

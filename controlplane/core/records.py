@@ -94,7 +94,6 @@ class LedgerState:
     held: dict[str, Held] = field(default_factory=dict)  # by turn_id
     running: dict[str, Running] = field(default_factory=dict)  # by turn_id
     tools: dict[str, ToolCall] = field(default_factory=dict)  # by ``tool_key``: call ids are a program's own
-    retired: dict[str, None] = field(default_factory=dict)  # boots that another replaced, the latest last
     farewells: dict[str, Farewell] = field(default_factory=dict)  # ended holding a slot; nobody was told yet
     sequences: dict[str, Sequence] = field(default_factory=dict)  # by publisher
     retractions: dict[str, int] = field(default_factory=dict)  # by publisher: the last total it reported

@@ -17,7 +17,7 @@ from controlplane.core.errors import require
 from controlplane.core.estimate import as_seconds
 from controlplane.core.ledger import Ledger
 from controlplane.core.outlook import running_blocks
-from controlplane.core.publishers import lose, worth_asking
+from controlplane.core.publishers import lose, retire_replaced, worth_asking
 from controlplane.core.retention.overflow import keep_ratio
 from controlplane.core.types import NANOSECONDS_PER_SECOND, Program, Status, seconds
 
@@ -73,6 +73,7 @@ def sweep(ledger: Ledger, rules: SilenceRules, now_ns: int, *, lends: bool) -> I
         chance = ledger.estimates.chance_of_return(program, now_ns)
         if silent_ns >= seconds(rules.end_after_s) or chance < rules.end_below:
             ledger.end(program, now_ns, _why(silent_ns, chance))
+    retire_replaced(ledger, now_ns)
     yield from _ask_silent_publishers(ledger, rules, now_ns)
 
 

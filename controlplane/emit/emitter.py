@@ -89,11 +89,18 @@ class Emitter:
         self._pump: Pump | None = None
         self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
-        """Start the thread. Events emitted earlier are sent. A second call does nothing."""
+    def start(self, *, role: str = "") -> None:
+        """Start the thread. Events emitted earlier are sent. A second call does nothing.
+
+        :param role: in place of the one it was made with, where that is known only now.
+        :raises ConfigError: no name for a role.
+        """
         with self._lock:
             if self._thread is not None or self._closed:
                 return
+            if role and role != self._role:
+                self.publisher = subjects.publisher_name(self._node, role, self.publisher.rpartition("/")[2])
+                self._role = role
             self._started = True
             options = PumpOptions(
                 url=self._url,

@@ -17,20 +17,24 @@ from controlplane.gate import Continuity, Gate, GateLink, GateMiddleware, Health
 from engine_hooks.guard import Guard, log
 from engine_hooks.sglang.board import Board, account
 from engine_hooks.sglang.carrier import carrier
-from engine_hooks.sglang.settings import Settings
+from engine_hooks.sglang.settings import GATE, Settings, role_of
 from engine_hooks.sglang.targets import GENERATE, TERMINATE, Feature
 from engine_hooks.sglang.verify import sglang_version, unbound, unproven
 
-_ROLE = "gate"
-
 
 class HttpSide:
-    """The gate and what belongs to it. ``why_passive`` is asked once, when the server starts.
+    """The gate and what belongs to it. ``why_passive`` and ``role`` are asked once, when the server starts.
 
     ``board`` is what the scheduler's process writes on.
     """
 
-    def __init__(self, settings: Settings, why_passive: Callable[[], str], board: Board) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        why_passive: Callable[[], str],
+        board: Board,
+        role: Callable[[], str] = lambda: GATE,
+    ) -> None:
         self.guard = Guard()
         self._board = board
         self.gate = Gate(send=self._send, now_ns=time.monotonic_ns, limits=settings.gate)
@@ -40,10 +44,11 @@ class HttpSide:
         self._loop: asyncio.AbstractEventLoop | None = None
         link = GateLink(self.gate, send=self._send, publisher=lambda: self._emitter.publisher)
         self._inbox = Inbox(link.receive, now_ns=time.monotonic_ns)
+        self._role = role
         self._emitter = Emitter(
             url=settings.bus,
             node=settings.node,
-            role=_ROLE,
+            role=GATE,
             on_command=self._inbox.post,
             on_heartbeat=self._inbox.post,
         )
@@ -60,7 +65,7 @@ class HttpSide:
             return
         self._loop = loop
         self._inbox.attach(loop)
-        self._emitter.start()
+        self._emitter.start(role=self._role())  # its port is known by now
         log.info("penstock: gate ready, node %s, SGLang %s", self._settings.node, sglang_version())
 
     def terminating(self, result: Any, kept: Any, *args: Any) -> None:
@@ -110,7 +115,10 @@ def install(settings: Settings, *, lacking: bool = False) -> HttpSide | None:
 
     from sglang.srt.entrypoints.http_server import app
 
-    side = HttpSide(settings, functools.partial(_why_passive, app, hooks), Board())
+    def role() -> str:
+        return role_of(GATE, getattr(app, "server_args", None))
+
+    side = HttpSide(settings, functools.partial(_why_passive, app, hooks), Board(), role)
     hooks[GENERATE] = carrier(GenerateReqInput, side.guard)
     hooks[TERMINATE] = side.guard.around("sigterm_handler", after=side.terminating)
     for target, hook in hooks.items():

@@ -22,7 +22,7 @@ from engine_hooks.sglang.host_tier import HostTier
 from engine_hooks.sglang.moves import Moves
 from engine_hooks.sglang.pins import Pins
 from engine_hooks.sglang.probe import Probe
-from engine_hooks.sglang.settings import Settings
+from engine_hooks.sglang.settings import ENGINE, Settings, role_of
 from engine_hooks.sglang.steering import Steering
 from engine_hooks.sglang.verify import present, report_problems, unbound, unproven
 
@@ -91,7 +91,7 @@ class SchedulerSide:
         self._emitter = Emitter(
             url=self._settings.bus,
             node=self._settings.node,
-            role="engine",
+            role=role_of(ENGINE, scheduler.server_args),
             on_command=self._on_command,
             on_heartbeat=steering.heard if self._settings.obeys else None,
             state=self._state,

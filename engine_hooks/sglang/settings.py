@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from controlplane.core.errors import ConfigError, require
 from controlplane.core.types import seconds
@@ -18,6 +19,7 @@ NODE_VARIABLE = "PENSTOCK_NODE"
 PIN_BUDGET_VARIABLE = "PENSTOCK_PIN_BUDGET_RATIO"
 TIMING_VARIABLE = "PENSTOCK_PLUGIN_TIMING"
 CONTINUITY_VARIABLE = "PENSTOCK_PREFIX_IDENTITY"
+ENGINE, GATE = "engine", "gate"
 _GATE_PREFIX = "PENSTOCK_GATE_"
 _MIB = 1 << 20
 
@@ -28,6 +30,12 @@ class PluginMode(StrEnum):
     ON = "on"
     PROBE = "probe"
     OFF = "off"
+
+
+def role_of(part: str, server_args: Any) -> str:
+    """The role of a part of the server that listens on this port: a node may have several engines."""
+    port = getattr(server_args, "port", None)
+    return f"{part}-{port}" if isinstance(port, int) else part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

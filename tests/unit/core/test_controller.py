@@ -524,6 +524,7 @@ def test_a_quarantine_ends_with_the_publisher_that_caused_it() -> None:
     d = Driver()
     d.run_turn("a")
     d.finish("a", "never began")
+    d.now_ns += seconds(6)
     d.engine = Publisher("node/engine/2")
     d.pool()
     assert not d.program("a").quarantined
@@ -581,6 +582,7 @@ def test_a_publisher_that_was_replaced_is_not_asked() -> None:
     d = Driver()
     d.engine.skip()
     d.pool()
+    d.now_ns += seconds(6)
     d.engine = Publisher("node/engine/2")
     d.pool()
     assert requests(d) == []

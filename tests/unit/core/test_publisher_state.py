@@ -4,7 +4,7 @@ from support.core_driver import Driver, Publisher, fixed, of
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
-from controlplane.core.types import Status
+from controlplane.core.types import Status, seconds
 
 
 def tell(d: Driver, publisher: Publisher, **state: object) -> None:
@@ -109,22 +109,84 @@ def test_an_unnumbered_state_is_applied_too() -> None:
     assert d.program("a").open_turns == 1
 
 
-def test_a_late_event_of_a_replaced_boot_is_dropped() -> None:
-    """It must not pass for yet another boot, and take the live one's turns away."""
+def two_boots() -> tuple[Driver, Publisher, Publisher]:
+    """A turn of each of two boots that speak from one place."""
     d = Driver()
     old, new = Publisher("node/engine/old"), Publisher("node/engine/new")
     d.send(old(ev.TurnSubmitted, program_id="a", turn_id="1", projected_blocks=1))
-    d.program("a").retained_until_ns = d.now_ns + 1
+    d.program("a").retained_until_ns = d.now_ns + seconds(60)
+    d.now_ns += seconds(1)
     d.send(new(ev.TurnSubmitted, program_id="b", turn_id="2", projected_blocks=1))
-    assert d.program("a").open_turns == 0
+    return d, old, new
+
+
+def open_turns(d: Driver) -> tuple[int, int]:
+    return d.program("a").open_turns, d.program("b").open_turns
+
+
+def test_a_newcomer_takes_nothing_from_a_boot_that_still_speaks() -> None:
+    """Two engines under one name: a rolling restart, or a mistake. Either goes on."""
+    d, old, new = two_boots()
+    for number in range(10):
+        d.now_ns += seconds(2)
+        d.send((old, new)[number % 2](ev.PoolSampled, total_blocks=9, free_blocks=9))
+        d.tick()
+    assert open_turns(d) == (1, 1)
+    d.send(old(ev.TurnEnded, program_id="a", turn_id="1"))
+    assert open_turns(d) == (0, 1)
+
+
+def test_a_boot_that_went_silent_beside_a_later_one_is_gone() -> None:
+    d, _, new = two_boots()
+    for _ in range(4):
+        assert open_turns(d) == (1, 1)
+        d.now_ns += seconds(1)
+        d.send(new(ev.PoolSampled, total_blocks=9, free_blocks=9))
+        d.tick()
+    assert open_turns(d) == (0, 1)
     assert d.program("a").retained_until_ns == 0, "the KV went with the engine"
-    d.send(old(ev.TurnSubmitted, program_id="a", turn_id="3", projected_blocks=1))
-    assert (d.program("a").open_turns, d.program("b").open_turns) == (0, 1)
-    assert d.counts.late == 1
 
 
-def test_only_the_latest_replaced_boots_are_remembered() -> None:
+def test_after_a_silence_a_new_boot_replaces_the_old_one_at_once() -> None:
     d = Driver()
-    for boot in range(100):
-        d.send(Publisher(f"node/engine/{boot}")(ev.PoolSampled, total_blocks=1, free_blocks=1))
-    assert len(d.controller.state.ledger.retired) == 64
+    d.submit("a")
+    d.now_ns += seconds(6)
+    d.engine = Publisher("node/engine/2")
+    d.pool()
+    assert d.program("a").open_turns == 0
+
+
+def test_who_was_taken_for_gone_and_speaks_again_is_asked_what_it_holds() -> None:
+    d, old, new = two_boots()
+    d.now_ns += seconds(6)
+    d.send(new(ev.PoolSampled, total_blocks=9, free_blocks=9))
+    d.tick()
+    assert open_turns(d) == (0, 1)
+    d.send(old(ev.PoolSampled, total_blocks=9, free_blocks=9))
+    assert [request.publisher for request in of(cmd.StateRequest, d.tick())] == [old.name]
+    tell(d, old, role="engine", open_turns=[ev.OpenTurn(program_id="a", turn_id="1")])
+    assert open_turns(d) == (1, 1)
+
+
+def test_an_idle_engine_beside_no_other_is_never_taken_for_gone() -> None:
+    d = Driver()
+    d.submit("a")
+    d.now_ns += seconds(30)
+    d.tick()
+    assert d.program("a").open_turns == 1
+
+
+def test_each_engine_of_a_node_has_a_gate_of_its_own_name() -> None:
+    """What is forgotten with a gate is the KV of its engine, and of no other."""
+    d = Driver()
+    first, second = Publisher("node/engine-1/x"), Publisher("node/engine-2/x")
+    for engine, name in ((first, "a"), (second, "b")):
+        d.send(engine(ev.PoolSampled, total_blocks=9, free_blocks=9))
+        d.send(engine(ev.TurnSubmitted, program_id=name, turn_id=name, projected_blocks=1))
+        d.program(name).retained_until_ns = d.now_ns + seconds(60)
+    gates = [Publisher(f"node/gate-1/{boot}") for boot in "xy"]
+    d.send(gates[0](ev.TurnQueued, program_id="c", turn_id="c"))
+    d.now_ns += seconds(6)
+    d.send(gates[1](ev.TurnQueued, program_id="d", turn_id="d"))
+    assert d.program("a").retained_until_ns == 0
+    assert d.program("b").retained_until_ns > 0
