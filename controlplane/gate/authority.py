@@ -85,7 +85,7 @@ class Authority:
         return Mode.KEEPING if now_ns < lost_at_ns + self._limits.keep_ns else Mode.OPENING
 
     def local_limit(self, now_ns: int) -> int | None:
-        """Busy programs that the gate may allow on its own; None means no bound. Only while lost."""
+        """Programs that may have a slot by the gate's own leave; None means no bound. Only while lost."""
         if self._limit == 0:
             return None
         return self._limit + self._steps(now_ns)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from math import inf
 
 from controlplane.core.commands import Admit, Command, Pause, Restore, SetWindow
 from controlplane.core.errors import LocalEventError
@@ -73,7 +74,7 @@ class Gate:
             reason = "no daemon was ever seen"
         elif program is not None and program.granted(now_ns):
             reason = "granted"
-        elif mode is not Mode.GOVERNED and not self._holds and self._has_local_slot(now_ns):
+        elif mode is not Mode.GOVERNED and not self._holds and self._local_slots(now_ns) > 0:
             program = self._programs.use(root_id)
             program.grant(self.limits.grant_ttl_ns, now_ns, local=True)
             reason = _LOST
@@ -143,6 +144,9 @@ class Gate:
             program.revoke()
             program.known = False
         self._programs.drop(program_id)
+        now_ns = self._now_ns()
+        if self._holds and self._look(now_ns) is not Mode.GOVERNED:
+            self._release_locally(now_ns)
 
     def close(self) -> None:
         """Refuse whatever is held or comes; running turns go on."""
@@ -328,15 +332,20 @@ class Gate:
 
     def _release_locally(self, now_ns: int) -> None:
         """While the daemon is lost: the longest held program first, as far as the local limit allows."""
-        while (first := self._holds.first) is not None and self._has_local_slot(now_ns):
+        slots = self._local_slots(now_ns)
+        while slots > 0 and (first := self._holds.first) is not None:
+            slots -= 1
             program = self._programs.use(first.root_id)
             program.grant(self.limits.grant_ttl_ns, now_ns, local=True)
             self.counters.released_locally += len(program.held)
             self._release(program, now_ns, _LOST)
 
-    def _has_local_slot(self, now_ns: int) -> bool:
+    def _local_slots(self, now_ns: int) -> float:
+        """How many more programs the gate may let in by itself: who rests between two turns holds its slot, too."""
         limit = self._authority.local_limit(now_ns)
-        return limit is None or self._busy_programs < limit
+        if limit is None:
+            return inf
+        return limit - sum(1 for program in self._programs if program.running or program.granted(now_ns))
 
     def _drop(self, held: Held) -> None:
         self._holds.remove(held)

@@ -56,11 +56,13 @@ def test_while_lost_a_slot_that_comes_free_goes_to_whoever_waited_longest() -> N
         bench.gate.on_heartbeat(Beat(limit=1))
         await asyncio.sleep(6)
         first = ticket("a/1")
-        assert bench.gate.try_enter(first) is not None, "busy programs are fewer than the limit"
+        assert bench.gate.try_enter(first) is not None, "fewer have a slot than the limit"
         second, third = bench.enter("b/1"), bench.enter("c/1")
         await bench.settle()
-        assert not second.done()
         bench.gate.leave(first)
+        await bench.settle()
+        assert not second.done(), "its tool runs: it will be back"
+        bench.gate.end_program("a")
         await bench.settle()
         assert second.done()
         assert not third.done()
@@ -69,9 +71,29 @@ def test_while_lost_a_slot_that_comes_free_goes_to_whoever_waited_longest() -> N
     in_virtual_time(story)
 
 
+def test_while_lost_tools_that_run_make_no_room_for_more_programs() -> None:
+    """Each program's turns are short and its tools long: the limit is of programs, not of turns at a time."""
+
+    async def story(bench: Bench) -> None:
+        bench.gate.on_heartbeat(Beat(limit=3))
+        await asyncio.sleep(6)
+        entered = set()
+        for second in range(24):  # of the thirty in which the limit is kept
+            for number in range(20):
+                turn = ticket(f"p{number}/{second}")
+                if bench.gate.try_enter(turn) is not None:
+                    entered.add(number)
+                    bench.gate.leave(turn)
+            await asyncio.sleep(1)
+        assert entered == {0, 1, 2}
+        assert bench.gate.health()["mode"] == "keeping"
+
+    in_virtual_time(story)
+
+
 def test_while_lost_granted_programs_pass_and_no_limit_means_none() -> None:
     async def story(bench: Bench) -> None:
-        bench.gate.on_heartbeat(Beat(limit=1))
+        bench.gate.on_heartbeat(Beat(limit=2))
         bench.gate.on_command(Admit(program_id="granted"))
         await asyncio.sleep(6)
         assert bench.gate.try_enter(ticket("a/1")) is not None
