@@ -27,7 +27,8 @@ from typing import Any
 
 from controlplane.core.types import seconds
 from controlplane.wire.endpoint import default_state_dir
-from engine_hooks.tools.resources.providers import COOKIE_VARIABLE, process_handle, workspace_handle
+from engine_hooks.tools.resources.providers import COOKIE_VARIABLE, process_handle
+from engine_hooks.tools.resources.workspaces import workspace_handle
 from engine_hooks.tools.shared import reporter
 
 log = logging.getLogger("penstock")
@@ -54,7 +55,7 @@ class Resources:
     def make_workspace(self, program_id: str, *, within: Path | None = None, ttl_s: float = 0.0) -> Path:
         """A new folder of the program's own. ``ttl_s``: how long it lives at most; 0: as long as the program."""
         path = Path(tempfile.mkdtemp(prefix="penstock-", dir=within))
-        self.add_workspace(program_id, path, ttl_s=ttl_s)
+        self._add(program_id, "workspace", workspace_handle(path, made=True), ttl_s)
         return path
 
     def add_workspace(self, program_id: str, path: Path, *, ttl_s: float = 0.0) -> str:

@@ -6,31 +6,17 @@ them then must not be hurt.
 
 import contextlib
 import os
-import shutil
-import stat
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import psutil
+
+from engine_hooks.tools.resources.provider import Provider, ProviderError
+from engine_hooks.tools.resources.workspaces import Workspaces
 
 COOKIE_VARIABLE = "PENSTOCK_RESOURCE"
 _SAME_S = 0.05  # by how much a process's time of creation may differ from itself
 _GRACE_S = 2.0  # between asking a process to end and ending it
-
-
-class ProviderError(Exception):
-    """It could not be taken back, and why."""
-
-
-class Provider(Protocol):
-    """One kind of resource."""
-
-    def size_bytes(self, handle: str) -> int:
-        """What it takes: of memory for a process, of disk for the others; 0 for one that is gone."""
-
-    def reclaim(self, handle: str) -> None:
-        """Take it back. Raises ``ProviderError`` if it is still there."""
 
 
 # Processes
@@ -48,7 +34,10 @@ def process_handle(pid: int, cookie: str = "") -> str:
 
 
 class Processes:
-    """A process and all that came of it: its children, its session, and whoever carries its cookie."""
+    """A process and all that came of it: its children, its session, and whoever carries its cookie.
+
+    Once it has ended itself only the cookie tells who came of it; without one they are left alone.
+    """
 
     def size_bytes(self, handle: str) -> int:
         total = 0
@@ -70,7 +59,7 @@ class Processes:
     def _all_of(self, handle: str) -> list[psutil.Process]:
         pid, created, cookie = _parse_process(handle)
         found: dict[int, psutil.Process] = {}
-        its_session = True  # while a session has members the kernel gives its number to nobody else
+        its_session = False  # its leader lives: a number whose leader has gone may be of another session by now
         with contextlib.suppress(psutil.Error):
             root = psutil.Process(pid)
             its_session = abs(root.create_time() - created) <= _SAME_S
@@ -110,92 +99,6 @@ def _signal(processes: list[psutil.Process], send: Callable[[psutil.Process], No
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             send(process)
-
-
-# Workspaces
-
-
-def workspace_handle(path: Path) -> str:
-    """Names the folder that is there now. Raises ``ProviderError`` for one that must not be deleted."""
-    path = path.absolute()
-    try:
-        found = path.lstat()
-    except OSError as error:
-        raise ProviderError(f"{path}: {error.strerror}") from error
-    if not stat.S_ISDIR(found.st_mode):
-        raise ProviderError(f"{path}: no folder")
-    _refuse_what_matters(path)
-    return f"{found.st_dev}:{found.st_ino}:{path}"
-
-
-class Workspaces:
-    """A folder with all that is in it. Links out of it are not followed."""
-
-    def size_bytes(self, handle: str) -> int:
-        path = _folder_of(handle)
-        if path is None:
-            return 0
-        blocks = 0
-        for each in _walk(path):
-            with contextlib.suppress(OSError):
-                blocks += os.lstat(each).st_blocks
-        return 512 * blocks
-
-    def reclaim(self, handle: str) -> None:
-        path = _folder_of(handle)
-        if path is None:
-            return
-        _refuse_what_matters(path)
-        try:
-            _open_up(path)
-            shutil.rmtree(path)
-        except OSError as error:  # somebody still writes there, or owns what is in it
-            raise ProviderError(f"{error.filename or path}: {error.strerror}") from error
-
-
-def _folder_of(handle: str) -> Path | None:
-    """The folder that was registered; None if it is gone, whoever has its path now."""
-    device, _, rest = handle.partition(":")
-    inode, _, name = rest.partition(":")
-    path = Path(name)
-    if not path.is_absolute():
-        raise ProviderError(f"no workspace: {handle!r}")
-    try:
-        found = path.lstat()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise ProviderError(f"{path}: {error.strerror}") from error
-    return path if (str(found.st_dev), str(found.st_ino)) == (device, inode) else None
-
-
-def _refuse_what_matters(path: Path) -> None:
-    """A folder that holds this user's home, this process's folder, or half of the machine is no workspace."""
-    real = path.resolve()
-    for kept in (Path.home(), Path.cwd()):
-        if kept.resolve().is_relative_to(real):
-            raise ProviderError(f"{path}: holds {kept}, which is not to be deleted")
-    if len(real.parts) < 3:
-        raise ProviderError(f"{path}: too near the root")
-    if os.path.ismount(real):
-        raise ProviderError(f"{path}: another file system is mounted there")
-
-
-def _walk(path: Path) -> Iterator[str]:
-    yield str(path)
-    for folder, folders, files in os.walk(path):
-        for name in (*folders, *files):
-            yield f"{folder}/{name}"
-
-
-def _open_up(path: Path) -> None:
-    """Package caches are often read-only, and what is in such a folder cannot be deleted. Files stay as is."""
-    path.chmod(stat.S_IRWXU)
-    for folder, names, _ in os.walk(path):
-        for name in names:
-            each = Path(folder, name)
-            if not each.is_symlink() and each.stat().st_mode & stat.S_IRWXU != stat.S_IRWXU:
-                each.chmod(stat.S_IRWXU)
 
 
 # Containers

@@ -1,6 +1,7 @@
 """Real processes and folders, measured and taken back; Docker's engine is a double."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -11,15 +12,9 @@ from typing import Any
 import psutil
 import pytest
 
-from engine_hooks.tools.resources.providers import (
-    COOKIE_VARIABLE,
-    Containers,
-    Processes,
-    ProviderError,
-    Workspaces,
-    process_handle,
-    workspace_handle,
-)
+from engine_hooks.tools.resources.provider import ProviderError
+from engine_hooks.tools.resources.providers import COOKIE_VARIABLE, Containers, Processes, process_handle
+from engine_hooks.tools.resources.workspaces import ROOTS_VARIABLE, Workspaces, workspace_handle
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -94,6 +89,21 @@ def test_whoever_has_its_number_now_is_not_hurt(started: list[subprocess.Popen[b
     assert started[0].poll() is None
 
 
+def test_a_session_that_has_its_number_now_is_not_hurt(tmp_path: Path) -> None:
+    """The process has ended, a stranger led a session under its number and has ended, too: its child lives on."""
+    child = tmp_path / "child"
+    leader = subprocess.Popen(["sh", "-c", f"sleep 63 & echo $! > {child}"], start_new_session=True)
+    created = psutil.Process(leader.pid).create_time()
+    pid = wait_for_pid(child)
+    leader.wait()
+    try:
+        Processes().reclaim(f"{leader.pid}@{created - 100:.2f}@")
+        Processes().reclaim(f"{leader.pid}@{created:.2f}@another cookie")
+        assert is_running(pid)
+    finally:
+        psutil.Process(pid).kill()
+
+
 @pytest.mark.parametrize("handle", ["1@0@", f"{os.getpid()}@0@", "x@1@", "12", ""])
 def test_some_processes_are_nobody_s(handle: str) -> None:
     with pytest.raises(ProviderError):
@@ -132,6 +142,74 @@ def test_another_folder_of_that_name_is_not_deleted(tmp_path: Path) -> None:
     Workspaces().reclaim(handle)
     assert workspace.exists()
     assert (tmp_path / "moved").exists()
+
+
+def test_a_folder_that_was_made_anew_is_another_one(tmp_path: Path) -> None:
+    """File systems give an inode's number again, often at once."""
+    workspace = tmp_path / "workspace"
+    for _ in range(20):
+        workspace.mkdir()
+        handle = workspace_handle(workspace)
+        workspace.rmdir()
+        workspace.mkdir()
+        (workspace / "kept").write_text("a stranger's")
+        assert Workspaces().size_bytes(handle) == 0
+        Workspaces().reclaim(handle)
+        assert (workspace / "kept").exists()
+        shutil.rmtree(workspace)
+
+
+def test_a_link_in_place_of_the_folder_is_not_followed(tmp_path: Path) -> None:
+    workspace, outside = tmp_path / "workspace", tmp_path / "outside"
+    workspace.mkdir()
+    handle = workspace_handle(workspace)
+    workspace.rename(outside)
+    (outside / "kept").write_text("kept")
+    workspace.symlink_to(outside)
+    Workspaces().reclaim(handle)
+    assert (outside / "kept").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+@pytest.mark.parametrize("late", [False, True])
+def test_what_is_bound_into_a_workspace_is_not_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """On the same file system, too. ``late``: it was bound after we looked for mounts."""
+    outside, bound = tmp_path / "outside", tmp_path / "workspace" / "a b" / "bound"
+    outside.mkdir()
+    (outside / "kept").write_text("kept")
+    bound.mkdir(parents=True)
+    (tmp_path / "workspace" / "z").write_text("its own")
+    handle = workspace_handle(tmp_path / "workspace")
+    subprocess.run(["mount", "--bind", outside, bound], check=True)
+    try:
+        if late:
+            monkeypatch.setattr("engine_hooks.tools.resources.workspaces._mounts", lambda: iter(()))
+        with pytest.raises(ProviderError, match="mounted"):
+            Workspaces().reclaim(handle)
+        assert (outside / "kept").exists()
+        assert late or (tmp_path / "workspace" / "z").exists(), "nothing is deleted"
+        if not late:
+            for path in (bound, tmp_path / "workspace"):
+                with pytest.raises(ProviderError, match="mounted"):
+                    workspace_handle(path)
+    finally:
+        subprocess.run(["umount", bound], check=True)
+    monkeypatch.undo()
+    Workspaces().reclaim(handle)
+    assert not (tmp_path / "workspace").exists()
+
+
+def test_a_folder_of_the_system_is_no_workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in ("/usr/lib", "/var/lib", "/var/tmp", "/etc/ssl"):
+        with pytest.raises(ProviderError, match=f"set {ROOTS_VARIABLE}|near the root"):
+            workspace_handle(Path(path))
+    below = next(each for each in Path("/usr/lib").iterdir() if each.is_dir() and not each.is_symlink())
+    with pytest.raises(ProviderError, match=ROOTS_VARIABLE):
+        workspace_handle(below)
+    monkeypatch.setenv(ROOTS_VARIABLE, "/nowhere:/usr/lib")
+    assert workspace_handle(below).endswith(f":{below}"), "whoever says so may"
 
 
 def test_folders_that_matter_are_no_workspaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
