@@ -30,7 +30,7 @@ from controlplane.control_client import connect
 from controlplane.core.errors import ConfigError, ControlPlaneError, EngineUnavailable
 from controlplane.shell.host_probe import pressure_file, usable_cpus
 from controlplane.shell.nats_server import binary
-from controlplane.wire.endpoint import default_state_dir, resolve_url, socket_path
+from controlplane.wire.endpoint import default_state_dir, resolve_url, shown, socket_path
 from controlplane.wire.nats_options import nats_options
 from controlplane.wire.subjects import stream_name
 
@@ -177,7 +177,7 @@ async def _bus(config: Config, state_dir: Path) -> list[Finding]:
         return [_bad("bus", str(error), "correct the variable, or unset it")]
     except (OSError, NatsError, TimeoutError) as error:
         why = str(error) or type(error).__name__
-        return [_bad("bus", f"nobody answers at {url}: {why}", "start the server, or correct the URL")]
+        return [_bad("bus", f"nobody answers at {shown(url)}: {why}", "start the server, or correct the URL")]
     try:
         return [finding async for finding in _on_the_bus(client, url, config.node)]
     finally:
@@ -194,7 +194,7 @@ async def _on_the_bus(client: Client, url: str, node: str) -> Any:
     round_trip_ms = 1000 * (time.perf_counter() - began_s)
     server = client.connected_server_version
     release = f"{server.major}.{server.minor}.{server.patch}"
-    yield _ok("bus", f"nats-server {release} at {url}, {round_trip_ms:.1f} ms away")
+    yield _ok("bus", f"nats-server {release} at {shown(url)}, {round_trip_ms:.1f} ms away")
     jetstream = client.jetstream(timeout=_TIMEOUT_S)
     try:
         await jetstream.account_info()

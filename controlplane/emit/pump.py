@@ -21,6 +21,7 @@ from controlplane.emit.batching import Numbered, Packed, Packer, runs
 from controlplane.emit.stats import Counters
 from controlplane.wire import subjects
 from controlplane.wire.delivery import delivered
+from controlplane.wire.endpoint import shown
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -180,7 +181,7 @@ class Pump:
             raise
         except Exception as error:  # also whatever the caller's url and connect_options bring about
             cause = causes[-1] if causes else error  # the last one only says that no server is left
-            self._fail(f"cannot connect to {address}: {str(cause) or type(cause).__name__}")
+            self._fail(f"cannot connect to {shown(address)}: {str(cause) or type(cause).__name__}")
             if client is not None:
                 await _hang_up(client)
             return None

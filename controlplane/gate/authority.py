@@ -69,7 +69,8 @@ class Authority:
         fresh = self.mode(now_ns) is not Mode.GOVERNED or beat.boot_id != self._boot_id
         # A scaled clock must not turn a hiccup of the network into a loss: at least a second of the wall.
         lease_ns = beat.lease_ttl_ns if beat.lease_ttl_ns > 0 else self._limits.lease_ns
-        self._lease_ns = max(lease_ns, self._limits.wall_second_ns)
+        # And a daemon's word is no reason to hold turns for ever once it has gone.
+        self._lease_ns = min(max(lease_ns, self._limits.wall_second_ns), self._limits.most_lease_ns)
         self._boot_id = beat.boot_id
         self._heard_at_ns = max(now_ns, self._heard_at_ns or now_ns)
         self.set_limit(beat.limit)

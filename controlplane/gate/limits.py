@@ -41,6 +41,11 @@ class GateLimits:
         require("time_scale", self.time_scale, low=0, high=_INFINITE, ends="()")
 
     @property
+    def most_lease_ns(self) -> int:
+        """The longest lease that a heartbeat may claim: what a daemon may be configured to."""
+        return 600 * self.wall_second_ns
+
+    @property
     def wall_second_ns(self) -> int:
         """One second of the wall, in the gate's clock."""
         return round(NANOSECONDS_PER_SECOND * self.time_scale)

@@ -27,6 +27,7 @@ from controlplane.core.errors import EngineUnavailable
 from controlplane.shell.logs import logger
 from controlplane.wire.codec import Heartbeat, encode_commands, encode_heartbeat
 from controlplane.wire.delivery import delivered
+from controlplane.wire.endpoint import shown
 from controlplane.wire.nats_options import nats_options
 from controlplane.wire.subjects import (
     all_events_subject,
@@ -135,7 +136,7 @@ class Bus:
             self._client = await asyncio.wait_for(connecting, _CONNECT_TIMEOUT_S)
         except (OSError, NatsError, TimeoutError) as error:
             why = self._last_error or str(error) or f"nothing within {_CONNECT_TIMEOUT_S:g}s"
-            raise EngineUnavailable(f"no NATS server answers at {self.url}: {why}") from None
+            raise EngineUnavailable(f"no NATS server answers at {shown(self.url)}: {why}") from None
 
     async def _on_error(self, error: Exception) -> None:
         """A server that is away is an error five times a second, and one line a minute."""
@@ -148,12 +149,12 @@ class Bus:
 
     async def _on_disconnect(self) -> None:
         if not self._closing:
-            self._log.warning("disconnected", url=self.url)
+            self._log.warning("disconnected", url=shown(self.url))
 
     async def _on_reconnect(self) -> None:
         self.reconnects += 1
         self._last_error = ""  # the next outage is told at once
-        self._log.info("reconnected", url=self.url)
+        self._log.info("reconnected", url=shown(self.url))
         self._hear()
         self._renew.set()
 
@@ -179,9 +180,9 @@ class Bus:
         try:
             info = await self._fitting_stream(name)
         except NoRespondersError:
-            raise EngineUnavailable(f"JetStream is off at {self.url}: start nats-server with -js") from None
+            raise EngineUnavailable(f"JetStream is off at {shown(self.url)}: start nats-server with -js") from None
         except NatsError as error:
-            raise EngineUnavailable(f"no stream {name} at {self.url}: {error}") from None
+            raise EngineUnavailable(f"no stream {name} at {shown(self.url)}: {error}") from None
         self._created = str(info.created)
         return StreamInfo(
             created=self._created, first_sequence=info.state.first_seq, last_sequence=info.state.last_seq

@@ -21,6 +21,7 @@ from controlplane.shell.pump import Pump
 from controlplane.shell.reload import Reloader
 from controlplane.shell.status import Status, describe
 from controlplane.wire.codec import Heartbeat, encode_events
+from controlplane.wire.endpoint import shown
 from controlplane.wire.log import LogWriter
 from controlplane.wire.subjects import publisher_name
 
@@ -91,7 +92,7 @@ class Daemon:
         if self._socket is not None:
             await self._socket.open()
         self.ready.set()
-        self._log.info("up", node=self.config.node, preset=self.config.policies.name, nats=self.bus.url)
+        self._log.info("up", node=self.config.node, preset=self.config.policies.name, nats=shown(self.bus.url))
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(task)

@@ -15,16 +15,18 @@ import subprocess
 import sysconfig
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psutil
 
 from controlplane.core.errors import EngineUnavailable
 from controlplane.shell.logs import logger
-from controlplane.wire.endpoint import Endpoint, read_endpoint, remove_endpoint, write_endpoint
+from controlplane.wire.endpoint import Endpoint, read_endpoint, remove_endpoint, shown, write_endpoint
 
 _READY_TIMEOUT_S = 10.0
 _POLL_S = 0.02
 _HOST = "127.0.0.1"
+_USER = "penstock"
 _SYNC_INTERVAL = "1s"  # of the store to the disk
 
 
@@ -47,6 +49,7 @@ class EmbeddedNats:
         self.folder = state_dir / node
         self._state_dir = state_dir
         self._port = port
+        self._password = ""  # who has read the endpoint file knows it, and nobody else may connect
         self._pid = 0
         self._boot_id = ""
         self._process: subprocess.Popen[bytes] | None = None
@@ -54,8 +57,9 @@ class EmbeddedNats:
 
     @property
     def url(self) -> str:
-        """Where clients connect."""
-        return f"nats://{_HOST}:{self._port}"
+        """Where clients connect, and what proves that they may."""
+        proof = f"{_USER}:{self._password}@" if self._password else ""
+        return f"nats://{proof}{_HOST}:{self._port}"
 
     async def start(self) -> None:
         """Adopt the server of an earlier daemon if it lives, else start one. Raises ``EngineUnavailable``."""
@@ -63,6 +67,7 @@ class EmbeddedNats:
         if endpoint is not None and await self._adopt(endpoint):
             return
         self._port = self._port or _free_port()
+        self._password = secrets.token_urlsafe(24)
         await self._spawn()
 
     async def _adopt(self, endpoint: Endpoint) -> bool:
@@ -70,7 +75,8 @@ class EmbeddedNats:
         if (self._port and port != self._port) or not _is_nats_server(endpoint.pid) or not await _answers(port):
             return False
         self._port, self._pid, self._boot_id = port, endpoint.pid, endpoint.boot_id
-        self._log.info("adopted", url=self.url, pid=self._pid)
+        self._password = urlsplit(endpoint.url).password or ""
+        self._log.info("adopted", url=shown(self.url), pid=self._pid)
         return True
 
     async def _spawn(self) -> None:
@@ -96,19 +102,25 @@ class EmbeddedNats:
         self._boot_id = secrets.token_hex(4)
         endpoint = Endpoint(url=self.url, pid=self._pid, boot_id=self._boot_id)
         write_endpoint(self.node, endpoint, self._state_dir)
-        self._log.info("started", url=self.url, pid=self._pid)
+        self._log.info("started", url=shown(self.url), pid=self._pid)
 
     def _write_settings(self) -> Path:
-        """The server's configuration file. Without ``sync_interval`` a machine's crash loses two minutes."""
+        """The server's configuration file, which only its owner can read.
+
+        Without ``sync_interval`` a machine's crash loses two minutes.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         store = json.dumps(str(self.folder / "jetstream"))
+        user = f"{{ user: {_USER}, password: {json.dumps(self._password)} }}"
         text = (
-            f"host: {_HOST}\nport: {self._port}\n"
+            f"host: {_HOST}\nport: {self._port}\nauthorization {user}\n"
             f'jetstream {{\n  store_dir: {store}\n  sync_interval: "{_SYNC_INTERVAL}"\n}}\n'
         )
         path = self.folder / "nats-server.conf"
         if not path.exists() or path.read_text() != text:
-            path.write_text(text)
+            path.unlink(missing_ok=True)
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(text)
         return path
 
     async def supervise(self) -> None:

@@ -11,6 +11,9 @@ from controlplane.core.errors import LocalEventError, RemoteEventError
 from controlplane.wire._generated import commands_pb2 as pb
 from controlplane.wire.names import snake_case
 
+MOST_COMMAND_ID = 1 << 62
+"""Commands are counted from 1: a number beyond this is forged, and counting on from it would pass 64 bits."""
+
 _CARRIED_BY_EVERY = frozenset(field.name for field in fields(Command))
 
 
@@ -62,9 +65,9 @@ def decode_commands(data: bytes) -> list[Command]:
 
 
 def read_command(message: pb.Command) -> Command | None:
-    """None for a kind that this version does not know, and for a command about nobody."""
+    """None for a kind that this version does not know, a number that nobody counts to, a command about nobody."""
     kind = message.WhichOneof("kind")
-    if kind is None:
+    if kind is None or not 0 <= message.command_id <= MOST_COMMAND_ID:
         return None
     command_type, names = _TYPES[kind]
     body = getattr(message, kind)

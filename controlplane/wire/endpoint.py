@@ -6,6 +6,7 @@ not at all, and is readable by its owner only, since a URL may hold a password.
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -16,6 +17,7 @@ from controlplane.wire.subjects import check_name
 
 STATE_DIR_VARIABLE = "PENSTOCK_STATE_DIR"
 URL_VARIABLE = "PENSTOCK_NATS_URL"
+_SECRET = re.compile(r"(?<=://)[^/@\s]+@")
 MOST_SOCKET_PATH_BYTES = 107  # what the kernel takes
 
 
@@ -27,6 +29,11 @@ class Endpoint:
     pid: int = 0
     boot_id: str = ""
     monitoring_url: str = ""  # of the server's HTTP monitoring; empty: none
+
+
+def shown(url: str) -> str:
+    """The URL as it may be told: without what proves oneself."""
+    return _SECRET.sub("", url)
 
 
 def default_state_dir(environment: Mapping[str, str] = os.environ) -> Path:

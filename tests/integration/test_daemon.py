@@ -1,13 +1,16 @@
 """The daemon as its users run it: a process, the real nats-server, bytes on the bus."""
 
 import asyncio
+import json
 import os
 import shutil
 import signal
 import socket
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from support.daemon_process import BusClient, DaemonProcess, eventually, most_start_s, says, serving
@@ -16,7 +19,7 @@ from controlplane.core import commands as cmd
 from controlplane.core import events as ev
 from controlplane.shell.log_replay import replay_log
 from controlplane.wire.codec import encode_events
-from controlplane.wire.endpoint import read_endpoint
+from controlplane.wire.endpoint import endpoint_path, read_endpoint, shown
 
 GATE = "test/gate/one"
 ENGINE = "test/engine/one"
@@ -272,3 +275,35 @@ def test_a_bus_that_lost_its_stream_is_asked_anew(daemon: DaemonProcess) -> None
     asyncio.run(run())
     assert daemon.stop() == 0
     assert "Traceback" not in daemon.log
+
+
+def test_the_embedded_server_talks_to_nobody_without_its_password(daemon: DaemonProcess) -> None:
+    """Any process of the machine can reach the port; whoever cannot read the endpoint file can do nothing there."""
+
+    async def answer(url: str) -> bytes:
+        """What the server says to who connects with what the URL holds, and asks whether it is there."""
+        told = urlsplit(url)
+        reader, writer = await asyncio.open_connection(told.hostname, told.port)
+        await reader.readline()
+        said = {"verbose": False, "user": told.username or "", "pass": told.password or ""}
+        writer.write(f"CONNECT {json.dumps(said)}\r\nPING\r\n".encode())
+        line = await reader.readline()
+        writer.close()
+        return line.strip()
+
+    async def run() -> None:
+        daemon.start()
+        bus = await serving(daemon)
+        url = await daemon.url()
+        assert await answer(url) == b"PONG"
+        for other in (shown(url), url.replace("penstock:", "penstock:x")):
+            assert await answer(other) == b"-ERR 'Authorization Violation'"
+        secret = str(urlsplit(url).password)
+        settings = daemon.folder / daemon.node / "nats-server.conf"
+        assert secret in settings.read_text()
+        for path in (settings, endpoint_path(daemon.node, daemon.folder)):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert secret not in daemon.log
+        await bus.close()
+
+    asyncio.run(run())

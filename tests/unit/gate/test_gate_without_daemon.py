@@ -157,6 +157,13 @@ def test_a_restarted_daemon_is_asked_at_once_even_if_its_lease_never_ended() -> 
     in_virtual_time(story)
 
 
+def test_no_heartbeat_can_claim_a_lease_for_ever() -> None:
+    authority = Authority(GateLimits())
+    authority.heard(Beat(lease_ttl_ns=1 << 62), 0)
+    assert authority.mode(seconds(599)) is Mode.GOVERNED
+    assert authority.mode(seconds(600)) is Mode.KEEPING
+
+
 def test_a_lease_is_never_shorter_than_a_second_of_the_wall() -> None:
     authority = Authority(GateLimits(time_scale=60.0))
     authority.heard(Beat(lease_ttl_ns=seconds(5)), 0)

@@ -18,6 +18,7 @@ from controlplane.wire.codec import (
     encode_commands,
     encode_heartbeat,
 )
+from controlplane.wire.command_codec import MOST_COMMAND_ID
 
 
 @given(st.lists(commands(), max_size=8))
@@ -79,3 +80,10 @@ def test_a_heartbeat_survives_the_wire(heartbeat: Heartbeat) -> None:
 def test_a_heartbeat_that_makes_no_sense_is_refused(message: control_pb2.Heartbeat) -> None:
     with pytest.raises(RemoteEventError, match="makes no sense"):
         decode_heartbeat(message.SerializeToString())
+
+
+@pytest.mark.parametrize("number", [MOST_COMMAND_ID + 1, (1 << 63) - 1, -1])
+def test_a_number_that_nobody_counts_to_is_not_taken_over(number: int) -> None:
+    """A daemon goes on from the number of the last command that it finds."""
+    commands = [core.SetWindow(command_id=number, limit=1, window=1.0), core.SetWindow(command_id=MOST_COMMAND_ID, limit=2, window=2.0)]
+    assert decode_commands(encode_commands(commands)) == commands[1:]

@@ -13,6 +13,7 @@ from controlplane.wire.endpoint import (
     read_endpoint,
     remove_endpoint,
     resolve_url,
+    shown,
     write_endpoint,
 )
 
@@ -67,3 +68,9 @@ def test_an_explicit_url_wins_then_the_environment_then_the_file(
 def test_a_bad_node_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected node"):
         resolve_url("nats://x:1", "../etc", tmp_path)
+
+
+def test_what_is_told_of_a_url_proves_nothing() -> None:
+    assert shown("nats://penstock:a-secret@127.0.0.1:4222") == "nats://127.0.0.1:4222"
+    assert shown("nats://a-token@host:1 and nats://user:word@host:2") == "nats://host:1 and nats://host:2"
+    assert shown("nats://127.0.0.1:4222") == "nats://127.0.0.1:4222"
