@@ -39,6 +39,7 @@ _ROOM_BYTES = 2 << 30  # the stream takes a GiB at most, logs and snapshots some
 _FILES = 4096  # connections and files: a socket for each agent
 _BUS_AWAY = "bring nats-server back, or give its disk room (its log says which): the daemon goes on by itself"
 _SKEW_S = 1.0  # recovery takes the server's time for its own
+_SAFE_SERVER = (2, 14, 6)  # before it confirmed messages could be lost (nats-server #8475)
 
 
 class State(StrEnum):
@@ -194,7 +195,11 @@ async def _on_the_bus(client: Client, url: str, node: str) -> Any:
     round_trip_ms = 1000 * (time.perf_counter() - began_s)
     server = client.connected_server_version
     release = f"{server.major}.{server.minor}.{server.patch}"
-    yield _ok("bus", f"nats-server {release} at {shown(url)}, {round_trip_ms:.1f} ms away")
+    told = f"nats-server {release} at {shown(url)}, {round_trip_ms:.1f} ms away"
+    if (server.major, server.minor, server.patch) < _SAFE_SERVER:
+        yield _look("bus", f"{told}; after a crash it may lose what it confirmed", "update it to 2.14.6 or later")
+    else:
+        yield _ok("bus", told)
     jetstream = client.jetstream(timeout=_TIMEOUT_S)
     try:
         await jetstream.account_info()
