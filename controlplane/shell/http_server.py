@@ -2,8 +2,11 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
+from ipaddress import ip_address
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
@@ -15,6 +18,8 @@ from controlplane.shell.views import listing
 
 _PAGE = Path(__file__).with_name("page")
 _MOST_PROGRAMS = 60  # on the page
+_MOST_STREAMS = 64  # open pages
+_READ_WITHIN_S = 10.0
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -25,13 +30,16 @@ class HttpServer:
         self.listen = listen
         self._daemon, self._prometheus, self._is_default = daemon, prometheus, is_default
         self._runner: web.AppRunner | None = None
+        self._streams = 0  # pages that are open
+        self._latest, self._latest_s = b"", 0.0
         self._log = logger("http")
 
     async def start(self) -> None:
         """Listen. Raises ``ConfigError`` where that cannot be; at the default address that is logged only."""
         if self.listen == "off":
             return
-        app = web.Application()
+        host, _, port = self.listen.rpartition(":")
+        app = web.Application(middlewares=[_for_this_machine] if _is_loopback(host.strip("[]")) else [])
         app.on_response_prepare.append(_ask_again)
         app.add_routes(
             [
@@ -44,7 +52,6 @@ class HttpServer:
         )
         runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.5)
         await runner.setup()
-        host, _, port = self.listen.rpartition(":")
         try:
             await web.TCPSite(runner, host.strip("[]"), int(port)).start()
         except OSError as error:
@@ -74,19 +81,54 @@ class HttpServer:
         return web.Response(text="nothing comes back from the bus\n", status=503)
 
     async def _live(self, request: web.Request) -> web.StreamResponse:
-        """Server-sent events: status and programs, once a control interval."""
+        """Server-sent events: status and programs, once a control interval. Who does not read them is cut off."""
+        if self._streams >= _MOST_STREAMS:
+            return web.Response(text=f"{_MOST_STREAMS} pages are open already\n", status=503)
         response = web.StreamResponse(
             headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         )
         await response.prepare(request)
-        with contextlib.suppress(ConnectionError):
-            while True:
-                daemon = self._daemon
-                listed = listing(daemon.controller.ledger, daemon.clock.now_ns(), most=_MOST_PROGRAMS)
-                data = msgspec.json.encode({"status": daemon.status(), "listing": listed})
-                await response.write(b"data: " + data + b"\n\n")
-                await asyncio.sleep(daemon.status_every_s)
+        self._streams += 1
+        try:
+            with contextlib.suppress(ConnectionError, TimeoutError):
+                while True:
+                    async with asyncio.timeout(_READ_WITHIN_S):
+                        await response.write(b"data: " + self._told() + b"\n\n")
+                    await asyncio.sleep(self._daemon.status_every_s)
+        finally:
+            self._streams -= 1
         return response
+
+    def _told(self) -> bytes:
+        """What all open pages are told, put together once for all of them."""
+        daemon, now_s = self._daemon, time.monotonic()
+        if not self._latest or now_s - self._latest_s >= daemon.status_every_s / 2:
+            listed = listing(daemon.controller.ledger, daemon.clock.now_ns(), most=_MOST_PROGRAMS)
+            self._latest = msgspec.json.encode({"status": daemon.status(), "listing": listed})
+            self._latest_s = now_s
+        return self._latest
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether the name is that of this machine alone."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+@web.middleware
+async def _for_this_machine(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """A page that is served to this machine alone answers to its names alone.
+
+    Else a web site whose name is made to lead here could have a browser of this machine read the page for it.
+    """
+    if _is_loopback(urlsplit(f"//{request.host}").hostname or ""):
+        return await handler(request)
+    told = "this address serves this machine: ask for localhost, or set [http] listen to another address\n"
+    return web.Response(text=told, status=421)
 
 
 async def _ask_again(_: web.Request, response: web.StreamResponse) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import http.server
 import json
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,6 +100,41 @@ def test_the_page_is_served_whole_and_live(page: tuple[DaemonProcess, str]) -> N
     look = json.loads(line.removeprefix(b"data: "))
     assert look["status"]["node"] == "test"
     assert [program["program_id"] for program in look["listing"]["programs"]] == ["p"]
+
+
+@pytest.mark.parametrize(("host", "status"), [("localhost", 200), ("[::1]:80", 200), ("rebound.example:80", 421)])
+def test_a_page_of_this_machine_answers_to_its_names_alone(
+    page: tuple[DaemonProcess, str], host: str, status: int
+) -> None:
+    """Else a web site could have its visitor's browser read the programs' ids for it (DNS rebinding)."""
+    _, url = page
+    request = urllib.request.Request(f"{url}/metrics", headers={"Host": host})
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            assert answer.status == status
+    except urllib.error.HTTPError as refused:
+        assert refused.code == status
+
+
+def test_pages_that_nobody_reads_hold_nothing_up(page: tuple[DaemonProcess, str]) -> None:
+    """So many are served, and the daemon beats as before."""
+    daemon, url = page
+    address = url.removeprefix("http://").split(":")
+
+    async def run() -> None:
+        open_pages = [await asyncio.open_connection(address[0], int(address[1])) for _ in range(100)]
+        for _, writer in open_pages:
+            writer.write(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        said = [await reader.readline() for reader, _ in open_pages]
+        assert [line.split()[1] for line in said].count(b"503") == 100 - 64
+        bus = await BusClient.connect(await daemon.url())
+        for _ in range(3):
+            assert (await bus.status())["bus_connected"]
+        await bus.close()
+        for _, writer in open_pages:
+            writer.close()
+
+    asyncio.run(run())
 
 
 def test_an_address_in_use_is_refused_and_the_default_gives_way(

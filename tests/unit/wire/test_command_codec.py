@@ -85,5 +85,8 @@ def test_a_heartbeat_that_makes_no_sense_is_refused(message: control_pb2.Heartbe
 @pytest.mark.parametrize("number", [MOST_COMMAND_ID + 1, (1 << 63) - 1, -1])
 def test_a_number_that_nobody_counts_to_is_not_taken_over(number: int) -> None:
     """A daemon goes on from the number of the last command that it finds."""
-    commands = [core.SetWindow(command_id=number, limit=1, window=1.0), core.SetWindow(command_id=MOST_COMMAND_ID, limit=2, window=2.0)]
+    commands = [
+        core.SetWindow(command_id=number, limit=1, window=1.0),
+        core.SetWindow(command_id=MOST_COMMAND_ID, limit=2, window=2.0),
+    ]
     assert decode_commands(encode_commands(commands)) == commands[1:]
