@@ -3,7 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
-_PROMPT_FIELDS = ("messages", "system", "prompt", "text", "input", "instructions", "tools", "input_ids")
+_PROMPT_FIELDS = (
+    "messages",
+    "system",
+    "prompt",
+    "text",
+    "input",
+    "instructions",
+    "tools",
+    "input_ids",
+    "instances",
+)
 
 
 def prompt_size(body: Mapping[str, Any]) -> tuple[int, int]:

@@ -13,13 +13,28 @@ from typing import Any
 
 from controlplane.core.events import Event
 from controlplane.emit.emitter import Emitter
-from controlplane.gate import Continuity, Gate, GateLink, GateMiddleware, HealthPage, Inbox, Mode
+from controlplane.gate import GATED_PATHS, Continuity, Gate, GateLink, GateMiddleware, HealthPage, Inbox, Mode
 from engine_hooks.guard import Guard, log
 from engine_hooks.sglang.board import Board, account
 from engine_hooks.sglang.carrier import carrier
 from engine_hooks.sglang.settings import GATE, Settings, role_of
 from engine_hooks.sglang.targets import GENERATE, TERMINATE, Feature
 from engine_hooks.sglang.verify import sglang_version, unbound, unproven
+
+# The functions of SGLang's server that generate: some of their paths are set by the environment.
+_GENERATING = frozenset(
+    {
+        "anthropic_v1_messages",
+        "generate_request",
+        "ollama_chat",
+        "ollama_generate",
+        "openai_v1_chat_completions",
+        "openai_v1_completions",
+        "sagemaker_chat_completions",
+        "v1_responses_request",
+        "vertex_generate",
+    }
+)
 
 
 class HttpSide:
@@ -125,9 +140,24 @@ def install(settings: Settings, *, lacking: bool = False) -> HttpSide | None:
         HookRegistry.register(target, hook, HookType.AROUND)
     continuity = Continuity() if settings.continuity else None
     app.add_middleware(
-        GateMiddleware, gate=side.gate, on_loop=side.start, health=side.health, continuity=continuity
+        GateMiddleware,
+        gate=side.gate,
+        paths=gated_paths(app),
+        on_loop=side.start,
+        health=side.health,
+        continuity=continuity,
     )
     return side
+
+
+def gated_paths(app: Any) -> frozenset[str]:
+    """Where turns come in: the usual paths, and wherever this server has put what generates."""
+    found = {
+        route.path
+        for route in getattr(app, "routes", ())
+        if getattr(getattr(route, "endpoint", None), "__name__", "") in _GENERATING
+    }
+    return frozenset(GATED_PATHS) | found
 
 
 def _serve_probe_health(settings: Settings, guard: Guard, hooks: dict[str, Callable[..., Any]]) -> None:

@@ -29,6 +29,30 @@ async def held(scene: Scene, program_id: str, seed: int, **more: Any) -> "asynci
     return asking
 
 
+OTHER_APIS: dict[str, dict[str, Any]] = {
+    "/invocations": {"model": "tiny", "messages": [{"role": "user", "content": "say it"}], "max_tokens": 4},
+    "/vertex_generate": {
+        "instances": [{"text": "say it"}],
+        "parameters": {"sampling_params": {"max_new_tokens": 4}},
+    },
+    "/api/generate": {"model": "tiny", "prompt": "say it", "stream": False, "options": {"num_predict": 4}},
+}
+
+
+@pytest.mark.parametrize("path", sorted(OTHER_APIS))
+def test_no_api_of_the_server_goes_past_the_gate(plugin_engine: EngineServer, bus: Bus, path: str) -> None:
+    name = f"by{path.replace('/', '-')}"
+
+    async def story(scene: Scene) -> None:
+        reply = await scene.post(path, OTHER_APIS[path], name)
+        assert reply.status == 200
+        submitted = await scene.until(TurnSubmitted, program_id=name)
+        assert submitted.turn_id == reply.headers["x-penstock-turn-id"]
+
+    bus.daemon(WINDOW_OF_ONE)
+    play(story, plugin_engine, bus)
+
+
 @on_every_version
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_program_waits_until_the_one_before_has_ended(

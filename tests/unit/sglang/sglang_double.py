@@ -60,6 +60,7 @@ class AppDouble:
 
     def __init__(self) -> None:
         self.middlewares: list[tuple[type, dict[str, Any]]] = []
+        self.routes: list[Any] = []
         self.server_args = types.SimpleNamespace(tp_size=1, dp_size=1, disaggregation_mode="null")
 
     def add_middleware(self, middleware_class: type, **options: Any) -> None:

@@ -14,10 +14,10 @@ from sglang_double import GenerateReqInput, SglangDouble
 from controlplane.core.commands import Admit, Retain, StateRequest
 from controlplane.core.events import CommandApplied, Event, PublisherState, TurnQueued
 from controlplane.emit.emitter import Emitter
-from controlplane.gate import Gate, GateMiddleware, HealthPage
+from controlplane.gate import GATED_PATHS, Gate, GateMiddleware, HealthPage
 from engine_hooks.sglang import board, plugin, scheduler_side
 from engine_hooks.sglang.board import VARIABLE as BOARD
-from engine_hooks.sglang.http_side import HttpSide
+from engine_hooks.sglang.http_side import HttpSide, gated_paths
 from engine_hooks.sglang.settings import PluginMode, Settings
 from engine_hooks.sglang.targets import ADD_MIDDLEWARE, GENERATE, TERMINATE
 
@@ -130,6 +130,19 @@ def test_whatever_fails_is_told_in_one_line(
 def test_without_sglang_it_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     plugin.register()
     assert ADD_MIDDLEWARE in caplog.text
+
+
+def test_turns_are_gated_wherever_the_server_takes_them_in(sglang: SglangDouble) -> None:
+    def ollama_chat() -> None:
+        """Its path is set by the environment."""
+
+    def get_tags() -> None:
+        """Nothing is generated there."""
+
+    routes = (("/my/chat", ollama_chat), ("/api/tags", get_tags))
+    sglang.app.routes = [types.SimpleNamespace(path=path, endpoint=endpoint) for path, endpoint in routes]
+    sglang.app.routes.append(types.SimpleNamespace(path="/page"))  # files, and no function
+    assert gated_paths(sglang.app) == {*GATED_PATHS, "/my/chat"}
 
 
 # The HTTP side at work
