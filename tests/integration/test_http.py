@@ -116,25 +116,26 @@ def test_a_page_of_this_machine_answers_to_its_names_alone(
         assert refused.code == status
 
 
-def test_pages_that_nobody_reads_hold_nothing_up(page: tuple[DaemonProcess, str]) -> None:
-    """So many are served, and the daemon beats as before."""
-    daemon, url = page
-    address = url.removeprefix("http://").split(":")
+def test_pages_that_nobody_reads_are_so_many_at_most(page: tuple[DaemonProcess, str]) -> None:
+    """And the daemon serves others as before."""
+    _, url = page
+    host, port = url.removeprefix("http://").split(":")
 
-    async def run() -> None:
-        open_pages = [await asyncio.open_connection(address[0], int(address[1])) for _ in range(100)]
-        for _, writer in open_pages:
-            writer.write(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        said = [await reader.readline() for reader, _ in open_pages]
-        assert [line.split()[1] for line in said].count(b"503") == 100 - 64
-        bus = await BusClient.connect(await daemon.url())
-        for _ in range(3):
-            assert (await bus.status())["bus_connected"]
-        await bus.close()
-        for _, writer in open_pages:
-            writer.close()
+    async def run() -> list[bytes]:
+        pages = [await asyncio.open_connection(host, int(port)) for _ in range(100)]
+        try:
+            for _, writer in pages:
+                writer.write(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            lines = [await reader.readline() for reader, _ in pages]
+            assert await asyncio.to_thread(get, f"{url}/healthz") == "ok\n"
+            return [line.split()[1] for line in lines]
+        finally:
+            for _, writer in pages:
+                writer.close()
+            await asyncio.gather(*(writer.wait_closed() for _, writer in pages), return_exceptions=True)
 
-    asyncio.run(run())
+    statuses = asyncio.run(run())
+    assert (statuses.count(b"200"), statuses.count(b"503")) == (64, 36)
 
 
 def test_an_address_in_use_is_refused_and_the_default_gives_way(

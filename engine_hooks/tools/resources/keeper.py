@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.core.types import NANOSECONDS_PER_SECOND
-from engine_hooks.tools.resources.providers import Provider, ProviderError, providers
+from engine_hooks.tools.resources.provider import Provider, ProviderError
+from engine_hooks.tools.resources.providers import providers
 from engine_hooks.tools.resources.registry import Registry, Resource
 
 _LOOK_S = 1.0  # whether the parent is still there, where the kernel does not tell

@@ -493,6 +493,7 @@ def test_a_restarted_engine_has_dropped_its_turns() -> None:
     d.submit("a")
     d.pool(retractions=9)
     d.start_tool("a")
+    d.now_ns += seconds(6)
     d.engine = Publisher("node/engine/2")
     d.pool(retractions=2)
     assert (d.program("a").open_turns, d.program("a").open_tools, d.ledger.state.running) == (0, 1, {})
@@ -503,6 +504,7 @@ def test_a_restarted_engine_has_dropped_its_turns() -> None:
 def test_a_restarted_gate_has_dropped_its_held_turns() -> None:
     d = Driver()
     d.ask("a")
+    d.now_ns += seconds(6)
     d.gate = Publisher("node/gate/2")
     d.ask("b")
     assert list(d.ledger.queue) == ["b"]

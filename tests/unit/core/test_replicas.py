@@ -143,7 +143,8 @@ def test_a_restarted_engine_replaces_its_own_sample_and_forgets_its_own_programs
         d.on(number).submit(name, f"{name}.1", blocks=30)
         d.finish(name)
         d.submit(name, f"{name}.2", blocks=30)
-        d.program(name).retained_until_ns = d.now_ns + 5
+        d.program(name).retained_until_ns = d.now_ns + seconds(60)
+    d.now_ns += seconds(6)
     d.restart(2)
     d.send(d.engines[1](ev.PublisherState, role="engine"))
     assert total(d) == 2000, "what it had is believed until it tells"
@@ -161,6 +162,7 @@ def test_a_restarted_gate_is_its_own_engines() -> None:
     d.ask("c")
     for number, name in ((1, "a"), (2, "b")):
         d.on(number).run_turn(name)
+    d.now_ns += seconds(6)
     d.gate = Publisher("node/gate-2/y")
     d.ask("d")
     assert (d.program("a").kv_tier, d.program("b").kv_tier) == (Tier.HBM, Tier.NONE)
