@@ -73,6 +73,7 @@ def simulate(
     ] = "h200-llama31-8b",
     pool_tokens: Annotated[int, typer.Option(min=0, help="KV pool; 0: the profile's.")] = 0,
     chunk_tokens: Annotated[int, typer.Option(min=1, help="Chunked prefill: tokens of a step at most.")] = 8192,
+    max_running: Annotated[int, typer.Option(min=1, help="Turns that run in an engine at once.")] = 256,
     tier: Tiers = [],
     replicas: Annotated[int, typer.Option(min=1, help="Engines side by side, each with that pool.")] = 1,
     routing: Annotated[
@@ -157,6 +158,7 @@ def simulate(
         profile=profile,
         pool_tokens=pool_tokens,
         chunk_tokens=chunk_tokens,
+        max_running=max_running,
         tiers=tier,
         replicas=replicas,
         routing=routing,

@@ -8,10 +8,11 @@ from controlplane.config import Config, parse, show
 from controlplane.core.errors import ConfigError
 from controlplane.core.presets import preset
 from controlplane.sim.contention import Contention
+from controlplane.sim.engine_spec import LINK_GB_PER_S, MAX_RUNNING, EngineSpec
 from controlplane.sim.laboratory import LABORATORY, simulated_preset
 from controlplane.sim.lower_tiers import parse_tier
 from controlplane.sim.profile import load_profile
-from controlplane.sim.simulate import LINK_GB_PER_S, EngineSpec, SimSpec, simulate
+from controlplane.sim.simulate import SimSpec, simulate
 from controlplane.sim.solo import IdealTimes
 from controlplane.wire.log import Header, LogWriter
 from controlplane.workload.arrivals import Arrival
@@ -76,6 +77,7 @@ class SimulateOptions:
     profile: str = "h200-llama31-8b"
     pool_tokens: int = 0
     chunk_tokens: int = 8192
+    max_running: int = MAX_RUNNING
     tiers: Sequence[str] = ()
     replicas: int = 1
     routing: str = ""
@@ -99,6 +101,7 @@ def simulate_all(
         profile=load_profile(options.profile),
         pool_tokens=options.pool_tokens,
         chunk_tokens=options.chunk_tokens,
+        max_running=options.max_running,
         tiers=tuple(map(parse_tier, options.tiers)),
         replicas=options.replicas,
         link_gb_per_s=options.link_gb_per_s,

@@ -9,6 +9,7 @@ from controlplane.sim.hardware import Profile
 from controlplane.sim.lower_tiers import TierSpec
 from controlplane.sim.publisher import Publisher
 
+MAX_RUNNING = 256  # turns that an engine runs at once, as a stock SGLang on a large device
 LINK_GB_PER_S = 50.0  # one 400 Gb/s port an engine
 
 
@@ -23,13 +24,14 @@ class EngineSpec:
     pool_tokens: int = 0
     block_tokens: int = 16
     chunk_tokens: int = 8192
-    max_running: int = 256
+    max_running: int = MAX_RUNNING
     max_context_tokens: int = 0
     tiers: tuple[TierSpec, ...] = ()  # KV memory below the device, the fastest first
     replicas: int = 1
     link_gb_per_s: float = LINK_GB_PER_S
 
     def __post_init__(self) -> None:
+        require("max_running", self.max_running, low=1, high=1_000_000)
         require("replicas", self.replicas, low=1, high=1024)
         require("link_gb_per_s", self.link_gb_per_s, low=0, high=1e6)
 

@@ -63,7 +63,11 @@ class FittedProfile(msgspec.Struct, tag_field="kind", tag="fitted", forbid_unkno
 
 
 class AnalyticProfile(msgspec.Struct, tag_field="kind", tag="analytic", forbid_unknown_fields=True, kw_only=True):
-    """A roofline of a device and a model; the default model is Llama-3.1-8B in bf16."""
+    """A roofline of a device and a model; the default model is Llama-3.1-8B in bf16.
+
+    All ``parameters`` lie in memory. A token computes with the active ones; a decode step reads all, since each of
+    tens of sequences picks experts of its own.
+    """
 
     name: str
     source: str
@@ -77,6 +81,7 @@ class AnalyticProfile(msgspec.Struct, tag_field="kind", tag="analytic", forbid_u
     step_overhead_us: _NotNegative
     sequence_us: _NotNegative
     parameters: _Positive = 8.03e9
+    active_parameters: _NotNegative = 0.0  # of a mixture of experts: those that one token uses; 0: all
     layers: _Count = 32
     hidden: _Count = 4096
     kv_heads: _Count = 8
@@ -161,7 +166,12 @@ def _fitted(data: FittedProfile) -> Profile:
 
 
 def _analytic(data: AnalyticProfile) -> Profile:
-    linear_flops = 2 * data.parameters
+    if data.active_parameters > data.parameters:
+        raise ConfigError(
+            f"$.active_parameters: expected at most {data.parameters:g}, got {data.active_parameters:g}"
+        )
+    active = data.active_parameters or data.parameters
+    linear_flops = 2 * active
     # Causal attention: 4 * layers * hidden * context per token, half of it up to a length n in all.
     attention_flops = 2 * data.layers * data.hidden
     weight_bytes = data.parameters * data.bytes_per_value

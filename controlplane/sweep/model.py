@@ -9,8 +9,8 @@ import msgspec
 from controlplane.config import Config, parse
 from controlplane.core.presets import PRESETS
 from controlplane.runs import REPLAY
+from controlplane.sim.engine_spec import LINK_GB_PER_S, MAX_RUNNING
 from controlplane.sim.laboratory import LABORATORY
-from controlplane.sim.simulate import LINK_GB_PER_S
 from controlplane.workload.named import MIX
 from controlplane.workload.scale import Scale
 from controlplane.workload.telemetry import Telemetry
@@ -62,6 +62,7 @@ class HardwareSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     pool_tokens: int = 0
     pool_programs: float = 0.0
     chunk_tokens: int = 8192
+    max_running: int = MAX_RUNNING
     tiers: tuple[str, ...] = ()  # as ``--tier`` of ``penstock simulate``
     replicas: int = 1
     routing: str = ""  # a placement policy; empty: the preset's

@@ -105,6 +105,7 @@ def engine_of(workload: WorkloadSpec, hardware: HardwareSpec) -> EngineSpec:
         profile=load_profile(hardware.profile),
         pool_tokens=_pool_tokens(workload, hardware.pool_programs) or hardware.pool_tokens,
         chunk_tokens=hardware.chunk_tokens,
+        max_running=hardware.max_running,
         tiers=tuple(map(parse_tier, hardware.tiers)),
         replicas=hardware.replicas,
         link_gb_per_s=hardware.link_gb_per_s,

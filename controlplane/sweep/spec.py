@@ -31,6 +31,7 @@ from controlplane.config import show
 from controlplane.core.errors import ConfigError, UnknownPolicy, require
 from controlplane.runs import REPLAY, load_tools
 from controlplane.sim.contention import parse_contention
+from controlplane.sim.engine_spec import MAX_RUNNING
 from controlplane.sim.laboratory import SIMULATED, simulated_preset
 from controlplane.sim.lower_tiers import parse_tier
 from controlplane.sim.profile import load_profile
@@ -132,7 +133,12 @@ def of_title(specs: Sequence[Any], title: str) -> Any:
 
 
 # Fields that came later, with what stood for them before: rows of then keep their digest.
-_BEFORE = (", humans=True", ", pool_programs=0.0", f", telemetry={Telemetry.FULL!r}")
+_BEFORE = (
+    ", humans=True",
+    ", pool_programs=0.0",
+    f", max_running={MAX_RUNNING}",
+    f", telemetry={Telemetry.FULL!r}",
+)
 
 
 @functools.cache

@@ -37,6 +37,8 @@ class Summary:
     ttft_p50_s: float = 0.0
     ttft_p95_s: float = 0.0
     ttft_p99_s: float = 0.0
+    tpot_mean_s: float = 0.0  # a turn's time per output token after the first, over turns with more than one
+    tpot_p99_s: float = 0.0
     steps_per_min: float = 0.0  # turns ended
     output_tokens_per_s: float = 0.0
     cache_hit_ratio: float = 0.0  # cached tokens / prompt tokens, over the turns that ended
@@ -101,6 +103,8 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("ttft_p50_s", "TTFT p50 (s)", "{:.2f}"),
     ("ttft_p95_s", "TTFT p95 (s)", "{:.2f}"),
     ("ttft_p99_s", "TTFT p99 (s)", "{:.2f}"),
+    ("tpot_mean_s", "TPOT mean (s)", "{:.4f}"),
+    ("tpot_p99_s", "TPOT p99 (s)", "{:.4f}"),
     ("steps_per_min", "steps/min", "{:.1f}"),
     ("output_tokens_per_s", "output tok/s", "{:.1f}"),
     ("cache_hit_ratio", "cache hit rate (cached/prompt tokens)", "{:.1%}"),
@@ -149,6 +153,9 @@ def summarize(programs: Sequence[ProgramRecord], turns: Sequence[TurnRecord], ma
     per_s = 1 / makespan_s if makespan_s > 0 else 0.0
     jct = _seconds([program.completion_ns for program in ended])
     ttft = _seconds([turn.first_token_ns - turn.queued_ns for turn in good])
+    tpot = _seconds([t.ended_ns - t.first_token_ns for t in good if t.output_tokens > 1]) / np.asarray(
+        [t.output_tokens - 1 for t in good if t.output_tokens > 1], dtype=np.float64
+    )
     prompt_tokens = sum(turn.prompt_tokens for turn in good)
     routed = [turn.routed for turn in turns if turn.routed is not None]
     choices = Counter(each.choice for each in routed)
@@ -170,6 +177,8 @@ def summarize(programs: Sequence[ProgramRecord], turns: Sequence[TurnRecord], ma
         ttft_p50_s=_percentile(ttft, 50),
         ttft_p95_s=_percentile(ttft, 95),
         ttft_p99_s=_percentile(ttft, 99),
+        tpot_mean_s=_mean(tpot),
+        tpot_p99_s=_percentile(tpot, 99),
         steps_per_min=len(good) * 60 * per_s,
         output_tokens_per_s=sum(turn.output_tokens for turn in good) * per_s,
         cache_hit_ratio=sum(turn.cached_tokens for turn in good) / prompt_tokens if prompt_tokens else 0.0,

@@ -97,9 +97,19 @@ def test_a_profile_file_is_read_by_path(tmp_path: Path) -> None:
     assert load_profile(profile_file(tmp_path, name="mine")).name == "mine"
 
 
+def test_of_a_mixture_of_experts_the_active_ones_compute_and_all_lie_in_memory(tmp_path: Path) -> None:
+    dense = load_profile(profile_file(tmp_path))
+    sparse = load_profile(profile_file(tmp_path, active_parameters=8.03e9 / 4))
+    assert sparse.kv_pool_tokens == dense.kv_pool_tokens
+    assert sparse.decode_ps(8, 80_000) == dense.decode_ps(8, 80_000)
+    assert sparse.prefill_cumulative_ns[1] < dense.prefill_cumulative_ns[1] / 3
+    assert load_profile(profile_file(tmp_path, active_parameters=0.0)) == dense
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"active_parameters": 9e9}, r"\$\.active_parameters: expected at most 8\.03e\+09, got 9e\+09"),
         ({"flops_per_s": None}, "missing required field `flops_per_s`"),
         ({"flops_per_s": -1.0}, r"`float` > 0\.0 - at `\$\.flops_per_s`"),
         ({"memory_use_ratio": 1.5}, r"`float` <= 1\.0 - at `\$\.memory_use_ratio`"),

@@ -81,6 +81,14 @@ def test_a_hold_is_a_programs_over_its_turns() -> None:
     assert (summary.hold_mean_s, summary.longest_hold_s) == (3, 99)
 
 
+def test_time_per_output_token_leaves_the_first_one_out() -> None:
+    """Each of these turns decodes for two seconds."""
+    turns = [turn(1, output_tokens=21), turn(1, output_tokens=11), turn(1, output_tokens=1), turn(1, error="lost")]
+    summary = summarize([program("p", 10)], turns, seconds(100))
+    assert summary.tpot_mean_s == pytest.approx(0.15)
+    assert summary.tpot_p99_s == pytest.approx(0.199)
+
+
 def test_nothing_measured_gives_zeros() -> None:
     assert set(summarize([], [], 0).to_json().values()) == {0}
 
