@@ -61,7 +61,23 @@ MEANINGS = {
     "admission.aimd.window_min": "its lower bound",
     "admission.aimd.window_max": "its upper bound",
     "admission.aimd.kv_high": "share of the pool that the forecast may fill",
+    "admission.aimd.used_only": "the window grows only while it is used; false: MARS as printed (ADR 0003)",
+    "admission.aimd.one_cut": "it is cut again only once the last cut has told; false: as printed (ADR 0026)",
+    "admission.aimd.evidence": "W_cpu holds only while the host is overloaded; false: always (ADR 0011)",
+    "admission.aimd.forecast": "newcomers fit by what all will come to need; false: W_kv counts them by what they "
+    "ask for now (ADR 0013, 0030)",
+    "admission.concur.alpha": "programs added to the window in an interval in which the cache is little used",
+    "admission.concur.beta": "factor on the window in an interval in which it is full and missed",
+    "admission.concur.use_low": "share of the pool that running turns hold, below which the window grows",
+    "admission.concur.use_high": "that share, from which it may shrink",
+    "admission.concur.hit_low": "share of prompts that is cached, below which it does shrink then",
+    "admission.concur.window_initial": "the window at the start",
+    "admission.concur.window_min": "its lower bound",
+    "admission.concur.window_max": "its upper bound",
+    "packing.least_left.ageing": "the power of the time since a program arrived that counts against what is "
+    "left of it: the greater, the sooner a large one goes first",
     "packing.pressure_aware.aged": "among short sessions, time waited counts against size",
+    "packing.pressure_aware.returners_first": "who comes back, having lent its slot, goes before newcomers",
     "priority.mlfq.shares": "footprints up to these shares of the pool begin at levels 0, 1, ...",
     "priority.mlfq.quota_chunks": "prefill chunks' worth of tokens that level 0 serves a program in a window; each "
     "lower level twice as much",

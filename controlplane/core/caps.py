@@ -14,15 +14,26 @@ _LEAST_TOOLS_PER_PROGRAM = 0.05
 _MOST_EXCESS = 0.5
 
 
-def cpu_cap(pressure: Pressure) -> int:
+def cpu_cap(pressure: Pressure, *, always: bool = False) -> int:
     """Programs whose tools, at the usual tools per active program, just fill the CPUs.
 
     It counts a CPU a tool, and many tools only wait (for a network, a disk, a sleep): so it holds only while the
-    host counts as overloaded, which is when CPUs are in fact scarce.
+    host counts as overloaded, which is when CPUs are in fact scarce. ``always``: also otherwise.
     """
-    if not pressure.cpu_overloaded or pressure.cpus <= 0 or pressure.tools_per_program <= 0:
+    holds = pressure.cpu_overloaded or always
+    if not holds or pressure.cpus <= 0 or pressure.tools_per_program <= 0:
         return NO_CAP
     return max(1, floor(pressure.cpus / max(_LEAST_TOOLS_PER_PROGRAM, pressure.tools_per_program)))
+
+
+def kv_cap(pressure: Pressure) -> int:
+    """W_kv as a number: the active programs, and as many of those that wait as fit into what is left by their size.
+
+    What they will grow to is not asked (docs/adr/0005 and its successors tell what that costs).
+    """
+    if not pressure.kv_total_blocks or not pressure.queued_blocks_mean:
+        return NO_CAP
+    return pressure.programs_active + floor(max(rooms(pressure)) / pressure.queued_blocks_mean)
 
 
 def rooms(pressure: Pressure) -> tuple[int, ...]:

@@ -25,7 +25,7 @@ from controlplane.core.estimate import as_seconds
 from controlplane.core.forecast import demand, needs
 from controlplane.core.ledger import Ledger
 from controlplane.core.orders import admissible, held_back
-from controlplane.core.outlook import Usual, demand_blocks, growing, parts, running_blocks
+from controlplane.core.outlook import demand_blocks, growing, parts, running_blocks
 from controlplane.core.overload import Load, detect
 from controlplane.core.policies import Window
 from controlplane.core.presets import Preset
@@ -34,6 +34,7 @@ from controlplane.core.room import fitting_in
 from controlplane.core.silence import sweep
 from controlplane.core.types import Pressure, Program, QueuedProgram, Status, seconds
 from controlplane.core.unasked import leaving, may_leave_now
+from controlplane.core.usual import Usual
 
 _CROWDED_STALL = 2.0  # so many times as long the engine idles before the valve opens while CPUs are overloaded
 _MOST_WEIGHED = 1024  # programs a tick whose context may be pinned; the next follows at once
@@ -221,6 +222,7 @@ class Controller:
             cpu_use_ratio=host.cpu_use_ratio if host else 0.0,
             cpu_stall_ratio=host.cpu_stall_ratio if host else 0.0,
             programs_active=totals.active_roots,
+            window_limit=self.state.window.limit,
             queue_length=queued,
             queued_blocks_mean=totals.queued_blocks / queued if queued else 0.0,
             cpu_overloaded=self.state.overload.cpu,
@@ -240,12 +242,10 @@ class Controller:
         slots = window.limit - self.pressure.programs_active if window.limit else queued  # line 23
         if slots <= 0 or not queued:
             return
-        state.packing, order = preset.packing.order(
-            state.packing, admissible(self.ledger), facts, self.pressure, now_ns
-        )
+        state.packing, order = preset.packing.order(state.packing, self._waiting(), facts, self.pressure, now_ns)
         self.considered = self._overdue_first(order, now_ns)
         overdue_ns, empty = now_ns - seconds(self.rules.overdue_s), not self.pressure.programs_active
-        programs, usual = self.ledger.programs, Usual(self.ledger)
+        programs, usual = self.ledger.programs, Usual(self.ledger.estimates)
 
         def ahead(queued: QueuedProgram) -> Sequence[float]:
             return needs(usual.waiting(programs[queued.program_id]))
@@ -253,6 +253,11 @@ class Controller:
         for chosen in fitting_in(self.considered, slots, window, ahead, overdue_ns, empty=empty):
             slot = f"slot {self.ledger.totals.active_roots + 1} of {window.limit or 'any'}"
             self._admit(chosen.program_id, f"{slot}; {chosen.blocks} blocks", now_ns)
+
+    def _waiting(self) -> list[QueuedProgram]:
+        """Who may be let in, with what packing wants to know."""
+        looks_ahead = self.preset.packing.looks_ahead
+        return admissible(self.ledger, Usual(self.ledger.estimates).left if looks_ahead else None)
 
     def _overdue_first(self, order: Any, now_ns: int) -> list[QueuedProgram]:
         horizon_ns = now_ns - seconds(self.rules.overdue_s)
@@ -265,7 +270,7 @@ class Controller:
     def _admit(self, root_id: str, reason: str, now_ns: int) -> None:
         root = self.ledger.programs[root_id]
         if not root.turn_index and root.queued_turns:  # remembered, to see how good the forecast was
-            root.expected_tokens = Usual(self.ledger).expected_tokens(root)
+            root.expected_tokens = Usual(self.ledger.estimates).expected_tokens(root)
         for name in self.ledger.waiting_family(root_id):
             why = reason if name == root_id else f"child of {root_id}: {reason}"
             self._issue(cmd.Admit(program_id=name, ttl_ns=seconds(self.rules.grant_s), reason=why), now_ns)
@@ -306,8 +311,8 @@ class Controller:
         """Who will be admitted first, as it looks now. Packing is asked and does not remember it."""
         if not self.ledger.queue:
             return set()
-        facts, queued = self.ledger.estimates, admissible(self.ledger)
-        _, order = self.preset.packing.order(self.state.packing, queued, facts, self.pressure, now_ns)
+        facts = self.ledger.estimates
+        _, order = self.preset.packing.order(self.state.packing, self._waiting(), facts, self.pressure, now_ns)
         return {each.program_id for each in self._overdue_first(order, now_ns)[: self.rules.prepare_ahead]}
 
     def _take_back(self, now_ns: int) -> set[str]:

@@ -120,6 +120,7 @@ class Estimates:
     eviction_delay: MovingAverage = field(default_factory=MovingAverage)
     service: MovingAverage = field(default_factory=MovingAverage)
     shared_tokens: MovingAverage = field(default_factory=MovingAverage)
+    hits: MovingAverage = field(default_factory=lambda: MovingAverage(value=1.0))
     gaps: Gaps = field(default_factory=Gaps)
     lives: Population = field(default_factory=Population)
     turns: Memoryfulness = field(default_factory=Memoryfulness)
@@ -206,6 +207,10 @@ class Estimates:
     @property
     def eviction_delay_ns(self) -> int:
         return round(self.eviction_delay.value)
+
+    @property
+    def hit_ratio(self) -> float:
+        return self.hits.value
 
     @property
     def turns_running(self) -> float:

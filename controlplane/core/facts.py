@@ -33,6 +33,10 @@ class Facts(Protocol):
         """T: sliding average of the queueing delay of turns that came back to an evicted context."""
 
     @property
+    def hit_ratio(self) -> float:
+        """Moving average of the share of a turn's prompt that was cached; 1 while nothing is known."""
+
+    @property
     def memoryfulness(self) -> float:
         """eta = -Corr(k, N - k) over the programs that ended; 1 while fewer than two did."""
 

@@ -26,6 +26,11 @@ class Growing(NamedTuple):
     last: float
     lifetimes: float = 1.0
 
+    @property
+    def left(self) -> float:
+        """Blocks times lifetimes: what it will hold from now to its end."""
+        return (self.blocks + max(self.blocks, self.last)) / 2 * self.lifetimes
+
 
 def demand(programs: Iterable[Growing], shared_blocks: int = 0) -> tuple[int, ...]:
     """Blocks needed at each point of the grid, 1/16 to 1 lifetime from now, if nobody else came. O(programs).

@@ -148,6 +148,7 @@ def first_token(ledger: "Ledger", event: ev.FirstToken, now_ns: int) -> None:
         estimates.prefill.add(computed_tokens, event.cached_tokens, event.prefill_ns)
     if event.prompt_tokens <= 0:
         return
+    estimates.hits.add(event.cached_tokens / event.prompt_tokens)
     if program.turn_index == 0:
         estimates.shared_tokens.add(event.cached_tokens)
         return

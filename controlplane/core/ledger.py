@@ -8,7 +8,7 @@ This file holds the primitives; what each kind of event does with them is in ``h
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from math import ceil
 
@@ -81,9 +81,13 @@ class Ledger:
         host, totals = self.state.host, self.totals
         return host is not None and totals.tools_active + totals.tools_waiting >= host.cpus
 
-    def queued(self) -> list[QueuedProgram]:
-        """The root programs that wait for a slot, in the order in which they began to."""
-        return [QueuedProgram.of(self.programs[name]) for name in self.queue]
+    def queued(self, left: Callable[[Program], float] | None = None) -> list[QueuedProgram]:
+        """The root programs that wait for a slot, in the order in which they began to.
+
+        ``left`` tells what each is expected to hold until its end, if anybody asks.
+        """
+        programs = (self.programs[name] for name in self.queue)
+        return [QueuedProgram.of(program, left(program) if left else 0.0) for program in programs]
 
     def children_of(self, root_id: str) -> Iterable[str]:
         """The names of the root's children, and of theirs."""

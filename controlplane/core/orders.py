@@ -4,16 +4,21 @@ A held program's turn runs to its end; then its slot and its pin go, and its nex
 other without a grant. A draining node lets nobody in; who has a slot keeps it to the end of the run.
 """
 
+from collections.abc import Callable
+
 from controlplane.core.ledger import Ledger
-from controlplane.core.types import QueuedProgram, Status
+from controlplane.core.types import Program, QueuedProgram, Status
 
 
-def admissible(ledger: Ledger) -> list[QueuedProgram]:
-    """Root programs that wait for a slot and may get one, in the order in which they began to wait."""
+def admissible(ledger: Ledger, left: Callable[[Program], float] | None = None) -> list[QueuedProgram]:
+    """Root programs that wait for a slot and may get one, in the order in which they began to wait.
+
+    ``left`` tells what each is expected to hold until its end, if anybody asks.
+    """
     state = ledger.state
     if state.draining:
         return []
-    queued = ledger.queued()
+    queued = ledger.queued(left)
     return [each for each in queued if each.program_id not in state.ordered_held] if state.ordered_held else queued
 
 

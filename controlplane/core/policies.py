@@ -60,6 +60,10 @@ class AdmissionPolicy(Protocol[S]):
 class PackingPolicy(Protocol[S]):
     """In which order waiting programs are admitted (MARS PackQueue). Returns a permutation of ``queue``."""
 
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether it asks what each program is expected to hold until its end (``QueuedProgram.left``)."""
+
     def initial(self) -> S: ...
 
     def order(

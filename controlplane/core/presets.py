@@ -6,6 +6,7 @@ from typing import Any
 from controlplane.core.admission import ADMISSION
 from controlplane.core.admission.aimd import Aimd
 from controlplane.core.admission.capacity import Capacity
+from controlplane.core.admission.concur import Concur
 from controlplane.core.admission.fixed import Fixed
 from controlplane.core.errors import UnknownPolicy
 from controlplane.core.memory import MEMORY
@@ -15,6 +16,7 @@ from controlplane.core.memory.typed import Typed as TypedEviction
 from controlplane.core.packing import PACKING
 from controlplane.core.packing.by_tier import ByTier
 from controlplane.core.packing.fcfs import Fcfs
+from controlplane.core.packing.least_left import LeastLeft
 from controlplane.core.packing.pressure_aware import PressureAware
 from controlplane.core.packing.shortest import Shortest
 from controlplane.core.placement import PLACEMENT
@@ -34,6 +36,7 @@ from controlplane.core.priority.plas import Plas
 from controlplane.core.priority.ttl_first import TtlFirst
 from controlplane.core.priority.typed import Typed
 from controlplane.core.retention import RETENTION
+from controlplane.core.retention.beyond_window import BeyondWindow
 from controlplane.core.retention.least_waste import LeastWaste
 from controlplane.core.retention.never import Never
 from controlplane.core.retention.opportunistic import Opportunistic
@@ -123,6 +126,14 @@ _ALL = (
         summary="ablation of continuum: one TTL for every tool, that of its cold start",
         retention=Ttl(learned=False),
     ),
+    replace(
+        _CONTINUUM,
+        name="program-fcfs",
+        summary="ablation of continuum: first come first served by program, nothing is kept",
+        retention=Never(),
+        priority=TtlFirst(pinned_first=False),
+        memory=Lru(),
+    ),
     Preset(
         name="thunderagent",
         summary="ThunderAgent: programs paused and restored, shortest first, by what the pool holds",
@@ -143,7 +154,31 @@ _ALL = (
         placement=Session(),
         memory=TypedEviction(),
     ),
+    Preset(
+        name="concur",
+        summary="CONCUR: a window of agents, by how full the cache is and how often it is hit",
+        admission=Concur(),
+        packing=Fcfs(),
+        retention=BeyondWindow(),
+        priority=RequestFcfs(),
+        placement=Session(),
+        memory=Lru(),
+    ),
     _MARS,
+    replace(
+        _MARS,
+        name="penstock",
+        summary="Penstock: mars, and who is expected to hold least memory for least time goes first",
+        packing=LeastLeft(),
+    ),
+    replace(
+        _MARS,
+        name="mars-paper",
+        summary="MARS' Algorithm 1 as it is printed, without what was added to it here",
+        admission=Aimd(used_only=False, one_cut=False, evidence=False, forecast=False, waste=0.0),
+        packing=PressureAware(aged=False, returners_first=False),
+        retention=Opportunistic(lend=False),
+    ),
     replace(
         _MARS,
         name="mars-no-admission",

@@ -181,9 +181,10 @@ class QueuedProgram:
     cycles: tuple[int, ...] = ()
     phase_since_ns: int = 0
     open_turns: int = 0
+    left: float = 0.0  # blocks x lifetimes: what it is expected to hold to its end; 0 where packing does not ask
 
     @classmethod
-    def of(cls, program: Program) -> "QueuedProgram":
+    def of(cls, program: Program, left: float = 0.0) -> "QueuedProgram":
         """The record's figures as they are now."""
         return cls(
             program_id=program.program_id,
@@ -195,6 +196,7 @@ class QueuedProgram:
             cycles=program.cycles,
             phase_since_ns=program.phase_since_ns,
             open_turns=program.open_turns,
+            left=left,
         )
 
 
@@ -245,6 +247,7 @@ class Pressure:
     cpu_use_ratio: float = 0.0
     cpu_stall_ratio: float = 0.0  # PSI, share of time some task waited for a CPU
     programs_active: int = 0  # roots that hold a slot
+    window_limit: int = 0  # how many may, as was decided last; 0: any number
     queue_length: int = 0  # roots that wait for one
     queued_blocks_mean: float = 0.0
     cpu_overloaded: bool = False

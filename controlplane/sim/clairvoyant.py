@@ -131,6 +131,7 @@ class LeastLeft:
 class AsDecided:
     """Packing: those that admission chose, then the others."""
 
+    looks_ahead: ClassVar[bool] = False
     decision: Decision
 
     def initial(self) -> Stateless:

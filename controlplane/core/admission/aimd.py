@@ -9,7 +9,7 @@ later decrease takes many intervals to matter. And it is cut only once the progr
 from dataclasses import dataclass, replace
 from math import floor
 
-from controlplane.core.caps import NO_CAP, cpu_cap, rooms, tolerated_excess
+from controlplane.core.caps import NO_CAP, cpu_cap, kv_cap, rooms, tolerated_excess
 from controlplane.core.errors import ConfigError, require
 from controlplane.core.facts import Facts
 from controlplane.core.policies import Window
@@ -37,6 +37,11 @@ class Aimd:
     window_max: float = 4096.0
     kv_high: float = 0.8  # of the pool: what the forecast may fill, which is a mean (ADR 0020)
     waste: float = 0.1  # share of the engine's time that evicted contexts may cost, computed again
+    # What departs from Algorithm 1, each by itself; all of them False are the law as it is printed.
+    used_only: bool = True  # the window grows only while it is used (ADR 0003)
+    one_cut: bool = True  # it is cut again only once the last cut has told (ADR 0026)
+    evidence: bool = True  # W_cpu holds only while the host is overloaded (ADR 0011)
+    forecast: bool = True  # newcomers fit by what all will come to need (ADR 0013, 0030), not W_kv by their number
 
     def __post_init__(self) -> None:
         require("alpha", self.alpha, low=0, high=1000, ends="(]")
@@ -64,11 +69,12 @@ class Aimd:
         elif state.interval_ends_ns != interval_ends_ns:  # Algorithm 1, line 13
             window, why = self._step(state.window, pressure)
             state = AimdState(window=window, interval_ends_ns=interval_ends_ns)
-        cpu = cpu_cap(pressure)
-        limit = max(1, min(floor(state.window), cpu))  # line 19
+        cpu = cpu_cap(pressure, always=not self.evidence)
+        kv = NO_CAP if self.forecast else kv_cap(pressure)
+        limit = max(1, min(floor(state.window), cpu, kv))  # line 19
         decided = Window(limit=limit, window=state.window, reason=f"{why}; W_cpu={cpu}" if cpu < NO_CAP else why)
-        if not pressure.kv_total_blocks:
-            return state, decided  # nothing is known of the pool
+        if not pressure.kv_total_blocks or not self.forecast:
+            return state, decided  # nothing is known of the pool, or it is in W_kv
         filled, each = self.kv_high * pressure.kv_total_blocks, rooms(pressure)
         later, now = tolerated_excess(facts, self.waste)
         return state, replace(
@@ -86,11 +92,11 @@ class Aimd:
             sides = "+".join(
                 side for side, over in (("cpu", pressure.cpu_overloaded), ("kv", pressure.kv_overloaded)) if over
             )
-            if pressure.programs_active > floor(window):  # ours: see the module's docstring
+            if self.one_cut and pressure.programs_active > floor(window):  # ours: see the module's docstring
                 return window, f"{sides} overloaded: the last cut has yet to tell"
             return max(self.window_min, window * self.beta), f"{sides} overloaded: x{self.beta:g}"
         if not pressure.kv_has_slack:
             return window, "no slack"
-        if pressure.programs_active < floor(window):  # ours: see the module's docstring
+        if self.used_only and pressure.programs_active < floor(window):  # ours: see the module's docstring
             return window, "not used"
         return min(self.window_max, window + self.alpha), f"slack: +{self.alpha:g}"

@@ -6,6 +6,7 @@ new arrivals, (3) new ones, the smallest context first. Within the first two the
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from controlplane.core.errors import require
 from controlplane.core.facts import Facts
@@ -18,6 +19,7 @@ from controlplane.core.types import Pressure, QueuedProgram, Tier
 class ByTier:
     """``idleness_cycles``: how many of a program's last cycles its idleness is taken from."""
 
+    looks_ahead: ClassVar[bool] = False
     idleness_cycles: int = 5
 
     def __post_init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from controlplane.core.facts import Facts
 from controlplane.core.policies import STATELESS, Stateless
@@ -11,6 +12,8 @@ from controlplane.core.types import Pressure, QueuedProgram
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fcfs:
     """Whoever arrived first is admitted first; a program that returns keeps its first arrival."""
+
+    looks_ahead: ClassVar[bool] = False
 
     def initial(self) -> Stateless:
         return STATELESS

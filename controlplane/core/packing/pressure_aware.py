@@ -10,6 +10,7 @@ the tail (docs/adr/0014); and who comes back, having lent its slot, goes before 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from controlplane.core.errors import require
 from controlplane.core.facts import Facts
@@ -21,11 +22,14 @@ from controlplane.core.types import Pressure, QueuedProgram
 class PressureAware:
     """``long_share``: the share of the pool from which a session counts as long.
 
-    ``aged``: among short sessions size counts against the time waited, or else by itself.
+    ``aged``: among short sessions size counts against the time waited, or else by itself. ``returners_first``: who
+    comes back goes before newcomers.
     """
 
+    looks_ahead: ClassVar[bool] = False
     long_share: float = 0.125
     aged: bool = True
+    returners_first: bool = True
 
     def __post_init__(self) -> None:
         require("long_share", self.long_share, low=0, high=1, ends="(]")
@@ -42,8 +46,8 @@ class PressureAware:
         if self._all_long(by_arrival, pressure):  # lines 6-7
             free_blocks = max(0, pressure.kv_total_blocks - pressure.kv_demand_blocks)
             return state, first_fit(by_arrival, free_blocks)
-        back = [waiting for waiting in by_arrival if waiting.turn_index]
-        new = [waiting for waiting in by_arrival if not waiting.turn_index]
+        back = [waiting for waiting in by_arrival if self.returners_first and waiting.turn_index]
+        new = [waiting for waiting in by_arrival if not self.returners_first or not waiting.turn_index]
         if self.aged:
             new.sort(key=lambda waiting: _response_ratio(waiting, now_ns), reverse=True)
         else:

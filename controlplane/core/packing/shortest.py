@@ -6,6 +6,7 @@ ones. Whoever is in the queue has a turn that waits, so all of them reason.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from controlplane.core.facts import Facts
 from controlplane.core.policies import STATELESS, Stateless
@@ -15,6 +16,8 @@ from controlplane.core.types import Pressure, QueuedProgram
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortest:
     """Equal ones go by arrival."""
+
+    looks_ahead: ClassVar[bool] = False
 
     def initial(self) -> Stateless:
         return STATELESS

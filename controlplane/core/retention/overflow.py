@@ -43,7 +43,7 @@ def pauses(programs: Iterable[ProgramView], pressure: Pressure, now_ns: int) -> 
     excess = pressure.kv_demand_blocks - pressure.kv_total_blocks
     if excess + pressure.kv_lent_blocks <= 0:
         return ()  # before anybody is looked at
-    resting = [program for program in programs if program.gap_since_ns and _may_leave(program)]
+    resting = [program for program in programs if program.gap_since_ns and may_leave(program)]
     excess += sum(_own_blocks(program) for program in resting if program.lends)
     if excess <= 0:
         return ()
@@ -60,7 +60,8 @@ def pauses(programs: Iterable[ProgramView], pressure: Pressure, now_ns: int) -> 
     return commands
 
 
-def _may_leave(program: ProgramView) -> bool:
+def may_leave(program: ProgramView) -> bool:
+    """Whether the program's slot may be taken back now: it is a root between two turns, and nothing of it waits."""
     if program.status is not Status.ACTIVE or program.parent_id or program.open_turns or program.queued_turns:
         return False
     return not program.quarantined and not program.delegating

@@ -19,6 +19,7 @@ class MadeFacts:
     turn_service_ns: int = 0
     turns_running: float = 0.0
     usual_tokens: float = 0.0
+    hit_ratio: float = 1.0
     memoryfulness: float = 1.0
     output_tokens: float = 0.0
     block_tokens: int = 1

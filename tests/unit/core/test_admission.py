@@ -132,3 +132,28 @@ def test_fixed_refuses_a_negative_window() -> None:
     with pytest.raises(ConfigError) as error:
         Fixed(window=-1)
     assert error.value.field == "window"
+
+
+PRINTED = Aimd(used_only=False, one_cut=False, evidence=False, forecast=False)
+
+
+def test_as_printed_the_window_grows_unused_and_is_cut_in_each_interval() -> None:
+    unused = Pressure(programs_active=2)
+    assert [w.window for w in run(PRINTED, *[unused] * 3)] == [8.0, 9.0, 10.0]
+    above = Pressure(kv_overloaded=True, programs_active=8)
+    assert [round(w.window, 3) for w in run(PRINTED, *[above] * 4)] == [8.0, 5.6, 3.92, 2.744]
+
+
+def test_as_printed_cpus_clamp_without_overload() -> None:
+    busy = Pressure(programs_active=2, cpus=4, tools_per_program=1)
+    assert (run(PRINTED, busy)[0].limit, run(Aimd(), busy)[0].limit) == (4, 8)
+
+
+def test_as_printed_w_kv_counts_who_fits_by_what_waits_now() -> None:
+    pressure = Pressure(
+        programs_active=2, kv_total_blocks=1000, kv_demand_blocks=400, queue_length=9, queued_blocks_mean=250
+    )
+    window = run(PRINTED, pressure)[0]
+    assert (window.limit, window.room_blocks, window.ahead_blocks) == (4, (), ())
+    assert run(PRINTED, replace(pressure, kv_demand_blocks=1200))[0].limit == 2, "nobody else gets in"
+    assert run(PRINTED, replace(pressure, kv_total_blocks=0))[0].limit == 8

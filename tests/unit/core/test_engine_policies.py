@@ -42,7 +42,7 @@ def test_parameters_are_carried() -> None:
 def test_every_preset_can_be_written(name: str) -> None:
     policies = EnginePolicies(priority=PRESETS[name].priority, memory=PRESETS[name].memory)
     assert loads(policies.dumps()) == policies
-    assert policies.is_stock == (name in ("fcfs", "thunderagent")), "whose work is done before the engine"
+    assert policies.is_stock == (name in ("fcfs", "thunderagent", "concur")), "whose work is done before the engine"
 
 
 def test_no_text_means_the_engines_own() -> None:

@@ -91,3 +91,13 @@ def test_a_share_out_of_range_is_refused(share: float) -> None:
     with pytest.raises(ConfigError) as error:
         PressureAware(long_share=share)
     assert error.value.field == "long_share"
+
+
+def test_who_comes_back_goes_first_unless_told_otherwise() -> None:
+    pressure = Pressure(kv_total_blocks=1000)
+    waiting = [
+        QueuedProgram(program_id="n", blocks=5, arrived_at_ns=0, queued_at_ns=0),
+        QueuedProgram(program_id="r", blocks=50, arrived_at_ns=9, queued_at_ns=9, turn_index=3),
+    ]
+    assert names(PressureAware(), waiting, pressure, now_ns=20) == "rn"
+    assert names(PressureAware(returners_first=False), waiting, pressure, now_ns=20) == "nr"

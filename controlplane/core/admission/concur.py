@@ -1,0 +1,69 @@
+"""As many agents as the cache serves well: a window stepped by how full it is and how often it is hit.
+
+**Paper**: CONCUR (Chen et al., ICML 2026, arXiv 2601.22705): control of whole agents, as congestion control is of
+packets. With U the share of the pool that running turns hold and H the hit rate, the window of active agents
+grows by alpha while U is low, is multiplied by beta while U is high and H low, which is thrashing, and stays
+otherwise. Agents beyond the window are paused between their steps (``retention/beyond_window.py``). Known from
+its abstract and from what others write of it: the law is CONCUR's, the figures of the parameters are ours.
+"""
+
+from dataclasses import dataclass
+from math import floor
+
+from controlplane.core.admission.aimd import AimdState
+from controlplane.core.errors import ConfigError, require
+from controlplane.core.facts import Facts
+from controlplane.core.policies import Window
+from controlplane.core.types import Pressure
+
+_NEVER = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Concur:
+    """Windows count programs. ``use_low``, ``use_high``: of the pool; ``hit_low``: of the tokens of prompts."""
+
+    alpha: float = 2.0
+    beta: float = 0.5
+    use_low: float = 0.5
+    use_high: float = 0.8
+    hit_low: float = 0.5
+    window_initial: float = 8.0
+    window_min: float = 1.0
+    window_max: float = 4096.0
+
+    def __post_init__(self) -> None:
+        require("alpha", self.alpha, low=0, high=1000, ends="(]")
+        require("beta", self.beta, low=0, high=1, ends="()")
+        require("use_high", self.use_high, low=0, high=1, ends="(]")
+        require("use_low", self.use_low, low=0, high=self.use_high, ends="(]")
+        require("hit_low", self.hit_low, low=0, high=1)
+        require("window_min", self.window_min, low=1, high=1_000_000)
+        require("window_max", self.window_max, low=self.window_min, high=1_000_000)
+        if not self.window_min <= self.window_initial <= self.window_max:
+            raise ConfigError(
+                f"expected window_min <= window_initial <= window_max, got {self.window_initial:g}",
+                field="window_initial",
+            )
+
+    def initial(self) -> AimdState:
+        return AimdState(window=self.window_initial)
+
+    def update(self, state: AimdState, facts: Facts, pressure: Pressure, now_ns: int) -> tuple[AimdState, Window]:
+        window, why = min(self.window_max, max(self.window_min, state.window)), "held"
+        if state.interval_ends_ns not in (_NEVER, pressure.interval_ends_ns):
+            window, why = self._step(window, facts.hit_ratio, pressure)
+        state = AimdState(window=window, interval_ends_ns=pressure.interval_ends_ns)
+        return state, Window(limit=max(1, floor(window)), window=window, reason=why)
+
+    def _step(self, window: float, hit_ratio: float, pressure: Pressure) -> tuple[float, str]:
+        if not pressure.kv_total_blocks:
+            return window, "the pool's size is not known yet"
+        unused = pressure.kv_free_blocks + pressure.kv_evictable_blocks
+        use = max(0.0, 1.0 - unused / pressure.kv_total_blocks)
+        told = f"running turns hold {use:.2f} of the pool, {hit_ratio:.2f} of prompts is cached"
+        if use >= self.use_high and hit_ratio < self.hit_low:
+            return max(self.window_min, window * self.beta), f"{told}: x{self.beta:g}"
+        if use < self.use_low:
+            return min(self.window_max, window + self.alpha), f"{told}: +{self.alpha:g}"
+        return window, told

@@ -1,0 +1,45 @@
+"""Who will hold least memory for least time goes first, against how long it has been here.
+
+The memory is what programs compete for, and a program takes of it its context times the time for which it holds
+it: KV space-time. Serving the least expected remaining work first makes the mean wait least (SERPT; Schrage 1968
+where it is known, Gittins where it is not); the work is space-time here, as many programs hold the memory at once.
+It is that of the program's class, given the turns that it has had (``lives``).
+
+Size alone would starve whoever is large, so time counts against it as in highest response ratio next (Brinch
+Hansen 1971), to a power: with 1 a program that has been here for twice as long may be twice as large.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from controlplane.core.errors import require
+from controlplane.core.facts import Facts
+from controlplane.core.policies import STATELESS, Stateless
+from controlplane.core.types import Pressure, QueuedProgram
+
+_LEAST = 1e-9  # blocks x lifetimes: below what any program holds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeastLeft:
+    """``ageing``: the power of the time since arrival that counts against what is left."""
+
+    looks_ahead: ClassVar[bool] = True
+    ageing: float = 0.5
+
+    def __post_init__(self) -> None:
+        require("ageing", self.ageing, low=0, high=4, ends="(]")
+
+    def initial(self) -> Stateless:
+        return STATELESS
+
+    def order(
+        self, state: Stateless, queue: Sequence[QueuedProgram], facts: Facts, pressure: Pressure, now_ns: int
+    ) -> tuple[Stateless, Sequence[QueuedProgram]]:
+        def index(waiting: QueuedProgram) -> float:
+            here_ns = max(1, now_ns - waiting.arrived_at_ns)
+            return float(here_ns**self.ageing) / max(_LEAST, waiting.left)
+
+        by_arrival = sorted(queue, key=lambda waiting: waiting.arrived_at_ns)
+        return state, sorted(by_arrival, key=index, reverse=True)
