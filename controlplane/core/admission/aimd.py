@@ -26,6 +26,16 @@ class AimdState:
     interval_ends_ns: int = _NEVER
 
 
+def require_windows(initial: float, least: float, most: float) -> None:
+    """Raise ``ConfigError`` unless a window can begin at ``initial`` and move between the other two."""
+    require("window_min", least, low=1, high=1_000_000)
+    require("window_max", most, low=least, high=1_000_000)
+    if not least <= initial <= most:
+        raise ConfigError(
+            f"expected window_min <= window_initial <= window_max, got {initial:g}", field="window_initial"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aimd:
     """MARS's law, one step a control interval. Windows count programs."""
@@ -46,15 +56,9 @@ class Aimd:
     def __post_init__(self) -> None:
         require("alpha", self.alpha, low=0, high=1000, ends="(]")
         require("beta", self.beta, low=0, high=1, ends="()")
-        require("window_min", self.window_min, low=1, high=1_000_000)
-        require("window_max", self.window_max, low=self.window_min, high=1_000_000)
+        require_windows(self.window_initial, self.window_min, self.window_max)
         require("kv_high", self.kv_high, low=0, high=2, ends="(]")
         require("waste", self.waste, low=0, high=1)
-        if not self.window_min <= self.window_initial <= self.window_max:
-            raise ConfigError(
-                f"expected window_min <= window_initial <= window_max, got {self.window_initial:g}",
-                field="window_initial",
-            )
 
     def initial(self) -> AimdState:
         return AimdState(window=self.window_initial)

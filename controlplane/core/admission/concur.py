@@ -10,8 +10,8 @@ its abstract and from what others write of it: the law is CONCUR's, the figures 
 from dataclasses import dataclass
 from math import floor
 
-from controlplane.core.admission.aimd import AimdState
-from controlplane.core.errors import ConfigError, require
+from controlplane.core.admission.aimd import AimdState, require_windows
+from controlplane.core.errors import require
 from controlplane.core.facts import Facts
 from controlplane.core.policies import Window
 from controlplane.core.types import Pressure
@@ -38,13 +38,7 @@ class Concur:
         require("use_high", self.use_high, low=0, high=1, ends="(]")
         require("use_low", self.use_low, low=0, high=self.use_high, ends="(]")
         require("hit_low", self.hit_low, low=0, high=1)
-        require("window_min", self.window_min, low=1, high=1_000_000)
-        require("window_max", self.window_max, low=self.window_min, high=1_000_000)
-        if not self.window_min <= self.window_initial <= self.window_max:
-            raise ConfigError(
-                f"expected window_min <= window_initial <= window_max, got {self.window_initial:g}",
-                field="window_initial",
-            )
+        require_windows(self.window_initial, self.window_min, self.window_max)
 
     def initial(self) -> AimdState:
         return AimdState(window=self.window_initial)
