@@ -16,7 +16,10 @@ COSTS = ("cpu_s", "wall_s", "turns_per_cpu_min")
 KNOWN = ("kv_pool_tokens", "saturation_rate", "bound_jct_mean_s")  # before the run, of what is run
 FIGURES = ("rate", "programs", *(item.name for item in fields(Summary)), *COSTS, *KNOWN)
 COLUMNS = (*KEYS, *FIGURES, "code", "revision", "error")
-_LATER: dict[str, str] = {"telemetry": "full", **dict.fromkeys(KNOWN, "0")}  # columns that older files lack
+_LATER: dict[str, str] = {
+    "telemetry": "full",
+    **dict.fromkeys((*KNOWN, "tpot_mean_s", "tpot_p99_s"), "0"),
+}  # columns that older files lack
 
 Row = dict[str, str]
 

@@ -77,7 +77,7 @@ def test_property_tests_pick_the_policy_up(copy: Copy) -> None:
 
 def test_presets_list_it(copy: Copy) -> None:
     listing = json.loads(copy.penstock("presets", "--json").stdout)
-    assert listing["policies"]["admission"] == ["capacity", "fixed", "aimd", "gradient"]
+    assert listing["policies"]["admission"] == ["capacity", "concur", "fixed", "aimd", "gradient"]
     assert re.search(r"\[admission\] policy = .*\bgradient\b", copy.penstock("presets").stdout)
 
 
