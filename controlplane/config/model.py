@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from controlplane.core.control import ControlRules
 from controlplane.core.errors import ConfigError, require
 from controlplane.core.presets import PRESETS, Preset
+from controlplane.core.types import MOST_LEASE_S
 from controlplane.wire.subjects import check_name
 
 ENVIRONMENT = {
@@ -112,6 +113,6 @@ class Config:
         check_name(self.node, field="node")
         require("time_scale", self.time_scale, low=0, high=100, ends="(]")
         require("heartbeat_s", self.heartbeat_s, low=0.01, high=60)
-        require("lease_s", self.lease_s, low=2 * self.heartbeat_s, high=600)
+        require("lease_s", self.lease_s, low=2 * self.heartbeat_s, high=MOST_LEASE_S)
         require("decision_log_mb", self.decision_log_mb, low=0, high=1_000_000)
         require("snapshot_s", self.snapshot_s, low=0.05, high=3600)

@@ -51,16 +51,12 @@ def retire_replaced(ledger: "Ledger", now_ns: int) -> None:
 
     One that speaks again was alive: it is a new publisher with a gap, and is asked for its state.
     """
-    sequences, latest = ledger.state.sequences, dict[str, str]()
-    for name, sequence in sequences.items():
-        place = place_of(name)
-        if _is_single(name) and (
-            place not in latest or sequence.heard_at_ns >= sequences[latest[place]].heard_at_ns
-        ):
-            latest[place] = name
-    for old, sequence in list(sequences.items()):
+    sequences = ledger.state.sequences
+    singles = sorted(filter(_is_single, sequences), key=lambda name: sequences[name].heard_at_ns)
+    latest = {place_of(name): name for name in singles}  # the last one of a place stays
+    for old in singles:
         place = place_of(old)
-        if latest.get(place, old) != old and now_ns - sequence.heard_at_ns >= _LEASE_NS:
+        if latest[place] != old and now_ns - sequences[old].heard_at_ns >= _LEASE_NS:
             ledger.forget_publisher(old, now_ns)
             node, _, role = place.rpartition("/")
             # A gate is a part of its engine's server. The pool stays until it is told anew.

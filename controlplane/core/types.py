@@ -12,6 +12,7 @@ from typing import Protocol
 
 from controlplane.core.lives import class_of
 
+MOST_LEASE_S = 600  # that a daemon may claim: in its configuration, at a gate and in an engine
 NANOSECONDS_PER_SECOND = 1_000_000_000
 
 

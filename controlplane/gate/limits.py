@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from controlplane.core.errors import require
-from controlplane.core.types import NANOSECONDS_PER_SECOND, seconds
+from controlplane.core.types import MOST_LEASE_S, NANOSECONDS_PER_SECOND, seconds
 
 _INFINITE = float("inf")
 
@@ -43,7 +43,7 @@ class GateLimits:
     @property
     def most_lease_ns(self) -> int:
         """The longest lease that a heartbeat may claim: what a daemon may be configured to."""
-        return 600 * self.wall_second_ns
+        return MOST_LEASE_S * self.wall_second_ns
 
     @property
     def wall_second_ns(self) -> int:

@@ -13,7 +13,7 @@ from controlplane.core.engine_policies import STOCK, EnginePolicies, loads
 from controlplane.core.errors import RemoteEventError
 from controlplane.core.policies import EngineShape, QueuedCall, Resident
 from controlplane.core.service import ServiceWindow
-from controlplane.core.types import seconds
+from controlplane.core.types import MOST_LEASE_S, seconds
 from engine_hooks.guard import log
 from engine_hooks.sglang.contexts import Contexts
 from engine_hooks.sglang.engine_view import EngineView
@@ -21,7 +21,6 @@ from engine_hooks.sglang.host_tier import HostTier
 
 _RESERVE_TOKENS = 8  # SGLang's own slack per admission
 _HOST_PARTS = 16
-_MOST_LEASE_NS = seconds(600)  # what a daemon may be configured to
 
 
 class Beat(Protocol):
@@ -68,7 +67,7 @@ class Steering:
 
     def heard(self, beat: Beat) -> None:
         """A heartbeat of the daemon, in the emitter's thread: one assignment, so no lock."""
-        self._heard = (beat.engine_policies, self._now_ns() + min(beat.lease_ttl_ns, _MOST_LEASE_NS))
+        self._heard = (beat.engine_policies, self._now_ns() + min(beat.lease_ttl_ns, seconds(MOST_LEASE_S)))
 
     def step(self) -> None:
         """A scheduling step begins: take up what was heard, or give it up when the lease is over."""

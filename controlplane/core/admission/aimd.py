@@ -15,7 +15,7 @@ from controlplane.core.facts import Facts
 from controlplane.core.policies import Window
 from controlplane.core.types import Pressure
 
-_NEVER = -1
+NEVER = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class AimdState:
     """The raw window W_adm, and the end of the control interval in which it was stepped last."""
 
     window: float
-    interval_ends_ns: int = _NEVER
+    interval_ends_ns: int = NEVER
 
 
 def require_windows(initial: float, least: float, most: float) -> None:
@@ -68,7 +68,7 @@ class Aimd:
         if window != state.window:  # the bounds were changed while it ran
             state, why = replace(state, window=window), "within its new bounds"
         interval_ends_ns = pressure.interval_ends_ns
-        if state.interval_ends_ns == _NEVER:
+        if state.interval_ends_ns == NEVER:
             state = replace(state, interval_ends_ns=interval_ends_ns)
         elif state.interval_ends_ns != interval_ends_ns:  # Algorithm 1, line 13
             window, why = self._step(state.window, pressure)

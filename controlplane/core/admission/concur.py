@@ -10,13 +10,11 @@ its abstract and from what others write of it: the law is CONCUR's, the figures 
 from dataclasses import dataclass
 from math import floor
 
-from controlplane.core.admission.aimd import AimdState, require_windows
+from controlplane.core.admission.aimd import NEVER, AimdState, require_windows
 from controlplane.core.errors import require
 from controlplane.core.facts import Facts
 from controlplane.core.policies import Window
 from controlplane.core.types import Pressure
-
-_NEVER = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +43,7 @@ class Concur:
 
     def update(self, state: AimdState, facts: Facts, pressure: Pressure, now_ns: int) -> tuple[AimdState, Window]:
         window, why = min(self.window_max, max(self.window_min, state.window)), "held"
-        if state.interval_ends_ns not in (_NEVER, pressure.interval_ends_ns):
+        if state.interval_ends_ns not in (NEVER, pressure.interval_ends_ns):
             window, why = self._step(window, facts.hit_ratio, pressure)
         state = AimdState(window=window, interval_ends_ns=pressure.interval_ends_ns)
         return state, Window(limit=max(1, floor(window)), window=window, reason=why)
