@@ -126,10 +126,12 @@ def _admitted_unasked(ledger: "Ledger", program: Program, now_ns: int) -> None:
 
 def _close_gap(ledger: "Ledger", program: Program, now_ns: int) -> None:
     """The program's next turn has come: what it did meanwhile took so long, whoever told of it (Continuum §5.1)."""
-    if program.gap_since_ns and program.turn_index and not program.gap_delegates and not program.quarantined:
-        gap_ns = now_ns - program.gap_since_ns
-        ledger.estimates.gaps.add(program.gap_tool, gap_ns)
-        ledger.estimates.lives.cycled(program.kind, gap_ns + program.last_turn_ns)
+    if program.gap_since_ns and program.turn_index and not program.quarantined:
+        ledger.estimates.lives.went_on(program.kind, program.turn_index)
+        if not program.gap_delegates:
+            gap_ns = now_ns - program.gap_since_ns
+            ledger.estimates.gaps.add(program.gap_tool, gap_ns)
+            ledger.estimates.lives.cycled(program.kind, gap_ns + program.last_turn_ns)
     program.idle_since_ns = program.gap_since_ns = 0
     program.gap_has_tool = program.gap_delegates = False
     program.gap_tool = ""

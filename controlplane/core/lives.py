@@ -9,22 +9,18 @@ few of those tell to all programs, and what few of those tell to a guess.
 **Paper**: MARS §4.2 (EstimateBlocks) looks at the next turn only; the forecast is ours (docs/adr/0013, 0030).
 """
 
-from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import accumulate
 from math import log2
 
-from controlplane.core.durations import Durations
+from controlplane.core.survival import Survival, more_turns
 
 PRIOR_TURNS = 10.0  # of a program while none has ended
 _PRIOR_GROWTH_TOKENS = 1000.0  # by so much a context grows in a turn while none was seen: so real traces do,
 _PRIOR_GROWTH_RATIO = 0.25  # however long their first prompts are; of a short one no more than this share
-_PRIOR_PROGRAMS = 3.0  # that are supposed to have ended before any did
-_MORE_RATIO = 0.25  # of what it has reached: so much more a program is supposed to live at least
+_PRIOR_PROGRAMS = 3.0  # that are supposed to have been seen before any was
 _SHRINK_PROGRAMS = 4.0  # programs of its class that all programs count as
 _SHRINK_TURNS = 8.0  # turns, likewise; of all programs the guess counts as so many
-_CAPACITY = 128  # programs that are remembered of a class: what runs now is like what ended lately
 _FADE = 0.995  # of the weight of growth and pace, a turn
 _MOST_CLASSES = 256  # whoever was heard of longest ago makes room
 
@@ -51,8 +47,7 @@ class Faded:
 class Lives:
     """The latest programs of one class that ended, and the latest turns of it."""
 
-    lived: Durations = field(default_factory=lambda: Durations(capacity=_CAPACITY))  # turns of each that ended
-    sums: list[int] = field(default_factory=list)  # sums[i]: of lived.ascending[i:]
+    turns: Survival = field(default_factory=Survival)
     ended: int = 0
     first_tokens: Faded = field(default_factory=Faded)  # of first prompts
     grown_tokens: Faded = field(default_factory=Faded)  # in each turn
@@ -61,32 +56,6 @@ class Lives:
     expected_tokens: Faded = field(default_factory=Faded)
     actual_tokens: Faded = field(default_factory=Faded)
     missed_tokens: Faded = field(default_factory=Faded)  # the difference, without its sign
-
-    @property
-    def ascending(self) -> list[int]:
-        """The turns that they lived."""
-        return self.lived.ascending
-
-    def end(self, turns: int) -> None:
-        """A program ended after so many turns."""
-        self.ended += 1
-        self.lived.add(turns)
-        self._sum_up()
-
-    def revive(self, turns: int) -> None:
-        """A program that was taken to have ended after so many turns has not."""
-        if self.lived.remove(turns):
-            self.ended -= 1
-            self._sum_up()
-
-    def _sum_up(self) -> None:
-        self.sums = list(accumulate(reversed(self.ascending)))[::-1]
-
-    def beyond(self, reached: int) -> tuple[int, float]:
-        """How many lived for more than ``reached`` turns, and the sum of the turns that they lived beyond it."""
-        first = bisect_right(self.ascending, reached)
-        count = len(self.ascending) - first
-        return count, (self.sums[first] - count * reached if count else 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,10 +115,16 @@ class Population:
         for lives in self.learn(kind):
             lives.cycle_ns.add(cycle_ns)
 
+    def went_on(self, kind: str, turns: int) -> None:
+        """A program that had ended so many turns began another one."""
+        for lives in self.learn(kind):
+            lives.turns.went_on(turns)
+
     def ended(self, kind: str, turns: int, *, expected_tokens: float, actual_tokens: float) -> None:
         """A program ended; what its longest context was expected to be when it came (0: nothing was)."""
         for lives in self.learn(kind):
-            lives.end(turns)
+            lives.ended += 1
+            lives.turns.ended(turns)
             if expected_tokens > 0:
                 lives.expected_tokens.add(expected_tokens)
                 lives.actual_tokens.add(actual_tokens)
@@ -158,15 +133,16 @@ class Population:
     def revived(self, kind: str, turns: int) -> None:
         """It had not."""
         for lives in self.of(kind):
-            lives.revive(turns)
+            lives.ended -= 1
+            lives.turns.revived(turns)
 
     def turns_left(self, kind: str, reached: int) -> float:
-        """The mean of what those lived on that lived for more than ``reached`` turns."""
-        left = max(PRIOR_TURNS if not reached else 1.0, _MORE_RATIO * reached, PRIOR_TURNS - reached)
+        """How many turns a program is expected to have left that has had ``reached``."""
+        left = max(PRIOR_TURNS - reached, more_turns(reached))
         weight = _PRIOR_PROGRAMS
         for lives in self.of(kind):
-            count, turns = lives.beyond(reached)
-            left = (weight * left + turns) / (weight + count)
+            seen, turns = lives.turns.left(reached)
+            left = (weight * left + seen * turns) / (weight + seen)
             weight = _SHRINK_PROGRAMS
         return left
 

@@ -64,6 +64,10 @@ class PackingPolicy(Protocol[S]):
     def looks_ahead(self) -> bool:
         """Whether it asks what each program is expected to hold until its end (``QueuedProgram.left``)."""
 
+    @property
+    def ages(self) -> bool:
+        """Whether nobody waits for ever in its order; else who has waited for ``overdue_s`` goes first."""
+
     def initial(self) -> S: ...
 
     def order(

@@ -169,6 +169,7 @@ _ALL = (
         _MARS,
         name="penstock",
         summary="Penstock: mars, and who is expected to hold least memory for least time goes first",
+        admission=Aimd(kv_high=1.0),
         packing=LeastLeft(),
     ),
     replace(

@@ -132,6 +132,7 @@ class AsDecided:
     """Packing: those that admission chose, then the others."""
 
     looks_ahead: ClassVar[bool] = False
+    ages: ClassVar[bool] = True
     decision: Decision
 
     def initial(self) -> Stateless:

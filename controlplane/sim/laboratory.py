@@ -1,10 +1,9 @@
 """Presets that exist in the simulator only, as what they decide by cannot be known elsewhere."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from controlplane.core.admission.fixed import Fixed
-from controlplane.core.control import ControlRules
 from controlplane.core.memory.lru import Lru
 from controlplane.core.packing.fcfs import Fcfs
 from controlplane.core.placement.session import Session as SessionAware
@@ -16,9 +15,6 @@ from controlplane.sim.engine_spec import EngineSpec
 from controlplane.sim.foresight import Foresight
 from controlplane.sim.session import Session
 from controlplane.workload.trace import ProgramTrace
-
-_DAY_S = 86_400.0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabPreset(Preset):
@@ -43,11 +39,6 @@ class LabPreset(Preset):
             placement=self.placement,
             memory=Belady(foresight, decision),
         )
-
-    @staticmethod
-    def rules(rules: ControlRules) -> ControlRules:
-        """Nobody is overdue: who has most left may wait as long as it takes."""
-        return replace(rules, overdue_s=_DAY_S)
 
 
 LABORATORY: dict[str, LabPreset] = {

@@ -139,8 +139,7 @@ def _told_the_future(spec: SimSpec, sessions: Sequence[Session], programs: Seque
     lab = spec.preset
     if not isinstance(lab, LabPreset):
         return spec
-    preset = lab.of_run(sessions, programs, spec.engine, spec.shared_prefix_tokens)
-    return replace(spec, preset=preset, rules=lab.rules(spec.rules))
+    return replace(spec, preset=lab.of_run(sessions, programs, spec.engine, spec.shared_prefix_tokens))
 
 
 def _fleet(spec: SimSpec, control: Controller) -> Fleet:

@@ -20,6 +20,7 @@ class ByTier:
     """``idleness_cycles``: how many of a program's last cycles its idleness is taken from."""
 
     looks_ahead: ClassVar[bool] = False
+    ages: ClassVar[bool] = False
     idleness_cycles: int = 5
 
     def __post_init__(self) -> None:

@@ -14,6 +14,7 @@ class Fcfs:
     """Whoever arrived first is admitted first; a program that returns keeps its first arrival."""
 
     looks_ahead: ClassVar[bool] = False
+    ages: ClassVar[bool] = False
 
     def initial(self) -> Stateless:
         return STATELESS

@@ -26,6 +26,7 @@ class LeastLeft:
     """``ageing``: the power of the time since arrival that counts against what is left."""
 
     looks_ahead: ClassVar[bool] = True
+    ages: ClassVar[bool] = True
     ageing: float = 0.5
 
     def __post_init__(self) -> None:

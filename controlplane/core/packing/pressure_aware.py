@@ -27,6 +27,7 @@ class PressureAware:
     """
 
     looks_ahead: ClassVar[bool] = False
+    ages: ClassVar[bool] = False
     long_share: float = 0.125
     aged: bool = True
     returners_first: bool = True

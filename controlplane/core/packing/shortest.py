@@ -18,6 +18,7 @@ class Shortest:
     """Equal ones go by arrival."""
 
     looks_ahead: ClassVar[bool] = False
+    ages: ClassVar[bool] = False
 
     def initial(self) -> Stateless:
         return STATELESS

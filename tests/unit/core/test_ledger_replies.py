@@ -82,11 +82,11 @@ def test_a_program_ends_with_the_turn_that_its_client_called_the_last(early: boo
         d.finish("a", "a.2")
         d.send(last)
     assert d.program("a").status is Status.ENDED
-    assert d.ledger.estimates.lives.classes[""].ascending == [2], "all of its turns were counted"
+    assert d.ledger.estimates.lives.classes[""].turns.ends == [0.0, 0.0, 1.0], "all of its turns were counted"
     d.wait(6)  # an engine's late event would not be believed
     d.submit("a", "a.3")
     assert d.program("a").status is Status.ACTIVE, "it goes on all the same"
-    assert d.ledger.estimates.lives.classes[""].ascending == []
+    assert sum(d.ledger.estimates.lives.classes[""].turns.ends) == 0
 
 
 def test_a_last_turn_beside_another_one_ends_nothing() -> None:

@@ -596,14 +596,15 @@ def test_growth_is_learned_from_each_turn_and_life_from_the_end() -> None:
     d.run_turn("unknown", prompt=0, output=0)
     d.end("unknown")
     everybody = d.ledger.estimates.lives.classes[""]
-    assert (everybody.first_tokens, everybody.ascending) == (Faded(1, 100), [1])
+    assert (everybody.first_tokens, everybody.turns.ends[1]) == (Faded(1, 100), 1.0)
     assert everybody.grown_tokens.count == pytest.approx(0.995 + 1), "the second and the third"
     assert everybody.grown_tokens.total == pytest.approx(0.995 * 250), (
         "from 150 to 400; a shorter one has not grown"
     )
     d.end("a")
-    assert everybody.ascending == [1, 3]
-    assert d.ledger.estimates.lives.classes[d.program("a").kind].ascending == [3]
+    assert everybody.turns.ends == [0.0, pytest.approx(1, rel=0.01), 0.0, 1.0]
+    of_its_class = d.ledger.estimates.lives.classes[d.program("a").kind].turns
+    assert (of_its_class.fates, of_its_class.ends) == ([0.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 1.0])
 
 
 def test_an_end_that_is_taken_back_was_never_learned() -> None:
@@ -617,7 +618,7 @@ def test_an_end_that_is_taken_back_was_never_learned() -> None:
     d.run_turn("other", "other.2")
     d.end("other")
     lives = d.ledger.estimates.lives.classes[""]
-    assert (lives.ascending, d.program("a").turn_index) == ([1, 2], 2)
+    assert (lives.turns.ends, d.program("a").turn_index) == ([0.0, pytest.approx(1, rel=0.01), 1.0], 2)
     d.wait(60)
     d.ask("a", "a.3")
-    assert lives.ascending == [2], "the other's"
+    assert lives.turns.ends[1:] == pytest.approx([0, 1], abs=0.01), "the other's"

@@ -3,11 +3,13 @@
 import pytest
 
 from controlplane.core import lives as module
-from controlplane.core.lives import Lives, Population, class_of
+from controlplane.core.lives import Population, class_of
 
 
 def ended(population: Population, kind: str, *turns: int) -> None:
     for each in turns:
+        for reached in range(1, each):
+            population.went_on(kind, reached)
         population.ended(kind, each, expected_tokens=0, actual_tokens=0)
 
 
@@ -30,19 +32,31 @@ def test_before_any_program_has_ended_ten_turns_are_supposed() -> None:
     assert population.turns_left("t/20", 1000) == 250.0
 
 
-def test_who_has_reached_a_turn_is_compared_with_those_who_lived_longer() -> None:
+def test_fewer_are_supposed_the_more_programs_were_seen() -> None:
     population = Population()
-    ended(population, "", 2, 20, 20, 40)
-    assert population.turns_left("", 0) == pytest.approx((3 * 10 + 2 + 20 + 20 + 40) / (3 + 4))
-    assert population.turns_left("", 10) == pytest.approx((3 * 2.5 + 10 + 10 + 30) / (3 + 3))
-    assert population.turns_left("", 40) == pytest.approx(10.0), "beyond all that ended"
+    ended(population, "", 2, 2, 2)
+    seen, mean = population.classes[""].turns.left(0)
+    assert mean == 2.0 and seen == pytest.approx(3, rel=0.02)
+    assert population.turns_left("", 0) == pytest.approx((3 * 10 + seen * mean) / (3 + seen))
+    assert population.turns_left("", 40) == 10.0, "beyond all that were seen"
+
+
+def test_a_class_that_goes_on_is_expected_to_go_on() -> None:
+    """None of it has ended, and all the same it is known not to be as short as the others."""
+    population = Population()
+    ended(population, "short", 2, 2, 2, 2)
+    before = population.turns_left("long", 2)
+    for turns in range(1, 9):
+        population.went_on("long", turns)
+    assert population.turns_left("long", 2) > before
+    assert population.turns_left("short", 1) < population.turns_left("long", 1)
 
 
 def test_a_class_is_shrunk_to_all_programs() -> None:
     population = Population()
     ended(population, "a", 50)
     ended(population, "b", 5)
-    of_all = (3 * 10 + 50 + 5) / (3 + 2)
+    of_all = population.turns_left("", 0)
     assert population.turns_left("a", 0) == pytest.approx((4 * of_all + 50) / (4 + 1))
     assert population.turns_left("b", 0) == pytest.approx((4 * of_all + 5) / (4 + 1))
     assert population.turns_left("never seen", 0) == pytest.approx(of_all)
@@ -51,10 +65,12 @@ def test_a_class_is_shrunk_to_all_programs() -> None:
 def test_a_class_is_shrunk_to_its_agent_and_that_to_all_programs() -> None:
     population = Population()
     ended(population, class_of("", "chat", 100), 5)
-    ended(population, class_of("", "chat", 5000), 9)
+    ended(population, class_of("", "chat", 5000), 5)
     ended(population, class_of("", "coder", 100), 50)
-    of_all = (3 * 10 + 5 + 9 + 50) / (3 + 3)
-    of_chats = (4 * of_all + 5 + 9) / (4 + 2)
+    of_all = population.turns_left("", 0)
+    seen, mean = population.classes["/chat"].turns.left(0)
+    assert mean == 5.0
+    of_chats = (4 * of_all + seen * mean) / (4 + seen)
     assert population.turns_left(class_of("", "chat", 1e6), 0) == pytest.approx(of_chats)
     assert population.turns_left(class_of("", "chat", 100), 0) == pytest.approx((4 * of_chats + 5) / (4 + 1))
     assert population.turns_left(class_of("", "", 100), 0) == pytest.approx(of_all), "nobody said which agent"
@@ -69,32 +85,10 @@ def test_of_very_many_classes_the_one_heard_of_longest_ago_makes_room(monkeypatc
     assert list(population.classes) == ["", "//1", "//3"]
 
 
-def test_the_latest_programs_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_CAPACITY", 3)
-    lives = Lives()
-    for turns in (9, 1, 2, 3, 4):
-        lives.end(turns)
-    assert (lives.ascending, lives.ended, lives.beyond(2)) == ([2, 3, 4], 5, (2, 1 + 2))
-
-
-def test_who_was_wrongly_taken_to_have_ended_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_CAPACITY", 3)
-    lives = Lives()
-    for turns in (9, 1, 2, 3):
-        lives.end(turns)
-    lives.revive(2)
-    assert (lives.ascending, lives.ended, lives.beyond(0)) == ([1, 3], 3, (2, 4))
-    lives.revive(2)
-    assert lives.ascending == [1, 3], "it was forgotten before"
-    lives.end(5)
-    lives.end(6)
-    assert lives.ascending == [3, 5, 6], "the oldest goes first still"
-
-
 def test_a_class_and_all_programs_forget_a_wrong_end() -> None:
     population = Population()
-    ended(population, "a", 50)
-    population.revived("a", 50)
+    ended(population, "a", 1)
+    population.revived("a", 1)
     assert population.turns_left("a", 0) == Population().turns_left("a", 0)
 
 

@@ -75,7 +75,7 @@ def test_a_silence_that_outlasts_all_gaps_is_the_end_and_is_learned_from() -> No
     assert command.reason.startswith("ended: silent for 400s: ")
     assert d.program("a").status is Status.ENDED
     estimates = d.ledger.estimates
-    assert (estimates.turns.programs, estimates.lives.classes[""].ascending) == (1, [21])
+    assert (estimates.turns.programs, estimates.lives.classes[""].turns.ends[21]) == (1, 1.0)
 
 
 def test_who_was_wrongly_taken_to_have_ended_queues_and_is_learned_from_no_more() -> None:
@@ -86,7 +86,7 @@ def test_who_was_wrongly_taken_to_have_ended_queues_and_is_learned_from_no_more(
     assert paused(d, 400) == ["a"]
     d.wait(20)
     d.ask("a", "again")
-    assert d.ledger.estimates.lives.classes[""].ascending == []
+    assert sum(d.ledger.estimates.lives.classes[""].turns.ends) == 0
     assert d.ledger.estimates.gaps_ns("")[-1] == seconds(420), "so long may a gap last"
     assert d.program("a").arrived_at_ns == arrived_at_ns
     assert d.admitted() == ["a"]
