@@ -24,7 +24,7 @@ $(VENV)/.installed: pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-demo: install ## NATS, daemon and engine double on real traces: fcfs, then mars, and a report
+demo: install ## NATS, daemon and engine double on real traces: fcfs, then penstock, and a report
 	$(BIN)/penstock demo $(DEMO_ARGS)
 
 # Most tests wait for processes half of their time, so that three rows of them run side by side: of the parts, of the

@@ -35,6 +35,7 @@ from nats.aio.client import Client
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
+from controlplane.core.presets import DEFAULT
 from controlplane.wire.codec import decode_commands, encode_events
 from controlplane.wire.delivery import delivered
 from controlplane.wire.endpoint import read_endpoint
@@ -254,7 +255,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("--preset", default="mars", help="of the daemons; its admission is opened (default mars)")
+    parser.add_argument("--preset", default=DEFAULT, help="of the daemons; its admission is opened")
     parser.add_argument("--samples", type=int, default=4000, help="of each kind (default 4000)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from controlplane.core import events as ev
 from controlplane.core.admission.fixed import Fixed
 from controlplane.core.controller import Controller
-from controlplane.core.presets import preset
+from controlplane.core.presets import DEFAULT, preset
 from controlplane.core.types import seconds
 
 BUDGET_MS = 20.0
@@ -25,10 +25,10 @@ ROUNDS = 15
 
 
 def crowded(programs: int, waiting: int, *, window: int = 0) -> Controller:
-    """A ``mars`` controller with ``programs`` of which ``waiting`` wait; a window above 0 replaces AIMD's."""
+    """A controller of the default preset with ``programs`` of which ``waiting`` wait; a window above 0 replaces AIMD's."""
     from dataclasses import replace
 
-    chosen = preset("mars")
+    chosen = preset(DEFAULT)
     if window:
         chosen = replace(chosen, admission=Fixed(window=window))
     controller = Controller(chosen)

@@ -65,7 +65,7 @@ def simulate(
     trace: Trace = None,
     preset: Annotated[
         list[str], typer.Option("--preset", "-p", help="Repeatable.", autocompletion=completion.presets)
-    ] = ["fcfs", "mars"],
+    ] = ["fcfs", "penstock"],
     arrival: Arrivals = ["poisson:0.05"],
     seed: Annotated[list[int], typer.Option("--seed", "-s", help="Of the arrivals. Repeatable.")] = [1],
     profile: Annotated[
@@ -321,7 +321,7 @@ def demo(
 ) -> None:
     """The whole loop on this machine, no GPU: NATS, daemon and engine double on agent traces.
 
-    First preset `fcfs` (the stock engine), then `mars`, with the same arrivals; then both in the simulator at more
+    First preset `fcfs` (the stock engine), then `penstock`, with the same arrivals; then both in the simulator at more
     rates. Ends with a table and an HTML report.
     """
     from controlplane.demo import DemoOptions, run_demo

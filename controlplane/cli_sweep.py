@@ -9,7 +9,7 @@ Baseline = Annotated[str, typer.Option(help="The preset that ratios are taken to
 
 EXAMPLE = """\
 # Every preset at every arrival with every seed, for each workload on each hardware.
-presets = ["fcfs", "continuum", "thunderagent", "mars"]    # default: all; "clairvoyant" too; [] with variants only
+presets = ["fcfs", "continuum", "mars", "penstock"]    # default: all; "clairvoyant" too; [] with variants only
 arrivals = ["poisson:0.1", "poisson:0.2"]    # or "burst:0.1:10", "closed:8", "load:0.8", "load:0.8:10"
 seeds = [1, 2, 3]
 
@@ -29,8 +29,8 @@ profile = "h200-llama31-8b"    # or h100, b200, rtx3090, or a file
 # replicas, routing ("session", "round_robin", "least_loaded", "single"), link_gb_per_s
 
 # Beside the presets: a daemon's configuration, under a name of its own.
-[variants."mars, waste 0"]
-preset = "mars"
+[variants."penstock, waste 0"]
+preset = "penstock"
 admission.waste = 0.0
 """
 

@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 
 from controlplane.core.errors import EngineUnavailable
-from controlplane.core.presets import preset
+from controlplane.core.presets import DEFAULT, preset
 from controlplane.load.options import ReplayOptions
 from controlplane.load.replay import replay
 from controlplane.load.tools import CpuStorm, ToolOptions
@@ -40,7 +40,7 @@ from controlplane.workload.run import RunResult
 from controlplane.workload.telemetry import Telemetry
 from controlplane.workload.trace import Trace
 
-PRESETS = ("fcfs", "mars")
+PRESETS = ("fcfs", DEFAULT)
 PROFILE = "h200-llama31-8b"
 # A third of an H200's KV pool and programs of moderate length: the engine saturates with a dozen programs, which a
 # small machine can drive.

@@ -5,7 +5,7 @@
 set -euo pipefail
 
 penstock=${PENSTOCK:-.venv/bin/penstock}
-preset=${1:-mars}
+preset=${1:-penstock}
 programs=${2:-10}
 scale=50 # times faster than real time, for every part
 folder=$(mktemp -d)

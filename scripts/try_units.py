@@ -137,7 +137,7 @@ def embedded_bus(machine: Machine) -> None:
     wait(lambda: "programs active" in machine.property("StatusText"), "status")
     said(machine.penstock("doctor"))
     config = machine.folder / "etc" / "penstock" / "gpu7.toml"
-    config.write_text(config.read_text().replace('#preset = "mars"', 'preset = "continuum"'))
+    config.write_text(config.read_text().replace('#preset = "penstock"', 'preset = "continuum"'))
     machine.ask("systemctl", "reload", UNIT)
     wait(lambda: "preset continuum, configuration 2" in machine.penstock("status"), "reload")
     good = config.read_text()

@@ -4,7 +4,7 @@
 
 A preset gives the six policies; a section of the policy's kind overrides its parameters, or names another policy:
 
-    preset = "mars"
+    preset = "penstock"
     [admission]
     beta = 0.6
 """

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from controlplane.core.control import ControlRules
 from controlplane.core.errors import ConfigError, require
-from controlplane.core.presets import PRESETS, Preset
+from controlplane.core.presets import DEFAULT, PRESETS, Preset
 from controlplane.core.types import MOST_LEASE_S
 from controlplane.wire.subjects import check_name
 
@@ -93,7 +93,7 @@ class Config:
     """Everything that a daemon is told."""
 
     node: str = "local"
-    preset: str = "mars"
+    preset: str = DEFAULT
     nats_url: str = ""  # empty: an embedded nats-server
     state_dir: str = ""  # empty: $XDG_STATE_HOME/penstock
     tool_socket: str = ""  # for agents without credentials of the bus; empty: NODE.sock in the state directory
@@ -107,7 +107,7 @@ class Config:
     http: HttpConfig = field(default_factory=HttpConfig)
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
     control: ControlRules = field(default_factory=ControlRules)
-    policies: Preset = field(default_factory=lambda: PRESETS["mars"])
+    policies: Preset = field(default_factory=lambda: PRESETS[DEFAULT])
 
     def __post_init__(self) -> None:
         check_name(self.node, field="node")

@@ -36,7 +36,6 @@ from controlplane.core.types import Pressure, Program, QueuedProgram, Status, se
 from controlplane.core.unasked import leaving, may_leave_now
 from controlplane.core.usual import Usual
 
-NEVER = -1  # before any time
 _CROWDED_STALL = 2.0  # so many times as long the engine idles before the valve opens while CPUs are overloaded
 _MOST_WEIGHED = 1024  # programs a tick whose context may be pinned; the next follows at once
 _MOST_TAKEN_BACK = 256  # slots a tick, so that a long outage's end does not hold one up; the next follows at once
@@ -244,8 +243,8 @@ class Controller:
         if slots <= 0 or not queued:
             return
         state.packing, order = preset.packing.order(state.packing, self._waiting(), facts, self.pressure, now_ns)
-        self.considered = self._overdue_first(order, now_ns)
-        overdue_ns, empty = self._overdue_ns(now_ns), not self.pressure.programs_active
+        self.considered = list(order) if preset.packing.ages else self._overdue_first(order, now_ns)
+        overdue_ns, empty = now_ns - seconds(self.rules.overdue_s), not self.pressure.programs_active
         programs, usual = self.ledger.programs, Usual(self.ledger.estimates)
 
         def ahead(queued: QueuedProgram) -> Sequence[float]:
@@ -260,12 +259,8 @@ class Controller:
         looks_ahead = self.preset.packing.looks_ahead
         return admissible(self.ledger, Usual(self.ledger.estimates).left if looks_ahead else None)
 
-    def _overdue_ns(self, now_ns: int) -> int:
-        """Who began to wait then or before is overdue; below any time where the order itself ages."""
-        return NEVER if self.preset.packing.ages else now_ns - seconds(self.rules.overdue_s)
-
     def _overdue_first(self, order: Any, now_ns: int) -> list[QueuedProgram]:
-        horizon_ns = self._overdue_ns(now_ns)
+        horizon_ns = now_ns - seconds(self.rules.overdue_s)
         overdue = [waiting for waiting in order if waiting.queued_at_ns <= horizon_ns]
         if not overdue:
             return list(order)

@@ -66,7 +66,7 @@ class PackingPolicy(Protocol[S]):
 
     @property
     def ages(self) -> bool:
-        """Whether nobody waits for ever in its order; else who has waited for ``overdue_s`` goes first."""
+        """Whether everybody comes to its front in time; else whoever has waited for ``overdue_s`` goes there."""
 
     def initial(self) -> S: ...
 

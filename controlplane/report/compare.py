@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from controlplane.core.presets import DEFAULT
 from controlplane.workload.run import RunResult
 from controlplane.workload.summary import ROWS
 
 BASELINE = "fcfs"
-SUBJECT = "mars"
+SUBJECT = DEFAULT
 EVEN_BAND = 0.02  # ratios so close to 1 are even: a repetition of a live run differs by as much
 UNKNOWN = "–"
 BETTER, SAME, WORSE = "better", "same", "worse"

@@ -23,13 +23,13 @@ _VARIABLES = {INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "paper", KV: "kv"
 
 PRESET_COLOURS = {
     "fcfs": "#7d8590",
-    "mars": "#e8590c",
+    "penstock": "#e8590c",
+    "mars": "#c0362c",
     "continuum": "#1c9e77",
     "thunderagent": "#7b61c9",
     "mori": "#b8860b",
     "autellix": "#2f7fd1",
     "infercept": "#c2508f",
-    "penstock": "#c0362c",
     "mars-paper": "#f2c14e",
     "concur": "#3aa6a0",
     "program-fcfs": "#a5c882",
@@ -45,7 +45,8 @@ _MARKS = {
     "infercept": ("^", "-"),
     "continuum": ("D", "-"),
     "thunderagent": ("v", "-"),
-    "mars": ("o", "-"),
+    "penstock": ("o", "-"),
+    "mars": ("P", "-"),
 }
 _OTHER_MARKS = (("s", "--"), ("^", "-."), ("D", ":"), ("v", "--"), ("P", "-."), ("X", ":"))
 _OTHERS = ("#2a9db0", "#8a9a00", "#a0522d", "#5b6ee1", "#d14343")

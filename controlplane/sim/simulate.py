@@ -11,7 +11,7 @@ from controlplane.core.errors import ConfigError, require
 from controlplane.core.placement import PLACEMENT
 from controlplane.core.placement.session import Session as SessionAware
 from controlplane.core.policies import PlacementPolicy
-from controlplane.core.presets import PRESETS, Preset, policy_name
+from controlplane.core.presets import DEFAULT, PRESETS, Preset, policy_name
 from controlplane.sim.contention import Contention
 from controlplane.sim.engine_spec import LINK_GB_PER_S, EngineSpec
 from controlplane.sim.fleet import Fleet, Router, Site
@@ -46,7 +46,7 @@ class SimSpec:
     trace: Trace
     arrival: Arrival
     engine: EngineSpec
-    preset: Preset = field(default_factory=lambda: PRESETS["mars"])
+    preset: Preset = field(default_factory=lambda: PRESETS[DEFAULT])
     rules: ControlRules = field(default_factory=ControlRules)
     scale: Scale = field(default_factory=Scale)
     seed: int = 0

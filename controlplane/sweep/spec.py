@@ -1,6 +1,6 @@
 """What a sweep runs, as its TOML file says it.
 
-    presets = ["fcfs", "mars"]            # default: all; "clairvoyant" is another
+    presets = ["fcfs", "penstock"]        # default: all; "clairvoyant" is another
     arrivals = ["poisson:0.05", "load:0.8"]
     seeds = [1, 2, 3]
 
@@ -11,8 +11,8 @@
     [[hardware]]
     profile = "h200-llama31-8b"
 
-    [variants."mars, waste 0"]          # a daemon's configuration, run beside the presets
-    preset = "mars"
+    [variants."penstock, waste 0"]      # a daemon's configuration, run beside the presets
+    preset = "penstock"
     admission.waste = 0.0
 
 The grid is every preset and variant at every arrival with every seed, for each workload on each hardware, and for

@@ -17,5 +17,5 @@ def test_the_demo_ends_with_a_table_and_two_reports(tmp_path: Path) -> None:
     for report in ("report.html", "simulated.html"):
         page = (tmp_path / report).read_text()
         assert "<svg" in page
-        assert "mars" in page
+        assert "penstock" in page
         assert "<dt>telemetry</dt><dd>half</dd>" in page

@@ -37,8 +37,8 @@ class KillsAt:
 
 
 @pytest.fixture
-def mars(tmp_path: Path) -> Iterator[Loop]:
-    loop = Loop(tmp_path, "mars")
+def governed(tmp_path: Path) -> Iterator[Loop]:
+    loop = Loop(tmp_path, "penstock")
     try:
         loop.start()
         yield loop
@@ -46,8 +46,8 @@ def mars(tmp_path: Path) -> Iterator[Loop]:
         loop.stop()
 
 
-def test_programs_are_held_granted_and_counted(mars: Loop) -> None:
-    result = mars.run(25)
+def test_programs_are_held_granted_and_counted(governed: Loop) -> None:
+    result = governed.run(25)
     summary = result.summary
     assert (summary.programs_ended, summary.programs_failed) == (25, 0)
     assert summary.turns_ended == sum(len(p.turns) for p in synthesize("swe-bench", programs=25, seed=1).programs)
@@ -57,41 +57,41 @@ def test_programs_are_held_granted_and_counted(mars: Loop) -> None:
     assert summary.cache_hit_ratio > 0.5
 
 
-def test_kill_minus_nine_of_the_daemon_under_load_fails_no_request(mars: Loop) -> None:
+def test_kill_minus_nine_of_the_daemon_under_load_fails_no_request(governed: Loop) -> None:
     killed = threading.Event()
     back_after_s: list[float] = []
 
     def kill_and_restart() -> None:
-        mars.daemon.kill()
+        governed.daemon.kill()
         killed.set()
 
     def bring_back() -> None:
         killed.wait(60)
         began = time.monotonic()
-        mars.daemon.start()
-        while mars.daemon.log.count('"event": "up"') < 2 and time.monotonic() < began + 30:
+        governed.daemon.start()
+        while governed.daemon.log.count('"event": "up"') < 2 and time.monotonic() < began + 30:
             time.sleep(0.02)
         back_after_s.append(time.monotonic() - began)
 
     helper = threading.Thread(target=bring_back)
     helper.start()
-    result = mars.run(25, KillsAt(60, kill_and_restart))
+    result = governed.run(25, KillsAt(60, kill_and_restart))
     helper.join()
     assert killed.is_set()
     assert (result.summary.programs_ended, result.summary.programs_failed) == (25, 0)
     assert [turn.error for turn in result.turns if turn.error] == []
     assert back_after_s[0] < most_start_s()
-    mars.wait_for_daemon()
+    governed.wait_for_daemon()
 
 
-def test_kill_minus_nine_of_the_bus_under_load_fails_no_request(mars: Loop) -> None:
+def test_kill_minus_nine_of_the_bus_under_load_fails_no_request(governed: Loop) -> None:
     def kill_the_bus() -> None:
-        endpoint = read_endpoint(NODE, mars.folder)
+        endpoint = read_endpoint(NODE, governed.folder)
         assert endpoint is not None
         os.kill(endpoint.pid, signal.SIGKILL)
 
     display = KillsAt(60, kill_the_bus)
-    result = mars.run(25, display)
+    result = governed.run(25, display)
     assert display.done
     assert (result.summary.programs_ended, result.summary.programs_failed) == (25, 0)
-    mars.wait_for_daemon()
+    governed.wait_for_daemon()

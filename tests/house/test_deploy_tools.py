@@ -81,7 +81,7 @@ def test_the_compose_file_is_one_and_its_files_exist() -> None:
             assert not source.startswith(".") or (path.parent / source).exists(), volume
         build = service.get("build")
         assert not build or (path.parent / build["context"] / build["dockerfile"]).exists()
-    assert load(DEPLOY / "compose" / "penstock" / "penstock.toml").preset == "mars"
+    assert load(DEPLOY / "compose" / "penstock" / "penstock.toml").preset == "penstock"
 
 
 @pytest.mark.parametrize("path", sorted((DEPLOY / "container").iterdir()), ids=lambda path: path.name)

@@ -106,7 +106,7 @@ admission = "aimd"                        | $.admission: expected a table, got '
 [admission]; policy="fixed"; window = 1.5 | $.admission.window: expected `int`
 [admission]; policy="fixed"; beta = 0.5   | $.admission.beta: unknown key; there are: window
 [admission]; policy="fixed"; window = DIGITS | $.admission.window: expected 0 <=
-[packing]; long_share = 0                 | $.packing.long_share: expected 0 <
+preset = "mars"; [packing]; long_share = 0                 | $.packing.long_share: expected 0 <
 [packing]; policy = "lru"                 | $.packing.policy: no packing policy 'lru'; there are: by_tier, fcfs
 [retention]; cold_start = 256             | $.retention.cold_start: expected 0 <= cold_start <= 255, got 256
 [retention]; ttl_max_s = 0                | $.retention.ttl_max_s: expected 0 <

@@ -12,6 +12,7 @@ from controlplane.core.controller import Controller
 from controlplane.core.errors import ConfigError, RemoteEventError
 from controlplane.core.handlers import HANDLERS
 from controlplane.core.lifecycle import Trigger
+from controlplane.core.packing.least_left import LeastLeft
 from controlplane.core.packing.pressure_aware import PressureAware
 from controlplane.core.policies import Window
 from controlplane.core.presets import PRESETS
@@ -179,6 +180,39 @@ def test_among_the_overdue_the_longest_wait_goes_first() -> None:
         d.end(previous)
         order += d.admitted()
     assert order == ["a", "b", "c"]
+
+
+def test_where_the_order_ages_by_itself_a_long_wait_does_not_change_it() -> None:
+    """Else in a queue longer than that wait the order would be that of arrival."""
+    d = Driver(replace(fixed(1), packing=LeastLeft()))
+    d.submit("holder", "t")
+    for name, tokens in (("a", 900), ("b", 500), ("c", 100)):
+        d.ask(name, tokens=tokens)
+        d.wait(1)
+    d.wait(300)
+    order = []
+    for previous in ("holder", "c", "b"):
+        d.end(previous)
+        order += d.admitted()
+    assert order == ["c", "b", "a"]
+
+
+def test_in_such_an_order_too_room_is_kept_for_the_first_once_it_has_waited_for_long() -> None:
+    """It comes first by its wait. While it does not fit, small ones would take what comes free for ever."""
+
+    def admitted(waited_s: int) -> list[str]:
+        d = Driver(PRESETS["penstock"])
+        d.pool(total=100_000)
+        d.tick()
+        d.run_turn("holder", prompt=50_000)
+        d.submit("holder", "t", blocks=60_000)
+        d.ask("large", tokens=90_000)
+        d.wait(waited_s)
+        d.ask("small", tokens=10)
+        return d.admitted()
+
+    assert admitted(100) == ["small"]
+    assert admitted(301) == []
 
 
 # Slots that are taken back

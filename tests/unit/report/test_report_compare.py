@@ -15,9 +15,9 @@ def with_mean(run: RunResult, mean_s: float) -> RunResult:
     return replace(run, summary=replace(run.summary, jct_mean_s=mean_s))
 
 
-def runs_at(rate: float, fcfs_s: float, mars_s: float) -> list[RunResult]:
+def runs_at(rate: float, fcfs_s: float, ours_s: float) -> list[RunResult]:
     return [
-        with_mean(made_up_run("mars", rate, slowdown=2, programs=5), mars_s),
+        with_mean(made_up_run("penstock", rate, slowdown=2, programs=5), ours_s),
         with_mean(made_up_run("fcfs", rate, slowdown=2, programs=5), fcfs_s),
     ]
 
@@ -25,7 +25,7 @@ def runs_at(rate: float, fcfs_s: float, mars_s: float) -> list[RunResult]:
 def test_groups_come_by_rate_with_the_baseline_first() -> None:
     groups = group_runs([*runs_at(0.3, 10, 5), *runs_at(0.1, 10, 5)])
     assert [group.rate for group in groups] == [0.1, 0.3]
-    assert column_names(groups[0]) == ["fcfs", "mars"]
+    assert column_names(groups[0]) == ["fcfs", "penstock"]
 
 
 def test_the_ratio_row_and_the_best_values() -> None:
@@ -61,29 +61,29 @@ def test_how_much_tools_were_slowed_is_unknown_where_nothing_slows_them() -> Non
     assert cells(0.0, 0.0) == [("–", False), ("–", False)]
 
 
-def test_the_verdict_names_the_loads_at_which_mars_does_not_help() -> None:
+def test_the_verdict_names_the_loads_at_which_the_default_does_not_help() -> None:
     groups = group_runs([*runs_at(0.1, 100, 110), *runs_at(0.2, 300, 200)])
     assert verdict(groups) == (
-        "mars is NOT better than fcfs in mean JCT at 0.1 programs/s (1.10x); "
-        "mars is better at 0.2 programs/s (0.67x)."
+        "penstock is NOT better than fcfs in mean JCT at 0.1 programs/s (1.10x); "
+        "penstock is better at 0.2 programs/s (0.67x)."
     )
     assert "at every load measured" in verdict(group_runs(runs_at(0.2, 300, 200)))
     even = verdict(group_runs([*runs_at(0.1, 1000, 1019), *runs_at(0.2, 1000, 981)]))
-    assert even == "mars and fcfs are even (within 2%) at 0.1 programs/s (1.02x), 0.2 programs/s (0.98x)."
+    assert even == "penstock and fcfs are even (within 2%) at 0.1 programs/s (1.02x), 0.2 programs/s (0.98x)."
     assert verdict(group_runs([made_up_run("mori", 0.1, slowdown=2, programs=3)])) == ""
 
 
 def test_the_ratio_averages_over_seeds() -> None:
     runs = [*runs_at(0.1, 100, 80), *(replace(run, seed=2) for run in runs_at(0.1, 300, 120))]
     (group,) = group_runs(runs)
-    assert jct_ratio(group, "mars") == 0.5
-    assert column_names(group) == ["fcfs, seed 1", "fcfs, seed 2", "mars, seed 1", "mars, seed 2"]
+    assert jct_ratio(group, "penstock") == 0.5
+    assert column_names(group) == ["fcfs, seed 1", "fcfs, seed 2", "penstock, seed 1", "penstock, seed 2"]
 
 
 def test_what_limits_a_comparison_is_said() -> None:
     failing = made_up_run("fcfs", 0.1, slowdown=2, programs=5, failed=2)
-    cut = replace(made_up_run("mars", 0.1, slowdown=2, programs=5), cut=True)
-    closed = made_up_run("mars", 0.0, slowdown=2, programs=5)
+    cut = replace(made_up_run("penstock", 0.1, slowdown=2, programs=5), cut=True)
+    closed = made_up_run("penstock", 0.0, slowdown=2, programs=5)
     said = " ".join(caveats(group_runs([failing, cut, closed])))
     assert "2 of 5 programs failed" in said
     assert "stopped before every program had ended" in said
@@ -113,11 +113,11 @@ def test_a_table_that_is_too_wide_is_split_between_rates() -> None:
 
 
 def test_more_runs_of_one_load_than_fit_go_on_in_the_next_table() -> None:
-    names = ("fcfs", "mars", "continuum", "autellix", "infercept")
+    names = ("fcfs", "penstock", "continuum", "autellix", "infercept")
     runs = [made_up_run(name, 0.1, slowdown=2, programs=3) for name in names]
     first, second, third = comparison_tables(runs, width=70)
     heads = [[str(column.header).split("\n")[-1] for column in table.columns] for table in (first, second, third)]
-    assert heads == [["", "fcfs", "mars"], ["", "continuum", "autellix"], ["", "infercept"]]
+    assert heads == [["", "fcfs", "penstock"], ["", "continuum", "autellix"], ["", "infercept"]]
     assert len({table.row_count for table in (first, second, third)}) == 1
 
 

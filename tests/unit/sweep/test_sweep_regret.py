@@ -15,12 +15,12 @@ from controlplane.sweep.regret import cases, losses, standings
 from controlplane.sweep.regret_page import regret_markdown, write_regret
 
 KNOWN = {"saturation_rate": 1.0, "bound_jct_mean_s": 20.0}
-# Below saturation mars costs 5% of fcfs; above it, it is 20% behind mori and twice the clairvoyant.
+# Below saturation penstock costs 5% of fcfs; above it, it is 20% behind mori and twice the clairvoyant.
 ROWS = [
     *rows_of(("fcfs", 0.5, (40, 44)), ("mori", 0.5, (41, 45)), **KNOWN),
-    *rows_of(("mars", 0.5, (42, 46.2)), ("clairvoyant", 0.5, (40, 44)), **KNOWN),
+    *rows_of(("penstock", 0.5, (42, 46.2)), ("clairvoyant", 0.5, (40, 44)), **KNOWN),
     *rows_of(("fcfs", 2, (200, 220)), ("mori", 2, (100, 110)), **KNOWN),
-    *rows_of(("mars", 2, (120, 132)), ("clairvoyant", 2, (60, 66)), **KNOWN),
+    *rows_of(("penstock", 2, (120, 132)), ("clairvoyant", 2, (60, 66)), **KNOWN),
 ]
 
 
@@ -28,40 +28,40 @@ def test_the_clairvoyant_is_not_the_best_that_a_node_can_run() -> None:
     light, heavy = cases(Grid(ROWS))
     assert (light.best, heavy.best) == ("fcfs", "mori")
     assert (light.load_ratio, heavy.load_ratio) == (0.5, 2.0)
-    regret = heavy.over("mars", "clairvoyant")
+    regret = heavy.over("penstock", "clairvoyant")
     assert regret is not None
     assert regret.value == pytest.approx(2.0)
     bound = heavy.over_bound("clairvoyant")
     assert bound is not None
     assert bound.value == pytest.approx((60 * 66) ** 0.5 / 20)
-    assert heavy.over("mars", "mars") is None
+    assert heavy.over("penstock", "penstock") is None
 
 
 def test_below_saturation_the_baseline_is_the_goal_and_above_it_the_best() -> None:
-    found = losses(cases(Grid(ROWS)), "mars", "fcfs")
+    found = losses(cases(Grid(ROWS)), "penstock", "fcfs")
     assert [(loss.other, round(loss.ratio.value, 2)) for loss in found] == [("mori", 1.2), ("fcfs", 1.05)]
     assert found[0].text.startswith("w on h, 2/s, load 2: 1.20 [")
     assert losses(cases(Grid(ROWS)), "mori", "fcfs") == []
 
 
 def test_a_load_whose_saturation_is_not_known_counts_as_heavy() -> None:
-    rows = rows_of(("fcfs", 0.5, (40,)), ("mori", 0.5, (30,)), ("mars", 0.5, (32,)), saturation_rate=0.0)
-    assert [loss.other for loss in losses(cases(Grid(rows)), "mars", "fcfs")] == ["mori"]
-    closed = [made_up_row(name, arrival="closed:4", **KNOWN) for name in ("fcfs", "mars")]
+    rows = rows_of(("fcfs", 0.5, (40,)), ("mori", 0.5, (30,)), ("penstock", 0.5, (32,)), saturation_rate=0.0)
+    assert [loss.other for loss in losses(cases(Grid(rows)), "penstock", "fcfs")] == ["mori"]
+    closed = [made_up_row(name, arrival="closed:4", **KNOWN) for name in ("fcfs", "penstock")]
     assert cases(Grid(closed))[0].load_ratio == 0.0
 
 
 def test_standings_are_medians_and_worst() -> None:
-    fcfs, mars, clairvoyant = standings(cases(Grid(ROWS)), ["fcfs", "mars", "clairvoyant"], "fcfs")
+    fcfs, ours, clairvoyant = standings(cases(Grid(ROWS)), ["fcfs", "penstock", "clairvoyant"], "fcfs")
     assert (fcfs.over_baseline, clairvoyant.regret) == (None, None)
-    assert mars.over_best == pytest.approx((1.125, 1.2))
-    assert mars.regret == pytest.approx((1.525, 2.0))
-    assert mars.worst == "w on h, 2/s, load 2"
-    assert mars.cases == 2
+    assert ours.over_best == pytest.approx((1.125, 1.2))
+    assert ours.regret == pytest.approx((1.525, 2.0))
+    assert ours.worst == "w on h, 2/s, load 2"
+    assert ours.cases == 2
 
 
 def test_telemetries_are_sections_of_their_own() -> None:
-    rows = [*rows_of(("mars", 1, (10,)), telemetry="none"), *rows_of(("mars", 1, (9,)), telemetry="full")]
+    rows = [*rows_of(("penstock", 1, (10,)), telemetry="none"), *rows_of(("penstock", 1, (9,)), telemetry="full")]
     titles = [section.title for section in Grid(rows).sections]
     assert titles == ["w on h, telemetry none", "w on h, telemetry full"]
     assert [section.title for section in Grid(rows[:1]).sections] == ["w on h"]
@@ -70,7 +70,7 @@ def test_telemetries_are_sections_of_their_own() -> None:
 def test_the_page_is_markdown_or_html(tmp_path: Path) -> None:
     grid = Grid(ROWS)
     text = regret_markdown(grid, "fcfs")
-    assert re.search(r"\| mars \| 2 \| 0.8\d, 1.05 \| 1.1\d, 1.20 \| 1.5\d, 2.00 \|", text)
+    assert re.search(r"\| penstock \| 2 \| 0.8\d, 1.05 \| 1.1\d, 1.20 \| 1.5\d, 2.00 \|", text)
     assert "- w on h, 2/s, load 2: 1.20 [" in text
     assert re.search(r"\| 2/s \(2\) \| mori \(best\) \| 105 ± \d+ \| 0.50", text)
     write_regret(grid, tmp_path / "page.html", baseline="fcfs")

@@ -23,16 +23,16 @@ def section_of(rows: list[Row]) -> Section:
 
 def test_loads_and_presets_are_in_order() -> None:
     section = section_of(
-        rows_of(("mars", 10.0, [1]), ("zebra", 0.2, [1]), ("autellix", 0.2, [1]), ("fcfs", 2.0, [1]))
+        rows_of(("penstock", 10.0, [1]), ("zebra", 0.2, [1]), ("autellix", 0.2, [1]), ("fcfs", 2.0, [1]))
     )
-    assert section.presets == ["fcfs", "autellix", "mars", "zebra"]
+    assert section.presets == ["fcfs", "autellix", "penstock", "zebra"]
     assert [load.title for load in section.loads] == ["0.2/s", "2/s", "10/s"]
 
 
 def test_closed_arrivals_are_by_concurrency_and_apart_from_open_ones() -> None:
     rows = [
-        *(made_up_row("mars", 1, float(n), f"closed:{n}") for n in (16, 8)),
-        *rows_of(("mars", 0.1, [5])),
+        *(made_up_row("penstock", 1, float(n), f"closed:{n}") for n in (16, 8)),
+        *rows_of(("penstock", 0.1, [5])),
     ]
     titles = {section.title: [load.title for load in section.loads] for section in Grid(rows).sections}
     assert titles == {"w on h, closed arrivals": ["8 at once", "16 at once"], "w on h": ["0.1/s"]}
@@ -40,40 +40,40 @@ def test_closed_arrivals_are_by_concurrency_and_apart_from_open_ones() -> None:
 
 
 def test_a_ratio_is_of_seeds_that_both_have() -> None:
-    section = section_of(rows_of(("fcfs", 0.1, [10, 100, 1000]), ("mars", 0.1, [5, 50])))
+    section = section_of(rows_of(("fcfs", 0.1, [10, 100, 1000]), ("penstock", 0.1, [5, 50])))
     (load,) = section.loads
-    ratio = section.ratio("mars", "fcfs", load, "jct_mean_s")
+    ratio = section.ratio("penstock", "fcfs", load, "jct_mean_s")
     assert ratio is not None
     assert (ratio.value, ratio.low, ratio.high) == pytest.approx((0.5, 0.5, 0.5))
-    assert section.ratio("mars", "continuum", load, "jct_mean_s") is None
+    assert section.ratio("penstock", "continuum", load, "jct_mean_s") is None
 
 
 def test_a_run_of_which_no_program_ended_is_in_no_mean() -> None:
-    rows = [*rows_of(("mars", 0.1, [30])), made_up_row("mars", 2, 0.0, programs_ended=0, programs_failed=10)]
+    rows = [*rows_of(("penstock", 0.1, [30])), made_up_row("penstock", 2, 0.0, programs_ended=0, programs_failed=10)]
     section = section_of(rows)
     (load,) = section.loads
-    found = section.interval("mars", load, "jct_mean_s")
+    found = section.interval("penstock", load, "jct_mean_s")
     assert found is not None
     assert (found.value, found.is_known) == (30.0, False)
-    assert section.values("mars", load, "programs_failed") == {"1": 0.0, "2": 10.0}
-    assert "Programs failed, and are in no time figure: mars 10." in caveats(Grid(rows))
+    assert section.values("penstock", load, "programs_failed") == {"1": 0.0, "2": 10.0}
+    assert "Programs failed, and are in no time figure: penstock 10." in caveats(Grid(rows))
 
 
 def test_rows_of_other_parameters_are_left_out_and_told() -> None:
     rows = [
         *rows_of(("fcfs", 0.1, [10]), digest="old-fcfs"),
-        *rows_of(("mars", 0.1, [10]), digest="old-mars"),
-        *rows_of(("mars", 0.1, [20]), digest="new-mars"),
+        *rows_of(("penstock", 0.1, [10]), digest="old-ours"),
+        *rows_of(("penstock", 0.1, [20]), digest="new-ours"),
     ]
     grid = Grid(rows)
-    assert (grid.outdated, grid.presets) == (2, ["mars"])
+    assert (grid.outdated, grid.presets) == (2, ["penstock"])
     assert caveats(grid)[0].startswith("2 rows of other parameters")
     only_its_policies = [
         *rows_of(("fcfs", 0.1, [10]), digest="same-fcfs"),
-        *rows_of(("mars", 0.1, [10]), digest="same-slow"),
-        *rows_of(("mars", 0.1, [20]), digest="same-fast"),
+        *rows_of(("penstock", 0.1, [10]), digest="same-slow"),
+        *rows_of(("penstock", 0.1, [20]), digest="same-fast"),
     ]
-    assert (Grid(only_its_policies).outdated, Grid(only_its_policies).presets) == (1, ["fcfs", "mars"])
+    assert (Grid(only_its_policies).outdated, Grid(only_its_policies).presets) == (1, ["fcfs", "penstock"])
 
 
 # In words
@@ -97,17 +97,17 @@ def test_means_are_written_to_two_digits_of_their_interval(values: list[float], 
 
 
 def rows_with_a_loss() -> list[Row]:
-    """mars wins at 0.4, is even at 0.2, loses to continuum at 0.1, and to it within noise at 0.3."""
+    """penstock wins at 0.4, is even at 0.2, loses to continuum at 0.1, and to it within noise at 0.3."""
     return rows_of(
         *(("fcfs", rate, [100.0, 110.0, 120.0]) for rate in (0.1, 0.2, 0.3, 0.4)),
         ("continuum", 0.1, [50, 55, 60]),
-        ("mars", 0.1, [60, 66, 72.01]),
+        ("penstock", 0.1, [60, 66, 72.01]),
         ("continuum", 0.2, [50, 55, 60]),
-        ("mars", 0.2, [50.5, 55.5, 60.5]),
+        ("penstock", 0.2, [50.5, 55.5, 60.5]),
         ("continuum", 0.3, [50, 55, 60]),
-        ("mars", 0.3, [40, 55, 90]),
+        ("penstock", 0.3, [40, 55, 90]),
         ("continuum", 0.4, [50, 55, 60]),
-        ("mars", 0.4, [25, 27.5, 30.1]),
+        ("penstock", 0.4, [25, 27.5, 30.1]),
     )
 
 
@@ -119,7 +119,7 @@ def test_wins_ties_and_losses_are_counted() -> None:
     assert "Against fcfs its mean JCT is 0.25 [0.25, 0.25] times as long at best (w on h, 0.4/s)" in said
 
 
-def test_where_mars_loses_is_said_with_its_noise() -> None:
+def test_where_the_default_loses_is_said_with_its_noise() -> None:
     lost = losses(Grid(rows_with_a_loss()))
     assert lost[0] == "w on h, 0.1/s: 1.20 [1.20, 1.20] times continuum's"
     assert lost[1].startswith("w on h, 0.3/s: 1.06 [")
@@ -129,7 +129,7 @@ def test_where_mars_loses_is_said_with_its_noise() -> None:
 
 def test_for_a_figure_whose_higher_end_is_better_less_is_a_loss() -> None:
     (match,) = against_best(
-        Grid(rows_of(("fcfs", 0.1, [20, 22]), ("mars", 0.1, [80, 88]))), "mars", "cache_hit_ratio"
+        Grid(rows_of(("fcfs", 0.1, [20, 22]), ("penstock", 0.1, [80, 88]))), "penstock", "cache_hit_ratio"
     )
     assert (match.other, match.ratio.value < 0.5, match.standing) == ("fcfs", True, "worse")
 
@@ -137,11 +137,11 @@ def test_for_a_figure_whose_higher_end_is_better_less_is_a_loss() -> None:
 def test_winners_come_with_whom_they_are_not_told_from() -> None:
     (line,) = winners(Grid(rows_with_a_loss()))
     assert line == (
-        "w on h: continuum at 0.1/s, 0.2/s (not told from mars), 0.3/s (not told from mars); mars at 0.4/s."
+        "w on h: continuum at 0.1/s, 0.2/s (not told from penstock), 0.3/s (not told from penstock); penstock at 0.4/s."
     )
 
 
-def test_without_mars_there_is_no_headline() -> None:
+def test_without_the_default_there_is_no_headline() -> None:
     grid = Grid(rows_of(("fcfs", 0.1, [1.0]), ("continuum", 0.1, [1.0])))
     assert headlines(grid, "fcfs") == losses(grid) == []
 
@@ -150,24 +150,24 @@ def test_without_mars_there_is_no_headline() -> None:
 
 
 def test_one_seed_is_told_and_so_are_seeds_that_differ() -> None:
-    assert "One seed" in caveats(Grid(rows_of(("mars", 0.1, [1.0]))))[0]
+    assert "One seed" in caveats(Grid(rows_of(("penstock", 0.1, [1.0]))))[0]
     assert "Means over 3 seeds, with 95% intervals by Student's t" in caveats(Grid(rows_with_a_loss()))[0]
-    differing = rows_of(("mars", 0.1, [1.0, 2.0]), ("fcfs", 0.1, [1.0]))
+    differing = rows_of(("penstock", 0.1, [1.0, 2.0]), ("fcfs", 0.1, [1.0]))
     assert "1 to 2 seeds (CAREFUL: they differ)" in caveats(Grid(differing))[0]
 
 
 def test_several_versions_of_the_code_are_told() -> None:
-    rows = [*rows_of(("mars", 0.1, [1.0])), *rows_of(("fcfs", 0.1, [1.0]), code="0ther", revision="4d5e6f+")]
+    rows = [*rows_of(("penstock", 0.1, [1.0])), *rows_of(("fcfs", 0.1, [1.0]), code="0ther", revision="4d5e6f+")]
     (careful, *_) = caveats(Grid(rows))
     assert careful.startswith(
         "CAREFUL: runs of several versions of the code are mixed: 1a2b3c (1 runs), 4d5e6f+ (1"
     )
-    same_code = [*rows_of(("mars", 0.1, [1.0])), *rows_of(("fcfs", 0.1, [1.0]), revision="4d5e6f")]
+    same_code = [*rows_of(("penstock", 0.1, [1.0])), *rows_of(("fcfs", 0.1, [1.0]), revision="4d5e6f")]
     assert "CAREFUL" not in " ".join(caveats(Grid(same_code))), "a commit that changes no decision"
 
 
 def test_runs_that_went_wrong_are_told_with_their_reasons() -> None:
-    rows = [*rows_of(("mars", 0.1, [1.0, 2.0])), made_up_row("mars", 3, error="stuck")]
+    rows = [*rows_of(("penstock", 0.1, [1.0, 2.0])), made_up_row("penstock", 3, error="stuck")]
     assert "1 runs went wrong and are in no figure: stuck (1)." in caveats(Grid(rows))
 
 
@@ -178,11 +178,11 @@ def test_a_table_has_intervals_and_one_of_ratios_follows_it() -> None:
     (title, means), (over, ratios) = tables(section_of(rows_with_a_loss()), width=200)
     assert (title, over) == ("JCT mean (s): w on h", "JCT mean (s): w on h, over fcfs's")
     columns = [list(column.cells) for column in means.columns]
-    assert columns[0] == ["fcfs", "continuum", "mars"]
+    assert columns[0] == ["fcfs", "continuum", "penstock"]
     assert ["110 ± 25" in str(text) for text in columns[1]] == [True, False, False]
     assert ["*" in str(text) for text in columns[1]] == [False, True, False]
     assert ["*" in str(text) for text in columns[4]] == [False, False, True]
-    assert list(ratios.columns[0].cells) == ["continuum", "mars"]
+    assert list(ratios.columns[0].cells) == ["continuum", "penstock"]
 
 
 def test_more_loads_than_fit_go_on_in_a_further_table() -> None:
@@ -191,16 +191,16 @@ def test_more_loads_than_fit_go_on_in_a_further_table() -> None:
 
 
 def test_without_the_baseline_there_are_no_ratios() -> None:
-    assert len(list(tables(section_of(rows_of(("mars", 0.1, [1.0]))), baseline="fcfs"))) == 1
+    assert len(list(tables(section_of(rows_of(("penstock", 0.1, [1.0]))), baseline="fcfs"))) == 1
 
 
 def test_all_of_it_is_printed() -> None:
     text = io.StringIO()
     print_sweep(Grid(rows_with_a_loss()), Console(file=text, width=160))
-    for words in ("JCT mean (s): w on h", "Of 4 cases", "Where mars has a higher", "Note: Means over 3 seeds"):
+    for words in ("JCT mean (s): w on h", "Of 4 cases", "Where penstock has a higher", "Note: Means over 3 seeds"):
         assert words in text.getvalue()
     many = rows_of(
-        *(row for n in range(1, 20) for row in (("fcfs", n / 10, [1.0, 1.1]), ("mars", n / 10, [2.0, 2.2])))
+        *(row for n in range(1, 20) for row in (("fcfs", n / 10, [1.0, 1.1]), ("penstock", n / 10, [2.0, 2.2])))
     )
     text = io.StringIO()
     print_sweep(Grid(many), Console(file=text, width=160))
