@@ -25,7 +25,7 @@ ROUNDS = 15
 
 
 def crowded(programs: int, waiting: int, *, window: int = 0) -> Controller:
-    """A controller of the default preset with ``programs`` of which ``waiting`` wait; a window above 0 replaces AIMD's."""
+    """The default preset's controller, ``waiting`` of ``programs`` wait; ``window`` > 0 replaces AIMD's."""
     from dataclasses import replace
 
     chosen = preset(DEFAULT)

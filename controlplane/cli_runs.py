@@ -321,8 +321,8 @@ def demo(
 ) -> None:
     """The whole loop on this machine, no GPU: NATS, daemon and engine double on agent traces.
 
-    First preset `fcfs` (the stock engine), then `penstock`, with the same arrivals; then both in the simulator at more
-    rates. Ends with a table and an HTML report.
+    First preset `fcfs` (the stock engine), then `penstock`, with the same arrivals; then both in the simulator at
+    more rates. Ends with a table and an HTML report.
     """
     from controlplane.demo import DemoOptions, run_demo
 

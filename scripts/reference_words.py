@@ -70,7 +70,7 @@ ANY_MIX_PAGE = """# Any mix of loads
 {edit}
 Simulated: agents alike and mixed, tools that burn CPU, bursts, a population that changes; pools that hold two or
 three programs and ten; 0.4, 0.8 and 1.4 times the rate that saturates them; telemetry none and full; three seeds
-(`examples/sweeps/any-mix-small.toml`). Why `mars` loses where it does is in
+(`examples/sweeps/any-mix-small.toml`). Why `penstock` loses where it does is in
 [the presets compared](../explanation/presets-compared.md#any-mix). The *clairvoyant* knows the future: what a
 preset takes more than it is the preset's *regret*.
 

@@ -13,7 +13,7 @@ MEANINGS = {
     "host.cpus": "CPUs that tools may use; 0: what the affinity mask and the cgroup leave this process",
     "host.probe_interval_s": "between two samples of the tool host",
     "control.interval_s": "the control interval: load is sensed, silence swept, and the window moved once in it",
-    "control.overdue_s": "who has waited this long for a slot is not passed over any more, and goes first where the "
+    "control.overdue_s": "who has waited this long for a slot is passed over no more, and goes first where the "
     "packing policy does not age by itself (least_left does)",
     "control.stall_s": "with a queue and no turn in the engine for so long, the head is let in",
     "control.resync_s": "least time between two requests for one publisher's state",

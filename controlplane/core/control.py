@@ -16,7 +16,7 @@ class ControlRules:
     """Rules that hold whatever the preset. Times in seconds."""
 
     interval_s: float = 1.0  # the control interval: load is sensed once in it
-    overdue_s: float = 300.0  # who has waited this long is not passed over; it goes first where packing does not age
+    overdue_s: float = 300.0  # who has waited so long is passed over no more; it goes first unless packing ages
     stall_s: float = 1.0  # queue not empty and the engine idle for this long: admit the head
     resync_s: float = 1.0  # between two requests for one publisher's state
     grant_s: float = 900.0  # lease of a grant; use renews it

@@ -16,6 +16,7 @@ from controlplane.sim.foresight import Foresight
 from controlplane.sim.session import Session
 from controlplane.workload.trace import ProgramTrace
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabPreset(Preset):
     """A preset whose policies are made anew for each run; its own only stand in for them."""

@@ -105,7 +105,8 @@ def test_the_template_explains_every_key_and_changes_nothing() -> None:
     assert parse(tomllib.loads(text)) == parse({})
     assert "# factor on the window in an interval with overload; factor; 0 < beta < 1\n#beta = 0.7\n" in text
     assert parse(tomllib.loads(text.replace("#beta = 0.7", "beta = 0.6"))).policies.admission.beta == 0.6
-    assert parse(tomllib.loads(text.replace('#preset = "penstock"', 'preset = "fcfs"'))) == parse({"preset": "fcfs"})
+    named = text.replace('#preset = "penstock"', 'preset = "fcfs"')
+    assert parse(tomllib.loads(named)) == parse({"preset": "fcfs"})
 
 
 def _is_key(line: str) -> bool:

@@ -409,7 +409,8 @@ def test_figures_are_those_of_simulate(tmp_path: Path) -> None:
     spec = written(tmp_path, SMALL)
     penstock("sweep", spec, cwd=tmp_path).communicate(timeout=120)
     ours = {(r["preset"], r["seed"]): r for r in results.read(tmp_path / "sweep.csv")}
-    arguments = ("synthetic:swe-like", "-p", "fcfs", "-p", "mars", "-n", "4", "-a", "poisson:0.5", "-s", "2", "--pool-tokens", "100000")
+    arguments = ("synthetic:swe-like", "-n", "4", "-a", "poisson:0.5", "-s", "2", "--pool-tokens", "100000")
+    arguments += ("-p", "fcfs", "-p", "mars")
     shown, _ = penstock("simulate", *arguments, "--json", cwd=tmp_path).communicate(timeout=120)
     for run in json.loads(shown):
         row = ours[run["preset"], "2"]

@@ -49,7 +49,8 @@ def test_a_ratio_is_of_seeds_that_both_have() -> None:
 
 
 def test_a_run_of_which_no_program_ended_is_in_no_mean() -> None:
-    rows = [*rows_of(("penstock", 0.1, [30])), made_up_row("penstock", 2, 0.0, programs_ended=0, programs_failed=10)]
+    without = made_up_row("penstock", 2, 0.0, programs_ended=0, programs_failed=10)
+    rows = [*rows_of(("penstock", 0.1, [30])), without]
     section = section_of(rows)
     (load,) = section.loads
     found = section.interval("penstock", load, "jct_mean_s")
@@ -137,7 +138,8 @@ def test_for_a_figure_whose_higher_end_is_better_less_is_a_loss() -> None:
 def test_winners_come_with_whom_they_are_not_told_from() -> None:
     (line,) = winners(Grid(rows_with_a_loss()))
     assert line == (
-        "w on h: continuum at 0.1/s, 0.2/s (not told from penstock), 0.3/s (not told from penstock); penstock at 0.4/s."
+        "w on h: continuum at 0.1/s, 0.2/s (not told from penstock), 0.3/s (not told from penstock); "
+        "penstock at 0.4/s."
     )
 
 
