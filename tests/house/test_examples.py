@@ -143,16 +143,16 @@ def test_every_preset_runs_in_every_corner_of_the_big_grid() -> None:
         assert 0 < figures["jain_index"] <= 1.0 + 1e-9, cell
 
 
-@pytest.mark.parametrize(("name", "runs"), [("any-mix", 36_450), ("any-mix-small", 1_440)])
+@pytest.mark.parametrize(("name", "runs"), [("any-mix", 36_450), ("any-mix-small", 1_440), ("ablations", 320)])
 def test_a_corner_of_the_yardstick_runs(name: str, runs: int) -> None:
     spec = load_sweep(ROOT / "examples" / "sweeps" / f"{name}.toml")
     drawn = tuple(each for each in spec.workload if "shared/traces" not in each.source)  # those may not be here
     loads, told = len(spec.arrivals), len(spec.telemetries)
-    size = len(spec.workload) * len(spec.hardware) * loads * told * len(spec.seeds) * len(spec.presets)
+    size = len(spec.workload) * len(spec.hardware) * loads * told * len(spec.seeds) * len(spec.names)
     assert size == runs
     few = replace(spec, workload=tuple(replace(each, programs=3) for each in drawn), seeds=(1,))
     grid = list(cells(few))
-    assert len(grid) == len(drawn) * len(spec.hardware) * loads * told * len(spec.presets)
+    assert len(grid) == len(drawn) * len(spec.hardware) * loads * told * len(spec.names)
     corner = {(cell.workload, cell.preset): cell for cell in grid}
     for cell in corner.values():
         figures = run_cell(few, cell)
