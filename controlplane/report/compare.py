@@ -17,6 +17,7 @@ _LOWER_IS_BETTER = (
     "jct_",
     "ttft_mean",
     "ttft_p",
+    "tpot_",
     "hold_mean",
     "longest",
     "programs_failed",

@@ -6,9 +6,18 @@ from dataclasses import replace
 from made_up_runs import made_up_run
 from rich.console import Console
 
-from controlplane.report.compare import caveats, column_names, group_runs, jct_ratio, rows, verdict
+from controlplane.report.compare import (
+    caveats,
+    column_names,
+    group_runs,
+    jct_ratio,
+    lower_is_better,
+    rows,
+    verdict,
+)
 from controlplane.report.tables import comparison_tables, print_comparison
 from controlplane.workload.run import RunResult
+from controlplane.workload.summary import ROWS
 
 
 def with_mean(run: RunResult, mean_s: float) -> RunResult:
@@ -128,3 +137,13 @@ def test_the_printed_comparison_shows_ratio_verdict_and_marks() -> None:
     assert "0.67x *" in text
     assert "0.2 programs/s" in text
     assert "lower mean JCT than fcfs at every load measured" in text
+
+
+def test_times_are_better_the_lower_and_rates_the_higher() -> None:
+    """Each figure of a run: a time that is taken for a rate would get the star for the worst."""
+    better_higher = [name for name, _, _ in ROWS if lower_is_better(name) is False]
+    assert [name for name in better_higher if name.endswith("_s") and not name.endswith("per_s")] == []
+    better_lower = [name for name, _, _ in ROWS if lower_is_better(name)]
+    assert [
+        name for name in better_lower if name.startswith(("goodput", "jain", "cache_hit", "steps", "output"))
+    ] == []
