@@ -51,7 +51,7 @@ def tolerated_excess(facts: Facts, waste_ratio: float) -> tuple[float, float]:
     beside it; a turn's own part of the engine's time is what it takes there, shared with those. What is forecast
     may not come, so that less is tolerated now. 0 while nothing is known of what it costs.
     """
-    again_ns = facts.prefill_ns(round(facts.usual_tokens)) * max(1.0, facts.turns_running)
+    again_ns = facts.again_ns * max(1.0, facts.turns_running)
     if not waste_ratio or again_ns <= 0:
         return 0.0, 0.0
     worth = waste_ratio * (facts.turn_service_ns / again_ns) ** 4

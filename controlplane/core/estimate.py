@@ -20,6 +20,7 @@ _FEWEST_FOR_MEDIAN = 5
 _SLOWDOWN_WEIGHT = 0.05
 _SLOWDOWN_CALLS = 39  # independent calls that such an average is worth: (2 - weight) / weight
 _SLOWDOWN_SIGMAS = 2.0
+_PRICE_WEIGHT = 0.02  # like that of the running turns, with which they make a price
 _MOST_SLOWDOWN = 4.0  # of a single call: beyond that it is another kind of call, not a slow one
 
 
@@ -118,18 +119,21 @@ class Estimates:
     tokens_per_byte: MovingAverage = field(default_factory=lambda: MovingAverage(value=0.25))
     prefill: PrefillCost = field(default_factory=PrefillCost)
     eviction_delay: MovingAverage = field(default_factory=MovingAverage)
-    service: MovingAverage = field(default_factory=MovingAverage)
+    service: MovingAverage = field(default_factory=lambda: MovingAverage(weight=_PRICE_WEIGHT, settle=True))
+    again: MovingAverage = field(default_factory=lambda: MovingAverage(weight=_PRICE_WEIGHT, settle=True))
     shared_tokens: MovingAverage = field(default_factory=MovingAverage)
     hits: MovingAverage = field(default_factory=lambda: MovingAverage(value=1.0))
     gaps: Gaps = field(default_factory=Gaps)
     lives: Population = field(default_factory=Population)
     turns: Memoryfulness = field(default_factory=Memoryfulness)
 
-    def turn_ended(self, output_tokens: int, service_ns: int) -> None:
+    def turn_ended(self, context_tokens: int, output_tokens: int, service_ns: int) -> None:
         """Learn one turn."""
         self.output.add(output_tokens)
         if service_ns > 0:
             self.service.add(service_ns)
+            if again_ns := self.prefill_ns(context_tokens):
+                self.again.add(again_ns)
 
     def tool_ended(self, tool: str, duration_ns: int, *, crowded: bool) -> None:
         """Learn one tool call."""
@@ -225,8 +229,8 @@ class Estimates:
         return self.turns.eta
 
     @property
-    def usual_tokens(self) -> float:
-        return self.lives.usual_tokens
+    def again_ns(self) -> int:
+        return round(self.again.value)
 
     @property
     def output_tokens(self) -> float:

@@ -49,8 +49,8 @@ class Facts(Protocol):
         """Moving average of the time that an engine's scheduler runs a turn; 0 while nothing is known."""
 
     @property
-    def usual_tokens(self) -> float:
-        """The context of a program half-way through its life, on average; 0 while nothing is known."""
+    def again_ns(self) -> int:
+        """Moving average of the time to compute a turn's context again, alone; 0 while nothing is known."""
 
     @property
     def output_tokens(self) -> float:

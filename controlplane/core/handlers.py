@@ -192,7 +192,7 @@ def turn_ended(ledger: "Ledger", event: ev.TurnEnded, now_ns: int) -> None:
     program.warm = program.status is Status.ACTIVE
     ledger.charge(program, ledger.estimates.blocks(program.context_tokens))
     if not program.quarantined:
-        ledger.estimates.turn_ended(event.output_tokens, event.service_ns)
+        ledger.estimates.turn_ended(program.context_tokens, event.output_tokens, event.service_ns)
     if not program.open_turns and program.status is Status.ACTIVE:
         ledger.changed[program.program_id] = None
     read = ledger.state.replies.pop(event.turn_id, None)

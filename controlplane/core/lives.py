@@ -152,12 +152,6 @@ class Population:
         guess = min(_PRIOR_GROWTH_TOKENS, _PRIOR_GROWTH_RATIO * first_tokens)
         return _shrunk(grown, guess, _SHRINK_TURNS)
 
-    @property
-    def usual_tokens(self) -> float:
-        """The context of a program half-way through its life, on average; 0 while nothing is known."""
-        first_tokens = self.classes[""].first_tokens.shrunk_to(0, 0)
-        return first_tokens + self.turns_left("", 0) * self.tokens_a_turn("", first_tokens) / 2
-
     def cycle_ns(self, kind: str) -> float:
         """What a turn and the gap behind it take; 0 while nothing is known."""
         return _shrunk(lives.cycle_ns for lives in self.of(kind))

@@ -38,6 +38,7 @@ from controlplane.core.priority.typed import Typed
 from controlplane.core.retention import RETENTION
 from controlplane.core.retention.beyond_window import BeyondWindow
 from controlplane.core.retention.least_waste import LeastWaste
+from controlplane.core.retention.lend import Lend
 from controlplane.core.retention.never import Never
 from controlplane.core.retention.opportunistic import Opportunistic
 from controlplane.core.retention.tiers import Tiers
@@ -165,12 +166,15 @@ _ALL = (
         memory=Lru(),
     ),
     _MARS,
-    replace(
-        _MARS,
+    Preset(
         name="penstock",
-        summary="Penstock: mars, and who is expected to hold least memory for least time goes first",
+        summary="Penstock: AIMD admission, least expected memory x time first, slots lent through long gaps",
         admission=Aimd(kv_high=1.0),
         packing=LeastLeft(),
+        retention=Lend(),
+        priority=RequestFcfs(),
+        placement=Session(),
+        memory=CoScheduler(aligned=False),
     ),
     replace(
         _MARS,

@@ -18,7 +18,7 @@ class MadeFacts:
     eviction_delay_ns: int = 0
     turn_service_ns: int = 0
     turns_running: float = 0.0
-    usual_tokens: float = 0.0
+    again_ns: int = 0
     hit_ratio: float = 1.0
     memoryfulness: float = 1.0
     output_tokens: float = 0.0

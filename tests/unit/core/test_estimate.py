@@ -143,10 +143,21 @@ def test_the_face_that_policies_see() -> None:
 def test_a_turns_service_is_learned_where_an_engine_tells_it() -> None:
     estimates = Estimates()
     assert estimates.turn_service_ns == 0
-    estimates.turn_ended(40, 1000)
-    estimates.turn_ended(40, 0)
-    estimates.turn_ended(40, 2000)
-    assert estimates.turn_service_ns == 1100
+    estimates.turn_ended(900, 40, 1000)
+    estimates.turn_ended(900, 40, 0)
+    estimates.turn_ended(900, 40, 2000)
+    assert estimates.turn_service_ns == 1500
+
+
+def test_what_a_context_would_take_again_is_a_mean_over_turns_and_not_over_programs() -> None:
+    """A long program has more turns, and larger ones: it is its contexts that are computed again."""
+    estimates = Estimates()
+    assert estimates.again_ns == 0
+    estimates.prefill.add(1000, 0, 2000)
+    for tokens in (100, 500, 900):
+        estimates.turn_ended(tokens, 40, 1000)
+    estimates.turn_ended(10_000, 40, 0)
+    assert estimates.again_ns == 1000
 
 
 def test_an_average_that_settles_is_the_mean_until_it_has_seen_enough() -> None:

@@ -116,15 +116,6 @@ def test_the_time_of_a_turn_and_its_gap_likewise() -> None:
     assert population.cycle_ns("a") == pytest.approx((8 * of_all + 90) / (8 + 1))
 
 
-def test_the_usual_context_is_that_of_a_program_half_way() -> None:
-    population = Population()
-    assert population.usual_tokens == 0.0
-    population.began("a", 1000)
-    assert population.usual_tokens == 1000 + 10 * 250 / 2, "growth is a guess"
-    population.grew("a", 700)
-    assert population.usual_tokens == pytest.approx(1000 + 10 * (8 * 250 + 700) / 9 / 2)
-
-
 def test_a_forecast_is_held_against_what_came_of_it() -> None:
     population = Population()
     population.ended("a", 3, expected_tokens=1000, actual_tokens=1500)
