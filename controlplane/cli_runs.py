@@ -38,6 +38,9 @@ Humans = Annotated[
 ScaleTokens = Annotated[float, typer.Option(help="Factor on prompt tokens, printed with the result.")]
 ScaleOutputs = Annotated[float, typer.Option(help="Factor on output tokens.")]
 ScaleTools = Annotated[float, typer.Option(help="Factor on tool times.")]
+ScaleTurns = Annotated[
+    int, typer.Option(min=1, help="Each program's turns so many times over, with lengths as much shorter.")
+]
 Tiers = Annotated[
     list[str],
     typer.Option(
@@ -92,6 +95,7 @@ def simulate(
     scale_tokens: ScaleTokens = 1.0,
     scale_outputs: ScaleOutputs = 1.0,
     scale_tools: ScaleTools = 1.0,
+    scale_turns: ScaleTurns = 1,
     shared_prefix: SharedPrefix = 2000,
     cpus: Annotated[
         float, typer.Option(help="CPUs of the tool host, as admission sees them, and as --contention shares them.")
@@ -154,7 +158,7 @@ def simulate(
         presets=preset,
         arrivals=[parse_arrival(text) for text in arrival],
         seeds=seed,
-        scale=Scale(tokens=scale_tokens, outputs=scale_outputs, tools=scale_tools),
+        scale=Scale(tokens=scale_tokens, outputs=scale_outputs, tools=scale_tools, turns=scale_turns),
         profile=profile,
         pool_tokens=pool_tokens,
         chunk_tokens=chunk_tokens,

@@ -16,7 +16,7 @@ seeds = [1, 2, 3]
 [[workload]]
 trace = "synthetic:swe-bench"    # or a file, "mix:A+B*2", "change:A>B", or a list: a mix
 programs = 100
-# max_context, scale_tokens, scale_outputs, scale_tools, shared_prefix, cpus, tool_slots,
+# max_context, scale_tokens, scale_outputs, scale_tools, scale_turns, shared_prefix, cpus, tool_slots,
 # tools = "tools.json" (of `penstock tools fit`; default "replay"),
 # contention = true with cpu_shares = ["0.5", "Bash:*=1"] (as --contention and --cpu-share),
 # arrivals (in place of the above), telemetry ("none", "turns", "half", "full"; or `telemetries` above for all),

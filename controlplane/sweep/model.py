@@ -27,6 +27,7 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     scale_tokens: float = 1.0
     scale_outputs: float = 1.0
     scale_tools: float = 1.0
+    scale_turns: int = 1
     shared_prefix: int = 2000
     cpus: float = 8.0
     tool_slots: int = 0
@@ -47,7 +48,9 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def scale(self) -> Scale:
-        return Scale(tokens=self.scale_tokens, outputs=self.scale_outputs, tools=self.scale_tools)
+        return Scale(
+            tokens=self.scale_tokens, outputs=self.scale_outputs, tools=self.scale_tools, turns=self.scale_turns
+        )
 
 
 class HardwareSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -135,6 +135,7 @@ def of_title(specs: Sequence[Any], title: str) -> Any:
 # Fields that came later, with what stood for them before: rows of then keep their digest.
 _BEFORE = (
     ", humans=True",
+    ", scale_turns=1",
     ", pool_programs=0.0",
     f", max_running={MAX_RUNNING}",
     f", telemetry={Telemetry.FULL!r}",

@@ -10,23 +10,30 @@ from controlplane.workload.trace_lines import Turn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Factors on prompt tokens, output tokens and tool gaps; counts stay at least 1."""
+    """Factors on prompt tokens, output tokens and tool gaps; counts stay at least 1.
+
+    ``turns`` repeats each program's turns so many times, with lengths as much shorter, so that its last context stays
+    as it is while its calls and its tools multiply (Continuum §6.3, Figure 13).
+    """
 
     tokens: float = 1.0
     outputs: float = 1.0
     tools: float = 1.0
+    turns: int = 1
 
     def __post_init__(self) -> None:
         require("scale.tokens", self.tokens, low=0, high=float("inf"), ends="(]")
         require("scale.outputs", self.outputs, low=0, high=float("inf"), ends="(]")
         require("scale.tools", self.tools, low=0, high=float("inf"))
+        require("scale.turns", self.turns, low=1, high=1000)
 
     def __str__(self) -> str:
-        return f"tokens x{self.tokens:g}, outputs x{self.outputs:g}, tools x{self.tools:g}"
+        text = f"tokens x{self.tokens:g}, outputs x{self.outputs:g}, tools x{self.tools:g}"
+        return text if self.turns == 1 else f"{text}, turns x{self.turns}"
 
     @property
     def is_identity(self) -> bool:
-        return self.tokens == 1 and self.outputs == 1 and self.tools == 1
+        return self == Scale()
 
     def apply(self, trace: Trace) -> Trace:
         """The trace, scaled. A prompt keeps growing where it grew: by at least the reply before it."""
@@ -36,7 +43,7 @@ class Scale:
 
     def apply_program(self, program: ProgramTrace) -> ProgramTrace:
         """One program, scaled."""
-        return replace(program, turns=tuple(self._turns(program.turns)))
+        return replace(program, turns=tuple(self._turns(_repeated(program.turns, self.turns))))
 
     def _turns(self, turns: Sequence[Turn]) -> list[Turn]:
         scaled: list[Turn] = []
@@ -63,3 +70,20 @@ class Scale:
                 )
             )
         return scaled
+
+
+def _repeated(turns: Sequence[Turn], times: int) -> Sequence[Turn]:
+    """The turns so many times over; each time goes on from the context that the last one left."""
+    if times == 1:
+        return turns
+    left = turns[-1].input_tokens + turns[-1].output_tokens
+    return [
+        replace(
+            turn,
+            input_tokens=max(1, round((turn.input_tokens + time * left) / times)),
+            output_tokens=max(1, round(turn.output_tokens / times)),
+            cached_prefix_tokens=None,  # what was cached in the original is no figure of this one
+        )
+        for time in range(times)
+        for turn in turns
+    ]

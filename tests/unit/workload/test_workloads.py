@@ -1,5 +1,7 @@
 """Scaling, synthetic workloads and arrivals."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -38,6 +40,29 @@ def test_scaling_keeps_growth_and_at_least_one_token(
     for k in range(1, len(turns)):
         if reusable_tokens(turns[k - 1], turns[k]):
             assert reusable_tokens(scaled[k - 1], scaled[k]) > 0
+
+
+def test_repeated_turns_go_on_from_the_context_that_was_left_and_end_at_the_same_one() -> None:
+    turns = (
+        Turn(input_tokens=300, output_tokens=60, tool="t", tool_ms=8.0, cached_prefix_tokens=100),
+        Turn(input_tokens=420, output_tokens=180),
+    )
+    program = ProgramTrace(program_id="p", source="s", turns=turns)
+    repeated = Scale(turns=3).apply_program(program).turns
+    assert [(turn.input_tokens, turn.output_tokens) for turn in repeated] == [
+        (100, 20),
+        (140, 60),
+        (300, 20),
+        (340, 60),
+        (500, 20),
+        (540, 60),
+    ]
+    assert [turn.tool_ms for turn in repeated] == [8.0, None] * 3
+    assert all(turn.cached_prefix_tokens is None for turn in repeated)
+    assert all(reusable_tokens(before, turn) for before, turn in pairwise(repeated))
+    assert str(Scale(turns=3)) == "tokens x1, outputs x1, tools x1, turns x3"
+    with pytest.raises(ConfigError, match=r"scale\.turns"):
+        Scale(turns=0)
 
 
 def test_a_scale_of_one_changes_nothing_and_a_bad_one_is_refused() -> None:
