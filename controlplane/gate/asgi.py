@@ -1,4 +1,4 @@
-"""The little of ASGI that the gate needs: types, the request body, a JSON answer."""
+"""The little of ASGI that the gate needs: types, a request that is read twice, a JSON answer."""
 
 import asyncio
 import json
@@ -12,29 +12,8 @@ SendMessage = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, SendMessage], Awaitable[None]]
 
 
-class BodyTooLarge(Exception):
-    """The request body passes the bound."""
-
-
 class ClientGone(Exception):
     """The client disconnected before its request was complete."""
-
-
-async def read_body(receive: Receive, max_bytes: int) -> bytes:
-    """The whole request body. Raises ``BodyTooLarge`` or ``ClientGone``."""
-    chunks: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        chunk = message.get("body", b"")
-        size += len(chunk)
-        if size > max_bytes:
-            raise BodyTooLarge
-        chunks.append(chunk)
-        if not message.get("more_body", False):
-            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
 class Replay:

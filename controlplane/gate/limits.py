@@ -23,6 +23,9 @@ class GateLimits:
     hard_factor: int = 4  # at this multiple of either bound known programs get a 503 too
     max_programs: int = 100_000  # programs remembered; the longest idle is forgotten first
     max_body_bytes: int = 64 << 20  # a larger request body gets a 413
+    max_body_values: int = 2_000_000  # one of over 1 MiB with more in it, too; an object or a list counts as 20
+    max_arriving_bytes: int = 256 << 20  # of bodies that are not complete yet; beyond that the largest gets a 503
+    body_ns: int = seconds(300)  # a body that takes longer to arrive gets a 408
     hold_ns: int = seconds(600)  # a turn held this long gets a 503; as patient as clients of OpenAI are
     reask_ns: int = seconds(2)  # a held turn is asked for again this often, at most once a second of the wall
     retry_after_ns: int = seconds(5)
@@ -33,8 +36,9 @@ class GateLimits:
     time_scale: float = 1.0
 
     def __post_init__(self) -> None:
-        counts = ("max_held", "max_held_bytes", "hard_factor", "max_programs", "max_body_bytes")
-        times = ("hold_ns", "reask_ns", "retry_after_ns", "grant_ttl_ns", "lease_ns", "open_step_ns")
+        counts = ("max_held", "max_held_bytes", "hard_factor", "max_programs", "max_body_bytes", "max_body_values")
+        counts += ("max_arriving_bytes",)
+        times = ("body_ns", "hold_ns", "reask_ns", "retry_after_ns", "grant_ttl_ns", "lease_ns", "open_step_ns")
         for name in counts + times:
             require(name, getattr(self, name), low=1, high=_INFINITE, ends="[)")
         require("keep_ns", self.keep_ns, low=0, high=_INFINITE, ends="[)")

@@ -13,16 +13,15 @@ from typing import Any
 from controlplane.core.types import NANOSECONDS_PER_SECOND
 from controlplane.gate.asgi import (
     App,
-    BodyTooLarge,
     ClientGone,
     Message,
     Receive,
     Replay,
     Scope,
     SendMessage,
-    read_body,
     send_json,
 )
+from controlplane.gate.bodies import Bodies, BodyRefused
 from controlplane.gate.continuity import Continuity
 from controlplane.gate.gate import Gate
 from controlplane.gate.identity import BadIdentity, Identity, identify
@@ -73,6 +72,7 @@ class GateMiddleware:
         self._paths = frozenset(paths)
         self._on_loop = on_loop
         self._health = health if health is not None else gate.health
+        self._bodies = Bodies(gate.limits)
         self._reader = ReplyReader()
         self._turn_prefix = uuid.uuid4().hex[:12]
         self._turns = 0
@@ -92,16 +92,14 @@ class GateMiddleware:
             await self._app(scope, receive, send)
 
     async def _turn(self, path: str, scope: Scope, receive: Receive, send: SendMessage) -> None:
-        limit = self._gate.limits.max_body_bytes
         try:
-            data = await read_body(receive, limit)
+            data = await self._bodies.read(receive)
         except ClientGone:
             await _say_gone(path, send)
             return
-        except BodyTooLarge:
-            status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-            told = problem(path, status, "body_too_large", f"the request body has more than {limit} bytes")
-            await send_json(send, status, told, [(b"connection", b"close")])
+        except BodyRefused as refused:
+            told = problem(path, refused.status, refused.code, str(refused))
+            await send_json(send, refused.status, told, [(b"connection", b"close")])  # the rest of it is not read
             return
         replay = Replay(data, receive)
         body = _json_object(data)

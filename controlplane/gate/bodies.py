@@ -1,0 +1,133 @@
+"""Request bodies while they arrive: what they may take together, how long they may take, and what is in them.
+
+A body is parsed by one call that nothing interrupts, on the loop that serves everybody, and millions of small values
+cost it a thousand times what a long text of the same size does. So what stands outside of strings is counted while
+the body arrives, and one with too much of it is refused unparsed. A body that never ends is refused in time; until
+then its bytes count, and where there are too many in all the largest body goes, whose client is least likely an agent.
+"""
+
+import asyncio
+from http import HTTPStatus
+
+from controlplane.core.types import NANOSECONDS_PER_SECOND
+from controlplane.gate.asgi import ClientGone, Receive
+from controlplane.gate.limits import GateLimits
+
+_SMALL = 1 << 20  # bytes: a body up to this is parsed in milliseconds, whatever it is made of
+_WINDOW = 1 << 16  # bytes looked at at once
+_VALUES_A_CONTAINER = 20  # an object or a list costs about as much as so many numbers
+
+
+class BodyRefused(Exception):
+    """The body is not taken: the HTTP ``status``, our ``code``, and why."""
+
+    def __init__(self, status: HTTPStatus, code: str, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+        self.code = code
+
+
+class Structure:
+    """How much a JSON text holds outside of its strings, counted piece by piece."""
+
+    def __init__(self) -> None:
+        self.values = 0
+        self._in_string = False
+        self._kept = b""
+
+    def feed(self, data: bytes) -> None:
+        """Count the next piece."""
+        for start in range(0, len(data), _WINDOW):
+            self._look(self._kept + data[start : start + _WINDOW])
+
+    def _look(self, piece: bytes) -> None:
+        piece = piece.replace(b"\\\\", b"")
+        self._kept = b"\\" if piece.endswith(b"\\") else b""  # what it escapes comes with the next piece
+        between = piece[: len(piece) - len(self._kept)].replace(b'\\"', b"").split(b'"')
+        outside = b"".join(between[self._in_string :: 2])
+        self._in_string ^= len(between) % 2 == 0
+        self.values += outside.count(b",") + _VALUES_A_CONTAINER * (outside.count(b"[") + outside.count(b"{"))
+
+
+class _Body:
+    """One that arrives."""
+
+    __slots__ = ("chunks", "shed", "size", "structure")
+
+    def __init__(self) -> None:
+        self.chunks: list[bytes] = []
+        self.size = 0
+        self.structure: Structure | None = None
+        self.shed = False
+
+    def add(self, chunk: bytes, most_values: int) -> None:
+        self.chunks.append(chunk)
+        self.size += len(chunk)
+        if self.size <= _SMALL:
+            return
+        if self.structure is None:
+            self.structure = Structure()
+            for earlier in self.chunks[:-1]:
+                self.structure.feed(earlier)
+        self.structure.feed(chunk)
+        if self.structure.values > most_values:
+            why = f"the request body holds more than {most_values:,} values, an object or a list counted as 20"
+            raise BodyRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body_too_complex", why)
+
+
+class Bodies:
+    """Reads the bodies of one gate's requests."""
+
+    def __init__(self, limits: GateLimits) -> None:
+        self._limits = limits
+        self._arriving: dict[_Body, None] = {}
+        self.bytes_arriving = 0
+
+    async def read(self, receive: Receive) -> bytes:
+        """The whole body. Raises ``BodyRefused``, and ``ClientGone`` where the client left."""
+        body = _Body()
+        self._arriving[body] = None
+        try:
+            if await self._more(body, receive):
+                await self._rest(body, receive)
+            return body.chunks[0] if len(body.chunks) == 1 else b"".join(body.chunks)
+        finally:
+            self._let_go(body)
+
+    async def _rest(self, body: _Body, receive: Receive) -> None:
+        patience_s = self._limits.body_ns / NANOSECONDS_PER_SECOND / self._limits.time_scale
+        try:
+            async with asyncio.timeout(patience_s):
+                while await self._more(body, receive):
+                    pass
+        except TimeoutError:
+            why = f"the request body was not complete after {patience_s:g} s"
+            raise BodyRefused(HTTPStatus.REQUEST_TIMEOUT, "body_too_slow", why) from None
+
+    async def _more(self, body: _Body, receive: Receive) -> bool:
+        """Take the next piece; whether there is another."""
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        chunk = message.get("body", b"")
+        if body.size + len(chunk) > self._limits.max_body_bytes:
+            why = f"the request body has more than {self._limits.max_body_bytes:,} bytes"
+            raise BodyRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body_too_large", why)
+        if not body.shed:
+            body.add(chunk, self._limits.max_body_values)
+            self.bytes_arriving += len(chunk)
+            while self.bytes_arriving > self._limits.max_arriving_bytes:
+                self._let_go(max(self._arriving, key=lambda each: each.size))
+        if body.shed:
+            why = f"more than {self._limits.max_arriving_bytes:,} bytes of request bodies arrive at once"
+            raise BodyRefused(HTTPStatus.SERVICE_UNAVAILABLE, "too_many_bodies", why)
+        return bool(message.get("more_body", False))
+
+    def _let_go(self, body: _Body) -> None:
+        """Its bytes are free at once, though its client is told only with its next piece."""
+        if body not in self._arriving:
+            return
+        del self._arriving[body]
+        self.bytes_arriving -= body.size
+        body.shed = True
+        body.chunks = []

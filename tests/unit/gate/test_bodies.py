@@ -1,0 +1,146 @@
+"""Request bodies while they arrive: counted, bounded, and never parsed where that would hold everybody up."""
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controlplane.core.types import seconds
+from controlplane.gate.asgi import ClientGone
+from controlplane.gate.bodies import Bodies, BodyRefused, Structure
+from controlplane.gate.limits import GateLimits
+
+MIB = 1 << 20
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(alphabet='ab"\\,[{é\n', max_size=8),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(alphabet='k"\\,[', max_size=4), inner),
+    max_leaves=40,
+)
+
+
+class Client:
+    """Sends a body in pieces, when it is asked to; says nothing more after the last."""
+
+    def __init__(self, *pieces: bytes, ends: bool = True) -> None:
+        self.messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        for index, piece in enumerate(pieces):
+            more = index < len(pieces) - 1 or not ends
+            self.messages.put_nowait({"type": "http.request", "body": piece, "more_body": more})
+
+    def send(self, piece: bytes, *, more: bool) -> None:
+        self.messages.put_nowait({"type": "http.request", "body": piece, "more_body": more})
+
+    @property
+    def receive(self) -> Callable[[], Awaitable[dict[str, Any]]]:
+        return self.messages.get
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def counted(value: object) -> int:
+    """Separators outside of strings, and containers twenty times, of a value as ``json`` writes it."""
+    if isinstance(value, dict):
+        return 20 + max(0, len(value) - 1) + sum(counted(each) for each in value.values())
+    if isinstance(value, list):
+        return 20 + max(0, len(value) - 1) + sum(counted(each) for each in value)
+    return 0
+
+
+@given(VALUES, st.lists(st.integers(1, 9), min_size=1), st.booleans())
+def test_what_stands_outside_of_strings_is_counted_however_it_comes(value: object, sizes: list[int], ascii: bool) -> None:
+    data, structure = json.dumps(value, ensure_ascii=ascii).encode(), Structure()
+    start = turn = 0
+    while start < len(data):
+        size = sizes[turn % len(sizes)]
+        structure.feed(data[start : start + size])
+        start, turn = start + size, turn + 1
+    assert structure.values == counted(value)
+
+
+def refused(limits: GateLimits, *pieces: bytes) -> BodyRefused:
+    async def story() -> BodyRefused:
+        with pytest.raises(BodyRefused) as told:
+            await Bodies(limits).read(Client(*pieces).receive)
+        return told.value
+
+    return asyncio.run(story())
+
+
+def test_a_body_of_millions_of_values_is_refused_before_it_is_parsed() -> None:
+    """The one that held a gate up for seconds: 60 MB of empty lists."""
+    body = b"[" + b"[]," * (20 * MIB) + b"[]]"
+    started = time.perf_counter()
+    told = refused(GateLimits(), *(body[at : at + 65_536] for at in range(0, len(body), 65_536)))
+    assert (told.status, told.code) == (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body_too_complex")
+    assert time.perf_counter() - started < 2.0, "no more of it is looked at than is needed to tell"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"messages": [{"role": "user", "content": "' + b"[{,\\\\\\\"" * (4 * MIB) + b'"}]}',  # code, in a string
+        b'{"input_ids": [' + b"12345," * 1_500_000 + b"1]}",  # a prompt of a million and a half token ids
+        b"[" + b"[]," * 50_000 + b"[]]",  # much in it, and too small to matter
+    ],
+)
+def test_what_parses_quickly_passes(body: bytes) -> None:
+    read = asyncio.run(Bodies(GateLimits()).read(Client(*(body[at : at + 65_536] for at in range(0, len(body), 65_536))).receive))
+    assert read == body
+
+
+def test_a_body_over_its_bound_is_refused() -> None:
+    told = refused(GateLimits(max_body_bytes=10), b"12345", b"678901")
+    assert (told.status, told.code) == (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body_too_large")
+    assert str(told) == "the request body has more than 10 bytes"
+
+
+def test_where_too_much_arrives_at_once_the_largest_body_goes_and_its_bytes_are_free() -> None:
+    async def story() -> None:
+        bodies = Bodies(GateLimits(max_arriving_bytes=100))
+        large, small = Client(b"x" * 60, ends=False), Client(b"y" * 30, ends=False)
+        cut, kept = (asyncio.ensure_future(bodies.read(client.receive)) for client in (large, small))
+        await settle()
+        assert bodies.bytes_arriving == 90
+        small.send(b"y" * 20, more=True)
+        await settle()
+        assert bodies.bytes_arriving == 50, "the large one's are gone, though it has not been told"
+        large.send(b"x", more=True)
+        with pytest.raises(BodyRefused) as told:
+            await cut
+        assert (told.value.status, told.value.code) == (HTTPStatus.SERVICE_UNAVAILABLE, "too_many_bodies")
+        small.send(b"y", more=False)
+        assert await kept == b"y" * 51
+        assert bodies.bytes_arriving == 0
+
+    asyncio.run(story())
+
+
+def test_a_body_that_never_ends_is_refused_in_time() -> None:
+    async def story() -> None:
+        bodies = Bodies(GateLimits(body_ns=seconds(5), time_scale=100.0))
+        with pytest.raises(BodyRefused) as told:
+            await bodies.read(Client(b"{", ends=False).receive)
+        assert (told.value.status, told.value.code) == (HTTPStatus.REQUEST_TIMEOUT, "body_too_slow")
+        assert bodies.bytes_arriving == 0
+
+    asyncio.run(story())
+
+
+def test_a_client_that_leaves_frees_what_it_sent() -> None:
+    async def story() -> None:
+        bodies, client = Bodies(GateLimits()), Client(b"abc", ends=False)
+        client.messages.put_nowait({"type": "http.disconnect"})
+        with pytest.raises(ClientGone):
+            await bodies.read(client.receive)
+        assert bodies.bytes_arriving == 0
+
+    asyncio.run(story())
