@@ -158,3 +158,13 @@ def test_a_corner_of_the_yardstick_runs(name: str, runs: int) -> None:
         figures = run_cell(few, cell)
         assert (figures["programs_ended"], figures["programs_failed"]) == (3, 0), cell
         assert figures["bound_jct_mean_s"] <= figures["jct_mean_s"], cell
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples" / "studies").glob("*.toml")), ids=lambda path: path.stem)
+def test_a_corner_of_each_papers_study_runs(path: Path) -> None:
+    spec = load_sweep(path)
+    few = replace(spec, workload=tuple(replace(each, programs=3) for each in spec.workload), seeds=(1,))
+    for cell in {(cell.hardware, cell.workload): cell for cell in cells(few)}.values():
+        assert run_cell(few, cell)["programs_ended"] == 3, cell
+    for cell in {cell.preset: cell for cell in cells(few)}.values():
+        assert run_cell(few, cell)["programs_ended"] == 3, cell
