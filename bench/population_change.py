@@ -131,9 +131,8 @@ def tables(found: dict[str, object], presets: Sequence[str]) -> str:
     ]
     for span in spans:
         figures = " | ".join(f"{span[name]:.1f}" for name in presets)
-        lines.append(
-            f"| {span['programs']} | {span['expected_over_actual']:.2f} | {span['missed_over_actual']:.0%} | {figures} |"
-        )
+        fit = f"{span['expected_over_actual']:.2f} | {span['missed_over_actual']:.0%}"
+        lines.append(f"| {span['programs']} | {fit} | {figures} |")
     lines.append("| worst minute | | | " + " | ".join(f"{worst[name]['slowdown']:.1f}" for name in presets) + " |")
     return "\n".join(lines)
 
@@ -155,7 +154,9 @@ def main() -> None:
         print(json.dumps(found, indent=1))
         return
     print(f"{found['workload']}, {found['programs']} programs, {found['arrival']}, telemetry {found['telemetry']},")
-    print(f"a pool of {found['pool_programs']:g} programs, seeds {options.seeds}; columns of presets: mean slowdown\n")
+    print(
+        f"a pool of {found['pool_programs']:g} programs, seeds {options.seeds}; columns of presets: mean slowdown\n"
+    )
     print(tables(found, options.presets))
 
 

@@ -1,9 +1,10 @@
 """Request bodies while they arrive: what they may take together, how long they may take, and what is in them.
 
-A body is parsed by one call that nothing interrupts, on the loop that serves everybody, and millions of small values
-cost it a thousand times what a long text of the same size does. So what stands outside of strings is counted while
-the body arrives, and one with too much of it is refused unparsed. A body that never ends is refused in time; until
-then its bytes count, and where there are too many in all the largest body goes, whose client is least likely an agent.
+A body is parsed by one call that nothing interrupts, on the loop that serves everybody, and millions of small
+values cost it a thousand times what a long text of the same size does. So what stands outside of strings is counted
+while the body arrives, and one with too much of it is refused unparsed. A body that never ends is refused in time;
+until then its bytes count, and where there are too many in all the largest body goes: its client is least likely an
+agent.
 """
 
 import asyncio

@@ -36,10 +36,10 @@ class GateLimits:
     time_scale: float = 1.0
 
     def __post_init__(self) -> None:
-        counts = ("max_held", "max_held_bytes", "hard_factor", "max_programs", "max_body_bytes", "max_body_values")
-        counts += ("max_arriving_bytes",)
+        held = ("max_held", "max_held_bytes", "hard_factor", "max_programs")
+        bodies = ("max_body_bytes", "max_body_values", "max_arriving_bytes")
         times = ("body_ns", "hold_ns", "reask_ns", "retry_after_ns", "grant_ttl_ns", "lease_ns", "open_step_ns")
-        for name in counts + times:
+        for name in held + bodies + times:
             require(name, getattr(self, name), low=1, high=_INFINITE, ends="[)")
         require("keep_ns", self.keep_ns, low=0, high=_INFINITE, ends="[)")
         require("time_scale", self.time_scale, low=0, high=_INFINITE, ends="()")

@@ -6,14 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controlplane.core.types import NANOSECONDS_PER_SECOND
-from controlplane.workload.run import RunResult
 from controlplane.workload.records import TurnRecord
+from controlplane.workload.run import RunResult
 
 BINS = 80
 
 
 def tokens_per_s(run: RunResult, until_s: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The edges of ``BINS`` equal spans since the first arrival, in seconds, and the output tokens a second in each.
+    """The edges of ``BINS`` equal spans since the first arrival, in s, and the output tokens a second in each.
 
     A turn's tokens come evenly between its first one and its end. Turns that failed have none.
     """

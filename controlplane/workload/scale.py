@@ -12,8 +12,8 @@ from controlplane.workload.trace_lines import Turn
 class Scale:
     """Factors on prompt tokens, output tokens and tool gaps; counts stay at least 1.
 
-    ``turns`` repeats each program's turns so many times, with lengths as much shorter, so that its last context stays
-    as it is while its calls and its tools multiply (Continuum §6.3, Figure 13).
+    ``turns`` repeats each program's turns so many times, with lengths as much shorter, so that its last context
+    stays as it is while its calls and its tools multiply (Continuum §6.3, Figure 13).
     """
 
     tokens: float = 1.0

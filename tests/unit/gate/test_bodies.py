@@ -56,8 +56,10 @@ def counted(value: object) -> int:
 
 
 @given(VALUES, st.lists(st.integers(1, 9), min_size=1), st.booleans())
-def test_what_stands_outside_of_strings_is_counted_however_it_comes(value: object, sizes: list[int], ascii: bool) -> None:
-    data, structure = json.dumps(value, ensure_ascii=ascii).encode(), Structure()
+def test_what_stands_outside_of_strings_is_counted_however_it_comes(
+    value: object, sizes: list[int], plain: bool
+) -> None:
+    data, structure = json.dumps(value, ensure_ascii=plain).encode(), Structure()
     start = turn = 0
     while start < len(data):
         size = sizes[turn % len(sizes)]
@@ -87,13 +89,15 @@ def test_a_body_of_millions_of_values_is_refused_before_it_is_parsed() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        b'{"messages": [{"role": "user", "content": "' + b"[{,\\\\\\\"" * (4 * MIB) + b'"}]}',  # code, in a string
+        b'{"messages": [{"role": "user", "content": "' + b'[{,\\\\\\"' * (4 * MIB) + b'"}]}',  # code, in a string
         b'{"input_ids": [' + b"12345," * 1_500_000 + b"1]}",  # a prompt of a million and a half token ids
         b"[" + b"[]," * 50_000 + b"[]]",  # much in it, and too small to matter
     ],
 )
 def test_what_parses_quickly_passes(body: bytes) -> None:
-    read = asyncio.run(Bodies(GateLimits()).read(Client(*(body[at : at + 65_536] for at in range(0, len(body), 65_536))).receive))
+    read = asyncio.run(
+        Bodies(GateLimits()).read(Client(*(body[at : at + 65_536] for at in range(0, len(body), 65_536))).receive)
+    )
     assert read == body
 
 
