@@ -37,6 +37,17 @@ class Admit(ProgramCommand):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Adopt(ProgramCommand):
+    """The program is a child of ``parent_id``, a root, by the word of its agent: its turns ride that one's slot.
+
+    ``tenant`` is whose both are; empty where nobody said.
+    """
+
+    parent_id: str
+    tenant: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pause(ProgramCommand):
     """Take the slot back after the running turn: later turns are held."""
 
@@ -127,4 +138,5 @@ COMMAND_TYPES: tuple[type[Command], ...] = (
     StartTool,
     PrepareEnvironment,
     CancelEnvironment,
+    Adopt,
 )

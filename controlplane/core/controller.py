@@ -139,6 +139,7 @@ class Controller:
         if interval_ended:
             self.ledger.forget_ended(now_ns)
         self.pressure = self._observe(now_ns)
+        self._tell_of_children(now_ns)
         self._balance_and_admit(now_ns)
         self._let_in_active(self._take_back(now_ns) | self._hold_back(now_ns), now_ns)
         self._rescue(now_ns)
@@ -253,6 +254,19 @@ class Controller:
         for chosen in fitting_in(self.considered, slots, window, ahead, overdue_ns, empty=empty):
             slot = f"slot {self.ledger.totals.active_roots + 1} of {window.limit or 'any'}"
             self._admit(chosen.program_id, f"{slot}; {chosen.blocks} blocks", now_ns)
+
+    def _tell_of_children(self, now_ns: int) -> None:
+        """Gates let a child in on its root's slot once they know of it; by its own word nobody is a child."""
+        programs = self.ledger.programs
+        for name in list(self.ledger.state.untold):
+            child = programs.get(name)
+            root = programs.get(child.root_id) if child is not None else None
+            if child is None or root is None:
+                del self.ledger.state.untold[name]
+                continue
+            why = f"its agent said so: a child of {child.parent_id}"
+            told = cmd.Adopt(program_id=name, parent_id=root.program_id, tenant=root.tenant, reason=why)
+            self._issue(told, now_ns)
 
     def _waiting(self) -> list[QueuedProgram]:
         """Who may be let in, with what packing wants to know."""

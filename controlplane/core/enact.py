@@ -20,6 +20,8 @@ def enact(ledger: Ledger, command: cmd.Command, now_ns: int) -> None:
     program = ledger.programs[command.program_id]
     if isinstance(command, cmd.Admit | cmd.Restore):
         ledger.grant(program, now_ns)
+    elif isinstance(command, cmd.Adopt):
+        ledger.state.untold.pop(command.program_id, None)
     elif isinstance(command, cmd.Pause) and program.status is Status.ACTIVE:
         ledger.move(program, Trigger.PAUSE, now_ns)
         if program.queued_turns:

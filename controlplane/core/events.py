@@ -19,6 +19,14 @@ def place_of(publisher: str) -> str:
     return publisher.rpartition("/")[0]
 
 
+_SERVING_ROLES = frozenset({"engine", "gate"})
+
+
+def serves(publisher: str) -> bool:
+    """Whether it is an engine or a gate: one at its place, unlike agents' hooks."""
+    return place_of(publisher).rpartition("/")[2].partition("-")[0] in _SERVING_ROLES
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """What every event carries."""
@@ -37,10 +45,14 @@ class ProgramEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramArrived(ProgramEvent):
-    """A run of an agent began. Optional: a program is also known by its first turn."""
+    """A run of an agent began. Optional: a program is also known by its first turn.
+
+    ``aside``: no tool of its parent waits for it, as none does for the request for a title.
+    """
 
     tenant: str = ""
     parent_id: str = ""
+    aside: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

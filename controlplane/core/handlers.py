@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from controlplane.core import events as ev
 from controlplane.core import idleness
 from controlplane.core.errors import RemoteEventError
-from controlplane.core.events import place_of
+from controlplane.core.events import place_of, serves
 from controlplane.core.lifecycle import Trigger
 from controlplane.core.records import Held, Running, tool_key
 from controlplane.core.tool_handlers import environment_wanted, tool_ended, tool_enqueued, tool_started
@@ -29,8 +29,11 @@ _LATE_NS = seconds(5)  # publishers send their events in batches, and each on a 
 
 def program_arrived(ledger: "Ledger", event: ev.ProgramArrived, now_ns: int) -> None:
     program = ledger.program(event.program_id, now_ns, parent_id=event.parent_id, tenant=event.tenant)
+    if not program.parent_id or serves(event.publisher):
+        return  # what a gate or an engine knows of children, gates know
+    ledger.state.untold[program.program_id] = None
     parent = ledger.programs.get(program.parent_id)
-    if parent is not None and parent.open_tools:
+    if parent is not None and parent.open_tools and not event.aside:
         ledger.delegate(parent)
 
 
@@ -47,6 +50,8 @@ def turn_queued(ledger: "Ledger", event: ev.TurnQueued, now_ns: int) -> None:
     if not program.turn_index:  # what is known when it comes; the gate reads it from each request
         program.tenant, program.agent = program.tenant or event.tenant, program.agent or event.agent
     root = ledger.root_of(program, now_ns)
+    if root is not program and not event.parent_id:
+        ledger.state.untold[program.program_id] = None  # this gate has not heard of it, or has forgotten it
     ledger.state.gated = True
     ledger.move(program, Trigger.QUEUE, now_ns)
     if root is not program:

@@ -236,8 +236,10 @@ class Ledger:
         if program is None:
             root_id = name
             if parent_id and parent_id != name:
-                root_id = self.program(parent_id, now_ns).root_id
-                self._children.setdefault(root_id, {})[name] = None
+                root = self.root_of(self.program(parent_id, now_ns), now_ns)
+                if not _strangers(tenant, root.tenant):
+                    root_id = root.program_id
+                    self._children.setdefault(root_id, {})[name] = None
             program = self.programs[name] = Program(
                 program_id=name,
                 tenant=tenant,
@@ -246,8 +248,46 @@ class Ledger:
                 arrived_at_ns=now_ns,
             )
             self.dormant[name] = None
+        elif parent_id and not program.parent_id and parent_id != name:
+            self._adopt(program, parent_id, tenant or program.tenant, now_ns)
         program.last_seen_ns = now_ns
         return program
+
+    def _adopt(self, program: Program, parent_id: str, tenant: str, now_ns: int) -> None:
+        """A root turns out to be a child: its parent was told behind its first turn. Held turns go over to the root.
+
+        A slot that it has goes over, too, unless the root has one. Of an ended root nobody is the child who runs.
+        """
+        root, active = self.root_of(self.program(parent_id, now_ns), now_ns), program.status is Status.ACTIVE
+        ended = root.status is Status.ENDED
+        if root is program or _strangers(tenant, root.tenant) or (active and ended):
+            return
+        name, since_ns = program.program_id, program.queued_at_ns
+        turns, blocks, held = program.queued_turns, program.queued_blocks, self._held_of.pop(name, {})
+        self._queue_more(program, -turns, -blocks)
+        program.queued_at_ns = 0
+        self.askers.pop(name, None)
+        self.totals.count(program, -active)
+        program.parent_id, program.root_id = parent_id, root.program_id
+        self.totals.count(program, active)
+        family = {name: None, **self._children.pop(name, {})}
+        self._children.setdefault(root.program_id, {}).update(family)
+        for child in family:
+            self.programs[child].root_id = root.program_id
+        self.state.active_changes += active
+        unasked = name in self.state.unasked
+        self.state.unasked.pop(name, None)
+        if active and root.status is not Status.ACTIVE:
+            self.move(root, Trigger.SUBMIT, now_ns)
+            if unasked:
+                self.state.unasked[root.program_id] = None
+        if not turns:
+            return
+        self._held_of.setdefault(root.program_id, {}).update(held)
+        self.move(root, Trigger.QUEUE, now_ns)
+        if root.status is not Status.ACTIVE:
+            root.queued_at_ns = min(since_ns or now_ns, root.queued_at_ns or now_ns)
+        self._queue_more(root, turns, blocks)
 
     def delegate(self, parent: Program) -> None:
         """A child's run begins: the tools that run wait for it, neither load the host nor tell what they take."""
@@ -425,3 +465,8 @@ class Ledger:
                 self.drop_tool(key, now_ns)
         program.kv_tier = Tier.NONE
         self._ended.append((now_ns, name))
+
+
+def _strangers(tenant: str, other: str) -> bool:
+    """Whether these are two tenants; of whom nobody said whose it is may be anybody's."""
+    return bool(tenant and other) and tenant != other

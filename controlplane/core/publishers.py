@@ -9,14 +9,13 @@ them, ``gate-30000`` and ``gate-30001`` (docs/adr/0018). Agents' hooks are many 
 from typing import TYPE_CHECKING
 
 from controlplane.core import events as ev
-from controlplane.core.events import place_of
+from controlplane.core.events import place_of, serves
 from controlplane.core.sequence import Arrival, Sequence
 from controlplane.core.types import Tier, seconds
 
 if TYPE_CHECKING:
     from controlplane.core.ledger import Ledger
 
-_SINGLE_ROLES = frozenset({"engine", "gate"})
 _LEASE_NS = seconds(5)  # a boot that was heard within it lives, whoever else speaks from its place
 
 
@@ -26,7 +25,7 @@ def is_new(ledger: "Ledger", event: ev.Event, now_ns: int) -> bool:
     sequence = state.sequences.get(event.publisher)
     if sequence is None:
         sequence = state.sequences[event.publisher] = Sequence(heard_at_ns=now_ns)
-        if _is_single(event.publisher):
+        if serves(event.publisher):
             retire_replaced(ledger, now_ns)
     sequence.heard_at_ns = now_ns
     sequence.unanswered = 0
@@ -41,18 +40,13 @@ def is_new(ledger: "Ledger", event: ev.Event, now_ns: int) -> bool:
     return True
 
 
-def _is_single(publisher: str) -> bool:
-    role = place_of(publisher).rpartition("/")[2]
-    return role.partition("-")[0] in _SINGLE_ROLES
-
-
 def retire_replaced(ledger: "Ledger", now_ns: int) -> None:
     """Forget boots of an engine or a gate that went silent while a later one speaks: they hold nothing any more.
 
     One that speaks again was alive: it is a new publisher with a gap, and is asked for its state.
     """
     sequences = ledger.state.sequences
-    singles = sorted(filter(_is_single, sequences), key=lambda name: sequences[name].heard_at_ns)
+    singles = sorted(filter(serves, sequences), key=lambda name: sequences[name].heard_at_ns)
     latest = {place_of(name): name for name in singles}  # the last one of a place stays
     for old in singles:
         place = place_of(old)

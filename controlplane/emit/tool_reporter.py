@@ -92,10 +92,13 @@ class ToolReporter:
         self._started = False
         _reporters.add(self)
 
-    def program_started(self, program_id: str, *, parent_id: str = "", tenant: str = "") -> None:
-        """A run begins. ``parent_id``: the run that started it, which waits for it in a tool."""
+    def program_started(
+        self, program_id: str, *, parent_id: str = "", tenant: str = "", aside: bool = False
+    ) -> None:
+        """A run begins. ``parent_id``: the run that started it, which waits for it in a tool, unless ``aside``."""
         if program_id:
-            self._emit(ProgramArrived(program_id=program_id, parent_id=parent_id, tenant=tenant), urgent=True)
+            arrived = ProgramArrived(program_id=program_id, parent_id=parent_id, tenant=tenant, aside=aside)
+            self._emit(arrived, urgent=True)
 
     def program_ended(self, program_id: str, reason: str = "") -> None:
         """A run is over and will not come back: what it holds may go. Its open calls end with it."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from math import inf
 
-from controlplane.core.commands import Admit, Command, Pause, Restore, SetWindow
+from controlplane.core.commands import Admit, Adopt, Command, Pause, Restore, SetWindow
 from controlplane.core.errors import LocalEventError
 from controlplane.core.events import (
     Event,
@@ -22,6 +22,8 @@ from controlplane.gate.authority import Authority, HeartbeatLike, Mode
 from controlplane.gate.holds import Held, Holds
 from controlplane.gate.limits import GateLimits
 from controlplane.gate.programs import ProgramTable, RootProgram
+from controlplane.gate.proofs import Proofs
+from controlplane.gate.tenants import Tenants
 from controlplane.gate.tickets import Entered, GateCounters, GateState, Refused, Ticket, refusal
 
 Send = Callable[[Event, bool], None]
@@ -46,6 +48,8 @@ class Gate:
         self._now_ns = now_ns
         self._authority = Authority(self.limits)
         self._programs = ProgramTable(self.limits.max_programs)
+        self._proofs = Proofs(self.limits.max_programs)
+        self.tenants = Tenants(self.limits.max_programs)
         self._holds = Holds()
         self._alarm = Alarm(self._on_alarm, wall_second_ns=self.limits.wall_second_ns)
         self._running: dict[str, str] = {}  # turn id -> root id
@@ -66,7 +70,7 @@ class Gate:
             raise LocalEventError(f"turn {ticket.turn_id!r} is at the gate already")
         now_ns = self._now_ns()
         mode = self._look(now_ns)
-        self._link(ticket)
+        self._link(ticket, now_ns)
         root_id = self._programs.root_id(ticket.program_id)
         program = self._programs.get(root_id)
         if mode is Mode.PASSIVE:
@@ -81,7 +85,7 @@ class Gate:
         else:
             return None
         self.counters.passed += 1
-        self._run(ticket.turn_id, self._programs.use(root_id), now_ns)
+        self._run(ticket, self._programs.use(root_id), now_ns)
         return Entered(hold_ns=0, reason=reason)
 
     async def enter(self, ticket: Ticket) -> Entered:
@@ -124,6 +128,11 @@ class Gate:
         if self._holds and self._look(now_ns) is not Mode.GOVERNED:
             self._release_locally(now_ns)
 
+    def parent_of(self, program_id: str) -> str:
+        """The root on whose slot the program rides; empty for a root."""
+        root_id = self._programs.root_id(program_id)
+        return root_id if root_id != program_id else ""
+
     def reply_read(self, ticket: Ticket, tools: Sequence[str], *, is_last: bool = False) -> None:
         """Tell which tools the turn's reply calls. ``is_last``: the client called this turn its last."""
         self._send(
@@ -144,6 +153,7 @@ class Gate:
             program.revoke()
             program.known = False
         self._programs.drop(program_id)
+        self._proofs.forget(program_id)
         now_ns = self._now_ns()
         if self._holds and self._look(now_ns) is not Mode.GOVERNED:
             self._release_locally(now_ns)
@@ -159,7 +169,7 @@ class Gate:
     # -- the daemon ----------------------------------------------------------------------------------------
 
     def on_command(self, command: Command) -> bool:
-        """Obey Admit, Restore, Pause and SetWindow; false for a command that is not the gate's."""
+        """Obey Admit, Adopt, Restore, Pause and SetWindow; false for a command that is not the gate's."""
         now_ns = self._now_ns()
         match command:
             case Admit() | Restore():
@@ -168,6 +178,9 @@ class Gate:
                 program = self._programs.use(root_id)
                 program.grant(ttl_ns if ttl_ns > 0 else self.limits.grant_ttl_ns, now_ns, local=False)
                 self._release(program, now_ns, command.reason or "admitted")
+            case Adopt():
+                if self.tenants.share(command.tenant, command.program_id, command.parent_id):
+                    self._adopt(command.program_id, command.parent_id, now_ns, command.reason)
             case Pause():
                 program_or_none = self._programs.get(command.program_id)
                 if program_or_none is not None:
@@ -253,15 +266,36 @@ class Gate:
         self._was_governed = mode is Mode.GOVERNED
         return mode
 
-    def _link(self, ticket: Ticket) -> None:
-        """Tell of a child once: on its root's grant it passes unasked, and a TurnSubmitted names no parent."""
-        child = ticket.program_id
-        if self._programs.link(child, ticket.parent_id):
+    def _link(self, ticket: Ticket, now_ns: int) -> None:
+        """Tell of a child once: on its root's grant it passes unasked, and a TurnSubmitted names no parent.
+
+        Who proves nothing, and of whom no agent told, is no child: anybody can name an active program.
+        """
+        child, parent_id = ticket.program_id, ticket.parent_id
+        if not parent_id or self.parent_of(child):
+            return
+        if not self._proofs.prove(parent_id, ticket.parent_turn):
+            self.counters.unproven += 1
+        elif self._adopt(child, parent_id, now_ns, "a turn of its parent proves it"):
             root_id = self._programs.root_id(child)
             self._send(ProgramArrived(program_id=child, parent_id=root_id, tenant=ticket.tenant), False)
 
-    def _run(self, turn_id: str, program: RootProgram, now_ns: int) -> None:
-        self._running[turn_id] = program.program_id
+    def _adopt(self, child: str, parent_id: str, now_ns: int, reason: str) -> bool:
+        """The child rides its root's slot from now on, with what it holds and what is held of it."""
+        if not self._programs.link(child, parent_id, now_ns):
+            return False
+        root = self._programs.get(self._programs.root_id(child))
+        if root is not None:
+            for turn_id in root.held:
+                self._holds[turn_id].root_id = root.program_id
+            if root.granted(now_ns):
+                self._release(root, now_ns, reason)
+        return True
+
+    def _run(self, ticket: Ticket, program: RootProgram, now_ns: int) -> None:
+        self._running[ticket.turn_id] = program.program_id
+        if not ticket.anonymous:
+            self._proofs.remember(ticket.program_id, ticket.turn_id)
         if program.running == 0:
             self._busy_programs += 1
         program.running += 1
@@ -326,7 +360,7 @@ class Gate:
         for turn_id in list(program.held):
             held = self._holds[turn_id]
             self._drop(held)
-            self._run(turn_id, program, now_ns)
+            self._run(held.ticket, program, now_ns)
             self.counters.released += 1
             held.settle(Entered(hold_ns=now_ns - held.since_ns, reason=reason))
 

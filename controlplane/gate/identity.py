@@ -1,6 +1,6 @@
 """Whose turn a request is: the program's identity, from what clients already send.
 
-An identity meant for us (``program_id``, ``parent_id``, ``tenant``) must be good: at most 256 printable
+An identity meant for us (``program_id``, ``parent_id``, ``parent_turn``, ``tenant``) must be good: at most 256 printable
 characters, else the request is refused. One that was meant for somebody else (a session header) is made good:
 a bad one becomes its digest, so that a client that works without Penstock works with it, and its turns still
 belong together. What is no text is as if it were absent. A request that names nobody is a program of its own.
@@ -49,6 +49,7 @@ _BORROWED_FIELDS = (
 _CLAUDE_CODE_USER = "metadata.user_id"  # names a session too: as JSON, before 2.1.78 behind the last of these
 _CLAUDE_CODE_SESSION = "_session_"
 _PARENT = ("x-penstock-parent-id", ("parent_id", "custom_params.parent_id", "metadata.parent_id"))
+_PARENT_TURN = ("x-penstock-parent-turn", ("parent_turn", "custom_params.parent_turn", "metadata.parent_turn"))
 _AGENT = "x-penstock-agent"
 _TENANT = ("x-penstock-tenant", ("tenant", "custom_params.tenant", "metadata.tenant"))
 
@@ -63,10 +64,14 @@ class BadIdentity(ControlPlaneError, ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who asks. ``source`` says what named the program; ``anonymous`` that nothing did."""
+    """Who asks. ``source`` says what named the program; ``anonymous`` that nothing did.
+
+    ``parent_id`` is what the request claims; ``parent_turn``, the id of a turn of that program, proves it.
+    """
 
     program_id: str
     parent_id: str = ""
+    parent_turn: str = ""
     tenant: str = ""
     agent: str = ""
     source: str = ""
@@ -83,6 +88,7 @@ def identify(headers: Headers, body: Body | None) -> Identity:
     texts = _header_texts(headers)
     fields = body if body is not None else {}
     parent_id = _own(texts, fields, *_PARENT)[0]
+    parent_turn = _own(texts, fields, *_PARENT_TURN)[0]
     tenant = _own(texts, fields, *_TENANT)[0]
     program_id, source = _own(texts, fields, _OWN_HEADER, _OWN_FIELDS)
     if not program_id:
@@ -91,8 +97,9 @@ def identify(headers: Headers, body: Body | None) -> Identity:
     return Identity(
         program_id=program_id or f"anonymous-{uuid.uuid4().hex}",
         parent_id=parent_id if parent_id != program_id else "",
+        parent_turn=parent_turn,
         tenant=tenant,
-        agent=_made_good(texts.get(_AGENT, "")) or kind_of_agent(fields),
+        agent=made_good(texts.get(_AGENT, "")) or kind_of_agent(fields),
         source=source,
         anonymous=anonymous,
     )
@@ -140,15 +147,15 @@ def _checked(text: str, source: str) -> str:
 def _borrowed(texts: Mapping[str, str], body: Body) -> tuple[str, str]:
     for header in _BORROWED_HEADERS:
         if text := texts.get(header, ""):
-            return _made_good(text), f"header {header}"
+            return made_good(text), f"header {header}"
     for path in _BORROWED_FIELDS:
         value = _field(body, path)
         if isinstance(value, str) and value:
-            return _made_good(value), f"body {path}"
+            return made_good(value), f"body {path}"
         if isinstance(value, int) and not isinstance(value, bool):
-            return _made_good(str(value)), f"body {path}"
+            return made_good(str(value)), f"body {path}"
     session = _claude_code_session(_field(body, _CLAUDE_CODE_USER))
-    return (_made_good(session), f"body {_CLAUDE_CODE_USER}") if session else ("", "")
+    return (made_good(session), f"body {_CLAUDE_CODE_USER}") if session else ("", "")
 
 
 def _claude_code_session(user: object) -> str:
@@ -162,7 +169,8 @@ def _claude_code_session(user: object) -> str:
     return session if isinstance(session, str) else ""
 
 
-def _made_good(text: str) -> str:
+def made_good(text: str) -> str:
+    """The text, or its digest where it is no good as an identity."""
     if len(text) <= MAX_ID_CHARACTERS and text.isprintable():
         return text
     return "sha256-" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]

@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 import functools
 import json
-import uuid
+import secrets
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
 
@@ -34,12 +34,16 @@ GATED_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", ANTHR
 HEALTH_PATH = "/penstock/health"
 _GATED_METHODS = ("POST", "PUT")  # SGLang's /generate takes either
 _LAST_STEP = "is_last_step"  # in the body of Continuum's clients
+_TURN_ID_BYTES = 16  # what nobody guesses: it proves to whom the turn was answered
 _CLIENT_CLOSED_REQUEST = 499  # as nginx counts it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatedRequest:
-    """What the gate leaves for the application in ``scope["penstock"]`` and ``scope["state"]["penstock"]``."""
+    """What the gate leaves for the application in ``scope["penstock"]`` and ``scope["state"]["penstock"]``.
+
+    The identity's parent is the root on whose slot the program rides, whatever the request claimed.
+    """
 
     identity: Identity
     ticket: Ticket
@@ -74,8 +78,6 @@ class GateMiddleware:
         self._health = health if health is not None else gate.health
         self._bodies = Bodies(gate.limits)
         self._reader = ReplyReader()
-        self._turn_prefix = uuid.uuid4().hex[:12]
-        self._turns = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: SendMessage) -> None:
         if self._on_loop is not None:
@@ -120,6 +122,7 @@ class GateMiddleware:
             status = HTTPStatus.BAD_REQUEST
             await send_json(send, status, problem(path, status, "bad_identity", str(bad)))
             return
+        identity = self._gate.tenants.scope(identity)
         if not identity.anonymous or self._continuity is None:
             await self._entered(path, scope, identity, body, body_bytes, replay, send)
             return
@@ -148,6 +151,7 @@ class GateMiddleware:
         if entered is None:
             await _say_gone(path, send)
             return
+        identity = replace(identity, parent_id=self._gate.parent_of(identity.program_id))  # claimed, it proved none
         request = GatedRequest(identity=identity, ticket=ticket, body=body, entered=entered)
         try:
             scope["penstock"] = request
@@ -174,11 +178,11 @@ class GateMiddleware:
 
     def _ticket(self, identity: Identity, body: dict[str, Any], body_bytes: int) -> Ticket:
         prompt_bytes, prompt_tokens = prompt_size(body)
-        self._turns += 1
         return Ticket(
-            turn_id=f"{self._turn_prefix}-{self._turns}",
+            turn_id=secrets.token_hex(_TURN_ID_BYTES),
             program_id=identity.program_id,
             parent_id=identity.parent_id,
+            parent_turn=identity.parent_turn,
             tenant=identity.tenant,
             agent=identity.agent,
             prompt_bytes=prompt_bytes,

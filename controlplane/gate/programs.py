@@ -38,6 +38,15 @@ class RootProgram:
         self.granted_until_ns = 0
         self.local_grant = False
 
+    def succeed(self, child: "RootProgram", now_ns: int) -> None:
+        """What was a root by itself is a child of this one: the slot that it had goes over, and what is held."""
+        self.known = self.known or child.known
+        self.held.update(child.held)
+        child.held.clear()
+        if child.granted(now_ns) and not self.granted(now_ns):
+            self.grant(child.grant_ttl_ns, now_ns, local=child.local_grant)
+        child.revoke()
+
     @property
     def idle(self) -> bool:
         return self.running == 0 and not self.held
@@ -58,17 +67,20 @@ class ProgramTable:
     def __iter__(self) -> Iterator[RootProgram]:
         return iter(self._roots.values())
 
-    def link(self, program_id: str, parent_id: str) -> bool:
-        """Take note of a parent; true where it is news. The first sight of a program decides, as in the ledger.
+    def link(self, program_id: str, parent_id: str, now_ns: int) -> bool:
+        """Take note of a parent; true where it is news. The first one that is known stays, as in the ledger.
 
-        A parent whose root is the program itself is ignored: families have no cycles.
+        A parent whose root is the program itself is ignored: families have no cycles. Turns of the program that run
+        already end on its own record.
         """
-        if not parent_id or program_id in self._parents or program_id in self._roots:
+        if not parent_id or program_id in self._parents:
             return False
         root_id = self.root_id(parent_id)
         if root_id == program_id:
             return False
         self._parents[program_id] = root_id
+        if (own := self._roots.get(program_id)) is not None:
+            self.use(root_id).succeed(own, now_ns)
         if len(self._parents) > self._max_programs:
             self._parents.popitem(last=False)
         return True

@@ -12,13 +12,15 @@ from controlplane.gate.limits import GateLimits
 class Ticket:
     """A turn at the gate.
 
-    ``turn_id`` is unique among all turns. ``held_bytes`` is what its request keeps in memory while held.
+    ``turn_id`` is unique among all turns, and nobody can guess it: ``parent_turn``, one of ``parent_id``'s, proves
+    whose child the program is (docs/adr/0036). ``held_bytes`` is what its request keeps in memory while held.
     ``anonymous``: nothing named its program, so the turn is the program's whole life.
     """
 
     turn_id: str
     program_id: str
     parent_id: str = ""
+    parent_turn: str = ""
     tenant: str = ""
     agent: str = ""
     prompt_bytes: int = 0
@@ -97,3 +99,4 @@ class GateCounters:
     daemon_lost: int = 0
     daemon_returned: int = 0
     programs_forgotten: int = 0
+    unproven: int = 0  # turns that named a parent which neither an agent nor a turn of its has told of

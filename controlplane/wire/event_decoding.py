@@ -100,6 +100,7 @@ def _program_arrived(m: pb.ProgramArrived, publisher: str, sequence: int, at_ns:
         program_id=program_id,
         tenant=m.tenant,
         parent_id=m.parent_id,
+        aside=m.aside,
     )
 
 

@@ -69,7 +69,10 @@ def _of_gated(gated: GatedRequest) -> _Labels:
 
 
 def _of_ungated(scope: Mapping[str, Any], obj: Any) -> _Labels:
-    """A path without a gate: what headers and the parsed request tell. One that names nobody is not labelled."""
+    """A path without a gate: what headers and the parsed request tell. One that names nobody is not labelled.
+
+    Nor is a parent, whom nobody has checked: to the daemon the engine's word is as good as its gate's.
+    """
     headers = list(scope["headers"])
     session_id = getattr(obj, "session_id", None)
 
@@ -80,9 +83,6 @@ def _of_ungated(scope: Mapping[str, Any], obj: Any) -> _Labels:
             return {}
         if identity.anonymous:
             return {}
-        labels = {PROGRAM: identity.program_id}
-        if identity.parent_id:
-            labels[PARENT] = identity.parent_id
-        return labels
+        return {PROGRAM: identity.program_id}
 
     return labels_for

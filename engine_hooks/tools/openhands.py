@@ -134,7 +134,7 @@ class Reports:
             _aside.reset(kept)
 
     def name_the_aside(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Under its own name, and not held: it is a child of the conversation, which waits for nothing else."""
+        """Under its own name, and not held: a child of the conversation, as is said before the request is sent."""
         aside = _aside.get()
         if not aside:
             return
@@ -143,6 +143,7 @@ class Reports:
             headers[PROGRAM_HEADER] = f"{session}/{aside}"
             headers[PARENT_HEADER] = session
             kwargs["extra_headers"] = headers
+            self._to.program_started(headers[PROGRAM_HEADER], parent_id=session, aside=True)
 
 
 def program_of(conversation: Any) -> str:

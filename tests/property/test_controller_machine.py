@@ -84,6 +84,12 @@ class ControllerMachine(RuleBasedStateMachine):
     def arrive(self, program: str, named: bool) -> None:
         self.publish("gate", ev.ProgramArrived(program_id=program, parent_id=PARENTS[program] if named else ""))
 
+    @rule(program=programs, aside=st.booleans())
+    def announce(self, program: str, aside: bool) -> None:
+        """By the agent's hooks, before its first turn or long after it."""
+        arrived = ev.ProgramArrived(program_id=program, parent_id=PARENTS[program], aside=aside)
+        self.publish("tool", arrived)
+
     @rule(program=programs, turn=turns)
     def abandon(self, program: str, turn: str) -> None:
         self.publish("gate", ev.TurnAbandoned(program_id=program, turn_id=turn))

@@ -55,6 +55,7 @@ class Command(google.protobuf.message.Message):
     START_TOOL_FIELD_NUMBER: builtins.int
     PREPARE_ENVIRONMENT_FIELD_NUMBER: builtins.int
     CANCEL_ENVIRONMENT_FIELD_NUMBER: builtins.int
+    ADOPT_FIELD_NUMBER: builtins.int
     command_id: builtins.int
     """Counts from 1 within a daemon's state."""
     reason: builtins.str
@@ -89,6 +90,8 @@ class Command(google.protobuf.message.Message):
     def prepare_environment(self) -> global___PrepareEnvironment: ...
     @property
     def cancel_environment(self) -> global___CancelEnvironment: ...
+    @property
+    def adopt(self) -> global___Adopt: ...
     def __init__(
         self,
         *,
@@ -109,10 +112,11 @@ class Command(google.protobuf.message.Message):
         start_tool: global___StartTool | None = ...,
         prepare_environment: global___PrepareEnvironment | None = ...,
         cancel_environment: global___CancelEnvironment | None = ...,
+        adopt: global___Adopt | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["admit", b"admit", "cancel_environment", b"cancel_environment", "demote", b"demote", "discard", b"discard", "kind", b"kind", "label", b"label", "pause", b"pause", "prefetch", b"prefetch", "prepare_environment", b"prepare_environment", "release", b"release", "restore", b"restore", "retain", b"retain", "set_priority", b"set_priority", "set_window", b"set_window", "start_tool", b"start_tool", "state_request", b"state_request"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["admit", b"admit", "cancel_environment", b"cancel_environment", "command_id", b"command_id", "demote", b"demote", "discard", b"discard", "kind", b"kind", "label", b"label", "pause", b"pause", "prefetch", b"prefetch", "prepare_environment", b"prepare_environment", "reason", b"reason", "release", b"release", "restore", b"restore", "retain", b"retain", "set_priority", b"set_priority", "set_window", b"set_window", "start_tool", b"start_tool", "state_request", b"state_request"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["set_window", "admit", "pause", "restore", "retain", "release", "demote", "prefetch", "discard", "label", "set_priority", "state_request", "start_tool", "prepare_environment", "cancel_environment"] | None: ...
+    def HasField(self, field_name: typing.Literal["admit", b"admit", "adopt", b"adopt", "cancel_environment", b"cancel_environment", "demote", b"demote", "discard", b"discard", "kind", b"kind", "label", b"label", "pause", b"pause", "prefetch", b"prefetch", "prepare_environment", b"prepare_environment", "release", b"release", "restore", b"restore", "retain", b"retain", "set_priority", b"set_priority", "set_window", b"set_window", "start_tool", b"start_tool", "state_request", b"state_request"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["admit", b"admit", "adopt", b"adopt", "cancel_environment", b"cancel_environment", "command_id", b"command_id", "demote", b"demote", "discard", b"discard", "kind", b"kind", "label", b"label", "pause", b"pause", "prefetch", b"prefetch", "prepare_environment", b"prepare_environment", "reason", b"reason", "release", b"release", "restore", b"restore", "retain", b"retain", "set_priority", b"set_priority", "set_window", b"set_window", "start_tool", b"start_tool", "state_request", b"state_request"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["set_window", "admit", "pause", "restore", "retain", "release", "demote", "prefetch", "discard", "label", "set_priority", "state_request", "start_tool", "prepare_environment", "cancel_environment", "adopt"] | None: ...
 
 global___Command = Command
 
@@ -158,6 +162,31 @@ class Admit(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["program_id", b"program_id", "ttl_ns", b"ttl_ns"]) -> None: ...
 
 global___Admit = Admit
+
+@typing.final
+class Adopt(google.protobuf.message.Message):
+    """The program is a child, by the word of its agent: its turns ride its root's slot."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROGRAM_ID_FIELD_NUMBER: builtins.int
+    PARENT_ID_FIELD_NUMBER: builtins.int
+    TENANT_FIELD_NUMBER: builtins.int
+    program_id: builtins.str
+    parent_id: builtins.str
+    """The root program whose slot it rides."""
+    tenant: builtins.str
+    """Whose both are; empty where nobody said."""
+    def __init__(
+        self,
+        *,
+        program_id: builtins.str = ...,
+        parent_id: builtins.str = ...,
+        tenant: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["parent_id", b"parent_id", "program_id", b"program_id", "tenant", b"tenant"]) -> None: ...
+
+global___Adopt = Adopt
 
 @typing.final
 class Pause(google.protobuf.message.Message):

@@ -146,19 +146,23 @@ class ProgramArrived(google.protobuf.message.Message):
     PROGRAM_ID_FIELD_NUMBER: builtins.int
     TENANT_FIELD_NUMBER: builtins.int
     PARENT_ID_FIELD_NUMBER: builtins.int
+    ASIDE_FIELD_NUMBER: builtins.int
     program_id: builtins.str
     tenant: builtins.str
     """Whom the run belongs to; empty where nobody said."""
     parent_id: builtins.str
     """The program that started this one; empty for a root program."""
+    aside: builtins.bool
+    """No tool of its parent waits for it."""
     def __init__(
         self,
         *,
         program_id: builtins.str = ...,
         tenant: builtins.str = ...,
         parent_id: builtins.str = ...,
+        aside: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["parent_id", b"parent_id", "program_id", b"program_id", "tenant", b"tenant"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["aside", b"aside", "parent_id", b"parent_id", "program_id", b"program_id", "tenant", b"tenant"]) -> None: ...
 
 global___ProgramArrived = ProgramArrived
 

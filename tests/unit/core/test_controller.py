@@ -780,7 +780,7 @@ def test_a_root_is_remembered_as_long_as_its_children() -> None:
     d.start_tool("child")
     d.tick(61)
     d.send(d.gate(ev.ProgramArrived, program_id="root", parent_id="someone"))
-    assert (d.program("root").parent_id, d.program("child").root_id) == ("", "root")
+    assert (d.program("root").parent_id, d.program("child").root_id) == ("someone", "someone"), "told late"
     d.end_tool("child")
     d.tick(1000)
     d.tick(1000)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from gate_virtual_time import Beat, Bench, in_virtual_time, ticket
 
-from controlplane.core.commands import Admit, Discard, Pause, Restore, SetWindow
+from controlplane.core.commands import Admit, Adopt, Discard, Pause, Restore, SetWindow
 from controlplane.core.errors import ConfigError, LocalEventError
 from controlplane.core.events import ProgramArrived, ProgramEnded, TurnAbandoned, TurnQueued
 from controlplane.core.types import seconds
@@ -65,8 +65,9 @@ def test_a_grant_may_come_before_the_turn() -> None:
 def test_children_pass_on_their_roots_grant_and_are_announced_once() -> None:
     async def story(bench: Bench) -> None:
         bench.gate.on_command(Admit(program_id="root"))
-        assert bench.gate.try_enter(ticket("child/1", parent_id="root")) is not None
-        assert bench.gate.try_enter(ticket("grandchild/1", parent_id="child")) is not None
+        assert bench.gate.try_enter(ticket("root/1")) is not None
+        assert bench.gate.try_enter(ticket("child/1", parent_id="root", parent_turn="root/1")) is not None
+        assert bench.gate.try_enter(ticket("grandchild/1", parent_id="child", parent_turn="child/1")) is not None
         assert bench.gate.try_enter(ticket("child/2")) is not None
         assert bench.sent == [
             ProgramArrived(program_id="child", parent_id="root"),
@@ -78,6 +79,7 @@ def test_children_pass_on_their_roots_grant_and_are_announced_once() -> None:
 
 def test_a_childs_held_turn_names_its_root_and_goes_with_its_grant() -> None:
     async def story(bench: Bench) -> None:
+        bench.gate.on_command(Adopt(program_id="child", parent_id="root"))
         waiting = bench.enter("child/1", parent_id="root")
         await bench.settle()
         assert bench.of(TurnQueued)[0].parent_id == "root"
@@ -91,9 +93,11 @@ def test_a_childs_held_turn_names_its_root_and_goes_with_its_grant() -> None:
 def test_families_have_no_cycles() -> None:
     async def story(bench: Bench) -> None:
         bench.gate.on_command(Admit(program_id="a"))
-        assert bench.gate.try_enter(ticket("b/1", parent_id="a")) is not None
-        assert bench.gate.try_enter(ticket("a/1", parent_id="b")) is not None
-        assert bench.gate.try_enter(ticket("a/2", parent_id="a")) is not None
+        assert bench.gate.try_enter(ticket("a/1")) is not None
+        assert bench.gate.try_enter(ticket("b/1", parent_id="a", parent_turn="a/1")) is not None
+        assert bench.gate.try_enter(ticket("a/2", parent_id="b", parent_turn="b/1")) is not None
+        assert bench.gate.try_enter(ticket("a/3", parent_id="a", parent_turn="a/1")) is not None
+        assert [event.program_id for event in bench.of(ProgramArrived)] == ["b"]
 
     in_virtual_time(story)
 

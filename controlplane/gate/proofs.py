@@ -1,0 +1,28 @@
+"""What proves whose child a request is: the id of a turn of its parent's, which only that turn's client was told."""
+
+from collections import OrderedDict
+
+_MOST_TURNS = 8  # of a program: a child is started by a reply that its agent read last, or by one beside it
+
+
+class Proofs:
+    """The latest turns of each program; the program that was silent for longest is forgotten first."""
+
+    def __init__(self, most_programs: int) -> None:
+        self._most_programs = most_programs
+        self._turns: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+
+    def remember(self, program_id: str, turn_id: str) -> None:
+        """The program's client will be told this id."""
+        turns = self._turns.pop(program_id, ())
+        self._turns[program_id] = (*turns[1 - _MOST_TURNS :], turn_id)
+        if len(self._turns) > self._most_programs:
+            self._turns.popitem(last=False)
+
+    def prove(self, program_id: str, turn_id: str) -> bool:
+        """Whether ``turn_id`` is one of the program's latest turns."""
+        return turn_id in self._turns.get(program_id, ())
+
+    def forget(self, program_id: str) -> None:
+        """It ended, and starts nobody any more."""
+        self._turns.pop(program_id, None)

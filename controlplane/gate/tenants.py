@@ -1,0 +1,51 @@
+"""Program ids are a tenant's own: two tenants that use one id are two programs.
+
+An id is the tenant's who used it first at this gate. Another tenant's program of that id goes by a name that tells
+both, so that agents' hooks, which know ids and no tenants, go on to name the program that they mean.
+"""
+
+from collections import OrderedDict
+from dataclasses import replace
+
+from controlplane.gate.identity import Identity, made_good
+
+
+class Tenants:
+    """Whose each id is; the one that was not used for longest is forgotten first."""
+
+    def __init__(self, most_programs: int) -> None:
+        self._most_programs = most_programs
+        self._owners: OrderedDict[str, str] = OrderedDict()
+
+    def scope(self, identity: Identity) -> Identity:
+        """The identity under the names that its program and its parent have here."""
+        if identity.anonymous:
+            return identity
+        tenant = identity.tenant
+        program_id = self._name(identity.program_id, tenant)
+        self._give(program_id, tenant)
+        parent_id = identity.parent_id and self._name(identity.parent_id, tenant)
+        return replace(identity, program_id=program_id, parent_id=parent_id if parent_id != program_id else "")
+
+    def share(self, tenant: str, *program_ids: str) -> bool:
+        """Whether all these ids are that tenant's, as they are from now on if they were nobody's.
+
+        Where the tenant is empty, nobody said whose they are: whether they are one tenant's, as far as is known.
+        """
+        if not tenant:
+            return len({self._owners[name] for name in program_ids if name in self._owners}) < 2
+        for program_id in program_ids:
+            self._give(program_id, tenant)
+        return all(self._owners.get(program_id) == tenant for program_id in program_ids)
+
+    def _give(self, program_id: str, tenant: str) -> None:
+        """The id is that tenant's, unless it is somebody's."""
+        self._owners.setdefault(program_id, tenant)
+        self._owners.move_to_end(program_id)
+        if len(self._owners) > self._most_programs:
+            self._owners.popitem(last=False)
+
+    def _name(self, program_id: str, tenant: str) -> str:
+        while self._owners.get(program_id, tenant) != tenant:
+            program_id = made_good(f"{program_id}@{tenant}")
+        return program_id
