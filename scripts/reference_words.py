@@ -23,6 +23,7 @@ PUBLISHERS = {
 OBEYED_BY = {
     "SetWindow": "gate",
     "Admit": "gate",
+    "Adopt": "gate",
     "Pause": "gate",
     "Restore": "gate",
     "Retain": "engine",

@@ -13,6 +13,7 @@ from itertools import islice
 from math import ceil
 
 from controlplane.core import events as ev
+from controlplane.core.adoption import adopt, are_strangers
 from controlplane.core.errors import RemoteEventError
 from controlplane.core.handlers import HANDLERS, drop_publisher
 from controlplane.core.lifecycle import Trigger, next_status
@@ -237,7 +238,7 @@ class Ledger:
             root_id = name
             if parent_id and parent_id != name:
                 root = self.root_of(self.program(parent_id, now_ns), now_ns)
-                if not _strangers(tenant, root.tenant):
+                if not are_strangers(tenant, root.tenant):
                     root_id = root.program_id
                     self._children.setdefault(root_id, {})[name] = None
             program = self.programs[name] = Program(
@@ -249,45 +250,9 @@ class Ledger:
             )
             self.dormant[name] = None
         elif parent_id and not program.parent_id and parent_id != name:
-            self._adopt(program, parent_id, tenant or program.tenant, now_ns)
+            adopt(self, program, parent_id, tenant or program.tenant, now_ns)
         program.last_seen_ns = now_ns
         return program
-
-    def _adopt(self, program: Program, parent_id: str, tenant: str, now_ns: int) -> None:
-        """A root turns out to be a child: its parent was told behind its first turn. Held turns go over to the root.
-
-        A slot that it has goes over, too, unless the root has one. Of an ended root nobody is the child who runs.
-        """
-        root, active = self.root_of(self.program(parent_id, now_ns), now_ns), program.status is Status.ACTIVE
-        ended = root.status is Status.ENDED
-        if root is program or _strangers(tenant, root.tenant) or (active and ended):
-            return
-        name, since_ns = program.program_id, program.queued_at_ns
-        turns, blocks, held = program.queued_turns, program.queued_blocks, self._held_of.pop(name, {})
-        self._queue_more(program, -turns, -blocks)
-        program.queued_at_ns = 0
-        self.askers.pop(name, None)
-        self.totals.count(program, -active)
-        program.parent_id, program.root_id = parent_id, root.program_id
-        self.totals.count(program, active)
-        family = {name: None, **self._children.pop(name, {})}
-        self._children.setdefault(root.program_id, {}).update(family)
-        for child in family:
-            self.programs[child].root_id = root.program_id
-        self.state.active_changes += active
-        unasked = name in self.state.unasked
-        self.state.unasked.pop(name, None)
-        if active and root.status is not Status.ACTIVE:
-            self.move(root, Trigger.SUBMIT, now_ns)
-            if unasked:
-                self.state.unasked[root.program_id] = None
-        if not turns:
-            return
-        self._held_of.setdefault(root.program_id, {}).update(held)
-        self.move(root, Trigger.QUEUE, now_ns)
-        if root.status is not Status.ACTIVE:
-            root.queued_at_ns = min(since_ns or now_ns, root.queued_at_ns or now_ns)
-        self._queue_more(root, turns, blocks)
 
     def delegate(self, parent: Program) -> None:
         """A child's run begins: the tools that run wait for it, neither load the host nor tell what they take."""
@@ -351,7 +316,7 @@ class Ledger:
         self._held_of.setdefault(root.program_id, {})[turn_id] = None
         if not root.queued_at_ns and root.status is not Status.ACTIVE:  # who left and asks again keeps its place
             root.queued_at_ns = now_ns
-        self._queue_more(root, 1, held.blocks)
+        self.queue_more(root, 1, held.blocks)
 
     def let_go(self, turn_id: str, now_ns: int) -> None:
         """A turn waits no longer, whether it was granted, ran unasked, or left."""
@@ -365,7 +330,7 @@ class Ledger:
         del turns[turn_id]
         if not turns:
             del self._held_of[root.program_id]
-        self._queue_more(root, -1, -held.blocks)
+        self.queue_more(root, -1, -held.blocks)
 
     def drop_tool(self, key: str, now_ns: int) -> None:
         """A tool call is over."""
@@ -429,7 +394,8 @@ class Ledger:
         if len(early) > _MOST_EARLY_ENDS:
             del early[next(iter(early))]
 
-    def _queue_more(self, root: Program, turns: int, blocks: int) -> None:
+    def queue_more(self, root: Program, turns: int, blocks: int) -> None:
+        """So many held turns more wait for the root's slot."""
         root.queued_turns += turns
         root.queued_blocks += blocks
         if root.program_id in self.queue:
@@ -465,8 +431,3 @@ class Ledger:
                 self.drop_tool(key, now_ns)
         program.kv_tier = Tier.NONE
         self._ended.append((now_ns, name))
-
-
-def _strangers(tenant: str, other: str) -> bool:
-    """Whether these are two tenants; of whom nobody said whose it is may be anybody's."""
-    return bool(tenant and other) and tenant != other

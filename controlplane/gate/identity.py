@@ -1,8 +1,8 @@
 """Whose turn a request is: the program's identity, from what clients already send.
 
-An identity meant for us (``program_id``, ``parent_id``, ``parent_turn``, ``tenant``) must be good: at most 256 printable
-characters, else the request is refused. One that was meant for somebody else (a session header) is made good:
-a bad one becomes its digest, so that a client that works without Penstock works with it, and its turns still
+An identity meant for us (``program_id``, ``parent_id``, ``parent_turn``, ``tenant``) must be good: at most 256
+printable characters, else the request is refused. One that was meant for somebody else (a session header) is made
+good: a bad one becomes its digest, so that a client that works without Penstock works with it, and its turns still
 belong together. What is no text is as if it were absent. A request that names nobody is a program of its own.
 """
 

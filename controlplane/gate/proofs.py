@@ -1,4 +1,4 @@
-"""What proves whose child a request is: the id of a turn of its parent's, which only that turn's client was told."""
+"""What proves whose child a request is: the id of a turn of its parent's, told to that turn's client alone."""
 
 from collections import OrderedDict
 

@@ -201,6 +201,9 @@ def test_a_request_for_a_title_is_no_turn_of_the_conversation(
     assert said["title"] == "A title"
     assert [request.program for request in model.requests] == [program, f"{program}/title"]
     assert model.requests[-1].headers["x-penstock-parent-id"] == program
+    heard.until(lambda: bool(heard.of(ProgramArrived, program_id=f"{program}/title")), "announcement of the title")
+    (announced, *_) = heard.of(ProgramArrived, program_id=f"{program}/title")
+    assert (announced.parent_id, announced.aside) == (program, True)
 
 
 def test_an_attempt_that_fails_is_made_again_under_the_same_name(

@@ -1,0 +1,118 @@
+"""Whose child a request is: a real daemon, bus and reporter, and a real gate before the engine double."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from support.daemon_process import NODE, BusClient, DaemonProcess, eventually
+
+from controlplane.double import DoubleOptions, run_double
+from controlplane.emit.tool_reporter import ToolReporter
+
+STRANGERS = 10
+CONFIG = """
+preset = "fcfs"
+[admission]
+window = 1
+[control]
+interval_s = 0.2
+stall_s = 3600
+"""
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, nats_server: Any) -> Iterator[DaemonProcess]:
+    config = tmp_path / "penstock.toml"
+    config.write_text(CONFIG)
+    process = DaemonProcess(tmp_path / "state", "--nats", nats_server.url, "--config", str(config))
+    process.start()
+    yield process
+    process.clean_up()
+
+
+class Client:
+    """Asks the gate before the double."""
+
+    def __init__(self, url: str, http: aiohttp.ClientSession) -> None:
+        self._url, self._http = url, http
+
+    async def turn(self, program: str, parent: str = "", proof: str = "") -> str:
+        """The turn's id, once it was answered."""
+        headers = {"x-penstock-program-id": program}
+        headers |= {"x-penstock-parent-id": parent} if parent else {}
+        headers |= {"x-penstock-parent-turn": proof} if proof else {}
+        body = {"messages": [{"role": "user", "content": "one two"}], "max_tokens": 4}
+        async with self._http.post(f"{self._url}/v1/chat/completions", json=body, headers=headers) as response:
+            await response.read()
+            assert response.status == 200
+            return response.headers["x-penstock-turn-id"]
+
+    async def health(self) -> Any:
+        async with self._http.get(f"{self._url}/penstock/health") as response:
+            return await response.json()
+
+
+async def story(client: Client, reporter: ToolReporter, bus: BusClient) -> None:
+    async def held(count: int) -> bool:
+        return bool((await client.health())["held_turns"] == count)
+
+    turn = await client.turn("parent")
+    reporter.program_started("parent")
+    reporter.tool_started("parent", "call", "task")
+    strangers = [asyncio.ensure_future(client.turn(f"s{number}", "parent")) for number in range(STRANGERS)]
+    await eventually(lambda: held(STRANGERS), what="queue of strangers")
+    late = asyncio.ensure_future(client.turn("late", "parent"))
+    await eventually(lambda: held(STRANGERS + 1), what="child that nobody announced yet")
+    await asyncio.sleep(0.5)
+    assert not any(task.done() for task in (late, *strangers))
+    reporter.program_started("late", parent_id="parent")
+    await asyncio.wait_for(late, 10)
+    reporter.program_started("early", parent_id="parent")
+    await asyncio.wait_for(client.turn("early", "parent"), 10)
+    await asyncio.wait_for(client.turn("proven", "parent", turn), 10)
+
+    def family(status: dict[str, Any]) -> bool:
+        return {"late", "early", "proven"} <= status["programs"].keys()
+
+    programs = (await bus.status_where(family, "whole family"))["programs"]
+    assert {programs[name]["parent_id"] for name in ("late", "early", "proven")} == {"parent"}
+    assert {programs[f"s{number}"]["parent_id"] for number in range(STRANGERS)} == {""}
+    assert not any(task.done() for task in strangers)
+    reporter.program_ended("parent", "finished")
+    await asyncio.wait(strangers, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+    assert sum(task.done() for task in strangers) == 1, "the one slot"
+    for task in strangers:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def test_children_ride_their_parents_slot_and_strangers_do_not(daemon: DaemonProcess, nats_server: Any) -> None:
+    async def main() -> None:
+        bus = await BusClient.connect(nats_server.url)
+        ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        stop = asyncio.Event()
+        options = DoubleOptions(port=0, node=NODE, bus=nats_server.url, on_ready=ready.set_result)
+        double = asyncio.ensure_future(run_double(options, stop))
+        reporter = ToolReporter(url=nats_server.url, node=NODE)
+        try:
+            async with aiohttp.ClientSession() as http:
+                client = Client(await ready, http)
+
+                async def is_governed() -> bool:
+                    return bool((await client.health())["mode"] == "governed")
+
+                await eventually(is_governed, what="gate that hears the daemon")
+                await story(client, reporter, bus)
+        finally:
+            stop.set()
+            await asyncio.wait_for(double, 10)
+            reporter.close()
+            await bus.close()
+
+    asyncio.run(main())
+    assert "Traceback" not in daemon.log
