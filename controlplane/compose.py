@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import signal
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -25,9 +26,15 @@ from controlplane.wire.decisions import log_path
 from controlplane.wire.endpoint import control_path, default_state_dir, socket_path
 from controlplane.wire.log import Header, LogWriter
 
+_UMASK = 0o077
+
 
 def run_daemon(source: Source, *, record: Path | None = None, nats_port: int = 0) -> None:
-    """``penstock up``: serve until SIGINT or SIGTERM; SIGHUP reads the configuration again."""
+    """``penstock up``: serve until SIGINT or SIGTERM; SIGHUP reads the configuration again.
+
+    What is written, by the embedded nats-server too, is this user's alone: it names programs, tenants and tools.
+    """
+    os.umask(_UMASK)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_serve(source, record=record, nats_port=nats_port))
 

@@ -13,7 +13,7 @@ from controlplane.config.changes import Change, changes, keep_until_restart
 from controlplane.config.model import DEFAULT_HTTP, ENVIRONMENT, ApiConfig, Config, HostConfig, TelemetryConfig
 from controlplane.config.parse import parse
 from controlplane.config.show import show, template
-from controlplane.config.sources import Resolved, Source, load
+from controlplane.config.sources import Resolved, Source, is_stream, load
 
 __all__ = [
     "DEFAULT_HTTP",
@@ -26,6 +26,7 @@ __all__ = [
     "Source",
     "TelemetryConfig",
     "changes",
+    "is_stream",
     "keep_until_restart",
     "load",
     "parse",

@@ -2,6 +2,7 @@
 
 import os
 import re
+import stat
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,9 +30,9 @@ class Source:
     path: Path | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def read(self) -> Resolved:
-        """Raises ``ConfigError``: where, which key, and what was expected."""
-        text = _text(self.path) if self.path else ""
+    def read(self, *, again: bool = False) -> Resolved:
+        """``again``: it was read before. Raises ``ConfigError``: where, which key, and what was expected."""
+        text = _text(self.path, again=again) if self.path else ""
         data, origins = _tables(text, self.path), _in_file(text, self.path)
         for name, key in ENVIRONMENT.items():
             if os.environ.get(name):
@@ -64,13 +65,23 @@ def load(path: Path | None, options: Mapping[str, Any] | None = None) -> Config:
     return Source(path=path, options=options or {}).read().config
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, *, again: bool) -> str:
+    """What the file says. A pipe is read to its end once, at the start: again it would keep the daemon waiting."""
     try:
+        if is_stream(path) and (again or not path.is_relative_to("/dev")):
+            hint = "it cannot be read again" if again else "to read standard input, name /dev/stdin"
+            raise ConfigError(f"{path}: expected a regular file; {hint}")
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError(f"{path}: not TOML: {error}") from error
+
+
+def is_stream(path: Path) -> bool:
+    """Whether it is a pipe, a socket or a device, which has no content of its own. Raises ``OSError``."""
+    mode = path.stat().st_mode
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def _tables(text: str, path: Path | None) -> dict[str, Any]:

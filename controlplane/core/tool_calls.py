@@ -18,6 +18,7 @@ Parser = Callable[[str], Sequence[str]]
 
 _MOST_CHARACTERS = 200_000  # what is longer is no tool call but a document
 _LONGEST_NAME = 128
+_MOST_NAME = 256
 
 _SHELL_TOOLS = frozenset(
     {"bash", "shell", "sh", "terminal", "execute_bash", "execute_command", "run_bash", "run_command", "run_shell"}
@@ -48,8 +49,13 @@ def tools_called(text: str, parsers: Sequence[Parser] | None = None) -> tuple[st
 def called_name(tool: str, arguments: object) -> str:
     """What a call counts as: one of a shell's as the program that its command runs, any other by its own name.
 
-    ``arguments``: by name, or as JSON. Nothing of them but the program's name is in the answer.
+    ``arguments``: by name, or as JSON. Nothing of them but the program's name is in the answer, nor more of a name
+    than 256 characters: a model may write anything.
     """
+    return _called_name(tool, arguments)[:_MOST_NAME]
+
+
+def _called_name(tool: str, arguments: object) -> str:
     if tool.lower() not in _SHELL_TOOLS:
         return tool
     given = _json_object(arguments) if isinstance(arguments, str) else arguments

@@ -63,7 +63,9 @@ class EventSocket:
             self._log.warning("no socket", path=str(path), reason=f"longer than {MOST_SOCKET_PATH_BYTES} bytes")
             return
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            if not path.parent.exists():  # by the mask it would be closed to the agents who shall come in
+                path.parent.mkdir(parents=True)
+                path.parent.chmod(0o755)
             path.unlink(missing_ok=True)
             server = await asyncio.start_unix_server(self._on_client, path=str(path), start_serving=False)
             path.chmod(_MODE)  # before anybody is served: until then it has the mode of the process's mask

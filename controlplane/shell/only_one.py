@@ -17,7 +17,9 @@ from controlplane.core.errors import ConfigError
 def only_one(node: str, state_dir: Path) -> Iterator[None]:
     """Be the node's only daemon. Raises ``ConfigError``, which names the process that is."""
     path = state_dir / node / "daemon.lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with suppress(OSError):  # somebody else's, which was made for us
+        path.parent.chmod(0o700)  # an earlier version's was open to all
     with path.open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -11,7 +11,7 @@ from typing import Any
 
 import watchfiles
 
-from controlplane.config import Config, Resolved, Source, changes, keep_until_restart
+from controlplane.config import Config, Resolved, Source, changes, is_stream, keep_until_restart
 from controlplane.core.errors import ConfigError
 from controlplane.shell.logs import logger
 
@@ -56,7 +56,7 @@ class Reloader:
 
     def _attempt(self, source: Source, why: str) -> ConfigState:
         try:
-            wanted = source.read()
+            wanted = source.read(again=True)
             config = keep_until_restart(self.config, wanted.config)
         except ConfigError as error:
             self.state = replace(self.state, refused=str(error), refusals=self.state.refusals + 1)
@@ -80,6 +80,9 @@ class Reloader:
         if path is None:
             return
         before = _content(path)
+        if before is None and path.exists():
+            self._log.warning("not watched: no regular file", file=str(path))
+            return
         try:
             async for _ in watchfiles.awatch(
                 path.absolute().parent, recursive=False, debounce=_SETTLE_MS, step=_LOOK_MS
@@ -104,8 +107,8 @@ async def _settled(path: Path) -> bytes | None:
 
 
 def _content(path: Path) -> bytes | None:
-    """None while there is no such file: it is being replaced."""
+    """None while there is no such file: it is being replaced. Nor has a pipe any, which would be waited for."""
     try:
-        return path.read_bytes()
+        return None if is_stream(path) else path.read_bytes()
     except OSError:
         return None

@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from controlplane.core import events as core
 from controlplane.core.errors import RemoteEventError
 from controlplane.wire._generated import events_pb2 as pb
-from controlplane.wire.fault import COUNT_BITS, find_fault
+from controlplane.wire.fault import COUNT_BITS, MOST_NAME, MOST_REASON, NAME_BITS, find_fault
 from controlplane.wire.quick import quick
 
 
@@ -42,8 +42,9 @@ def decode_events(data: bytes) -> DecodedBatch:
         raise RemoteEventError(f"malformed event batch of {len(data)} bytes: {error}") from error
     publisher = batch.publisher
     first_sequence = batch.first_sequence
-    if not publisher:
-        raise RemoteEventError(f"event batch of {len(data)} bytes: publisher is empty")
+    if not 0 < len(publisher) <= MOST_NAME:
+        problem = f"has {len(publisher)} characters, and {MOST_NAME} at most are read" if publisher else "is empty"
+        raise RemoteEventError(f"event batch of {len(data)} bytes: publisher {problem}")
     if first_sequence < 1:
         raise RemoteEventError(f"event batch from {publisher}: first_sequence: expected >= 1, got {first_sequence}")
     events: list[core.Event] = []
@@ -74,7 +75,7 @@ def decode_events(data: bytes) -> DecodedBatch:
 
 # Each decoder below takes (message, publisher, sequence, at_ns) and returns None where a field is at fault;
 # find_fault then looks which. An "or" of integers shifted right is 0 if and only if each of them is within bounds,
-# negative ones included.
+# negative ones included. Of names it is the lengths less one: an empty name is at fault as much as an endless one.
 
 _ProgramArrived = quick(core.ProgramArrived)
 _TurnQueued = quick(core.TurnQueued)
@@ -90,16 +91,16 @@ _ToolEnded = quick(core.ToolEnded)
 
 
 def _program_arrived(m: pb.ProgramArrived, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
-    program_id = m.program_id
-    if not program_id:
+    program_id, tenant, parent_id = m.program_id, m.tenant, m.parent_id
+    if (len(program_id) - 1) >> NAME_BITS or max(len(tenant), len(parent_id)) > MOST_NAME:
         return None
     return _ProgramArrived(
         publisher=publisher,
         sequence=sequence,
         at_ns=at_ns,
         program_id=program_id,
-        tenant=m.tenant,
-        parent_id=m.parent_id,
+        tenant=tenant,
+        parent_id=parent_id,
         aside=m.aside,
     )
 
@@ -107,7 +108,10 @@ def _program_arrived(m: pb.ProgramArrived, publisher: str, sequence: int, at_ns:
 def _turn_queued(m: pb.TurnQueued, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
     program_id, turn_id = m.program_id, m.turn_id
     prompt_bytes, prompt_tokens = m.prompt_bytes, m.prompt_tokens
-    if not program_id or not turn_id or (prompt_bytes | prompt_tokens) >> COUNT_BITS:
+    parent_id, tenant, agent = m.parent_id, m.tenant, m.agent
+    if max(len(parent_id), len(tenant), len(agent)) > MOST_NAME:
+        return None
+    if (len(program_id) - 1 | len(turn_id) - 1) >> NAME_BITS or (prompt_bytes | prompt_tokens) >> COUNT_BITS:
         return None
     return _TurnQueued(
         publisher=publisher,
@@ -117,15 +121,15 @@ def _turn_queued(m: pb.TurnQueued, publisher: str, sequence: int, at_ns: int) ->
         turn_id=turn_id,
         prompt_bytes=prompt_bytes,
         prompt_tokens=prompt_tokens,
-        parent_id=m.parent_id,
-        tenant=m.tenant,
-        agent=m.agent,
+        parent_id=parent_id,
+        tenant=tenant,
+        agent=agent,
     )
 
 
 def _turn_abandoned(m: pb.TurnAbandoned, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
     program_id, turn_id = m.program_id, m.turn_id
-    if not program_id or not turn_id:
+    if (len(program_id) - 1 | len(turn_id) - 1) >> NAME_BITS:
         return None
     return _TurnAbandoned(
         publisher=publisher,
@@ -133,14 +137,14 @@ def _turn_abandoned(m: pb.TurnAbandoned, publisher: str, sequence: int, at_ns: i
         at_ns=at_ns,
         program_id=program_id,
         turn_id=turn_id,
-        reason=m.reason,
+        reason=m.reason[:MOST_REASON],
     )
 
 
 def _turn_submitted(m: pb.TurnSubmitted, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
     program_id, turn_id = m.program_id, m.turn_id
     blocks, tokens, prompt_bytes = m.projected_blocks, m.prompt_tokens, m.prompt_bytes
-    if not program_id or not turn_id or (blocks | tokens | prompt_bytes) >> COUNT_BITS:
+    if (len(program_id) - 1 | len(turn_id) - 1) >> NAME_BITS or (blocks | tokens | prompt_bytes) >> COUNT_BITS:
         return None
     return _TurnSubmitted(
         publisher=publisher,
@@ -157,7 +161,8 @@ def _turn_submitted(m: pb.TurnSubmitted, publisher: str, sequence: int, at_ns: i
 def _first_token(m: pb.FirstToken, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
     program_id, turn_id = m.program_id, m.turn_id
     delay_ns, prefill_ns, tokens, cached = m.launch_delay_ns, m.prefill_ns, m.prompt_tokens, m.cached_tokens
-    if not program_id or not turn_id or (delay_ns | prefill_ns | tokens | cached) >> COUNT_BITS:
+    faulty = (len(program_id) - 1 | len(turn_id) - 1) >> NAME_BITS
+    if faulty or (delay_ns | prefill_ns | tokens | cached) >> COUNT_BITS:
         return None
     return _FirstToken(
         publisher=publisher,
@@ -175,8 +180,9 @@ def _first_token(m: pb.FirstToken, publisher: str, sequence: int, at_ns: int) ->
 def _turn_ended(m: pb.TurnEnded, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
     program_id, turn_id = m.program_id, m.turn_id
     freed, prompt, output, cached = m.freed_blocks, m.prompt_tokens, m.output_tokens, m.cached_tokens
-    service_ns, tool_calls = m.service_ns, m.tool_calls
-    if not program_id or not turn_id or (freed | prompt | output | cached | service_ns | tool_calls) >> COUNT_BITS:
+    service_ns, tool, tool_calls = m.service_ns, m.tool, m.tool_calls
+    faulty = (len(program_id) - 1 | len(turn_id) - 1) >> NAME_BITS or len(tool) > MOST_NAME
+    if faulty or (freed | prompt | output | cached | service_ns | tool_calls) >> COUNT_BITS:
         return None
     if tool_calls == 0 and not m.HasField("tool_calls"):
         tool_calls = -1
@@ -191,15 +197,16 @@ def _turn_ended(m: pb.TurnEnded, publisher: str, sequence: int, at_ns: int) -> c
         output_tokens=output,
         cached_tokens=cached,
         service_ns=service_ns,
-        tool=m.tool,
+        tool=tool,
         tool_calls=tool_calls,
         ok=not m.failed,
     )
 
 
 def _reply_read(m: pb.ReplyRead, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
-    program_id, turn_id, tool_calls = m.program_id, m.turn_id, m.tool_calls
-    if not program_id or not turn_id or tool_calls >> COUNT_BITS:
+    program_id, turn_id, tool, tool_calls = m.program_id, m.turn_id, m.tool, m.tool_calls
+    faulty = (len(program_id) - 1 | len(turn_id) - 1) >> NAME_BITS or len(tool) > MOST_NAME
+    if faulty or tool_calls >> COUNT_BITS:
         return None
     return _ReplyRead(
         publisher=publisher,
@@ -207,21 +214,21 @@ def _reply_read(m: pb.ReplyRead, publisher: str, sequence: int, at_ns: int) -> c
         at_ns=at_ns,
         program_id=program_id,
         turn_id=turn_id,
-        tool=m.tool,
+        tool=tool,
         tool_calls=tool_calls,
         is_last=m.is_last,
     )
 
 
 def _environment_wanted(m: pb.EnvironmentWanted, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
-    if not m.program_id:
+    if (len(m.program_id) - 1) >> NAME_BITS:
         return None
     return _EnvironmentWanted(publisher=publisher, sequence=sequence, at_ns=at_ns, program_id=m.program_id)
 
 
 def _tool_enqueued(m: pb.ToolEnqueued, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
     program_id, call_id, tool = m.program_id, m.call_id, m.tool
-    if not program_id or not call_id or not tool:
+    if (len(program_id) - 1 | len(call_id) - 1 | len(tool) - 1) >> NAME_BITS:
         return None
     return _ToolEnqueued(
         publisher=publisher,
@@ -236,7 +243,7 @@ def _tool_enqueued(m: pb.ToolEnqueued, publisher: str, sequence: int, at_ns: int
 
 def _tool_started(m: pb.ToolStarted, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
     program_id, call_id, tool = m.program_id, m.call_id, m.tool
-    if not program_id or not call_id or not tool:
+    if (len(program_id) - 1 | len(call_id) - 1 | len(tool) - 1) >> NAME_BITS:
         return None
     return _ToolStarted(
         publisher=publisher, sequence=sequence, at_ns=at_ns, program_id=program_id, call_id=call_id, tool=tool
@@ -246,7 +253,7 @@ def _tool_started(m: pb.ToolStarted, publisher: str, sequence: int, at_ns: int) 
 def _tool_ended(m: pb.ToolEnded, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
     program_id, call_id, tool = m.program_id, m.call_id, m.tool
     duration_ns = m.duration_ns
-    if not program_id or not call_id or not tool or duration_ns >> COUNT_BITS:
+    if (len(program_id) - 1 | len(call_id) - 1 | len(tool) - 1) >> NAME_BITS or duration_ns >> COUNT_BITS:
         return None
     return _ToolEnded(
         publisher=publisher,
@@ -264,10 +271,10 @@ def _tool_ended(m: pb.ToolEnded, publisher: str, sequence: int, at_ns: int) -> c
 
 
 def _program_ended(m: pb.ProgramEnded, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
-    if not m.program_id:
+    if (len(m.program_id) - 1) >> NAME_BITS:
         return None
     return core.ProgramEnded(
-        publisher=publisher, sequence=sequence, at_ns=at_ns, program_id=m.program_id, reason=m.reason
+        publisher=publisher, sequence=sequence, at_ns=at_ns, program_id=m.program_id, reason=m.reason[:MOST_REASON]
     )
 
 
@@ -306,7 +313,7 @@ def _host_sampled(m: pb.HostSampled, publisher: str, sequence: int, at_ns: int) 
 
 
 def _command_applied(m: pb.CommandApplied, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
-    if m.command_id >> COUNT_BITS:
+    if m.command_id >> COUNT_BITS or len(m.program_id) > MOST_NAME:
         return None
     return core.CommandApplied(
         publisher=publisher,
@@ -318,7 +325,7 @@ def _command_applied(m: pb.CommandApplied, publisher: str, sequence: int, at_ns:
 
 
 def _command_rejected(m: pb.CommandRejected, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
-    if m.command_id >> COUNT_BITS:
+    if m.command_id >> COUNT_BITS or len(m.program_id) > MOST_NAME:
         return None
     return core.CommandRejected(
         publisher=publisher,
@@ -326,7 +333,7 @@ def _command_rejected(m: pb.CommandRejected, publisher: str, sequence: int, at_n
         at_ns=at_ns,
         command_id=m.command_id,
         program_id=m.program_id,
-        reason=m.reason,
+        reason=m.reason[:MOST_REASON],
     )
 
 
@@ -360,6 +367,8 @@ def _open_turn(m: pb.OpenTurn) -> core.OpenTurn:
 
 
 def _operator_orders(m: pb.OperatorOrders, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
+    if find_fault(m):
+        return None
     return core.OperatorOrders(
         publisher=publisher, sequence=sequence, at_ns=at_ns, held=tuple(m.held), draining=m.draining
     )

@@ -8,6 +8,13 @@ COUNT_BITS = (
     53  # counts and durations beyond that are nonsense (104 days), and their sums would overflow a snapshot
 )
 
+NAME_BITS = 8
+MOST_NAME = 1 << NAME_BITS
+"""Characters of a name, as many as the gate takes: what is listed, logged and remembered must have an end."""
+MOST_REASON = 1024
+"""Characters of a reason that are read; the rest is left out."""
+
+_REASON = "reason"
 _REQUIRED = frozenset({"program_id", "turn_id", "call_id", "tool"})
 _NOT_REQUIRED = frozenset({"CommandApplied.program_id", "CommandRejected.program_id", "TurnEnded.tool"})
 _AT_LEAST_ONE = frozenset({"PoolSampled.block_tokens"})
@@ -32,6 +39,8 @@ def _value_fault(kind: str, field: str, value: object, *, of_many: bool) -> str:
         return find_fault(value)
     if isinstance(value, str):
         required = (field in _REQUIRED and name not in _NOT_REQUIRED) or of_many
+        if len(value) > MOST_NAME and field != _REASON:
+            return f": expected at most {MOST_NAME} characters, got {len(value)}"
         return ": expected a name, got an empty text" if required and not value else ""
     if isinstance(value, float) and not math.isfinite(value):
         return f": expected a finite number, got {value}"

@@ -11,6 +11,8 @@ from pathlib import Path
 from controlplane.core.errors import ConfigError
 
 THINK_TIME = "human"
+MOST_LINE_BYTES = 256 << 20  # unzipped: a program of hundreds of thousands of turns is shorter
+_MOST_TOOL_MS = 366 * 86_400_000.0  # a year: a run that waits longer would not end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +39,16 @@ class BadProgram(Exception):
 def read_lines(path: Path) -> Iterator[tuple[int, str | BadProgram]]:
     """Lines with their numbers; a file that breaks off yields what it held and then says so.
 
-    Raises ``ConfigError`` when the file cannot be opened.
+    Raises ``ConfigError`` when the file cannot be opened, and for a line without end: a few megabytes of gzip may
+    hold one that no memory does.
     """
     number = 0
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
+            while line := file.readline(MOST_LINE_BYTES + 1):
+                number += 1
+                if len(line) > MOST_LINE_BYTES:
+                    raise ConfigError(f"{path}:{number}: expected lines of at most {MOST_LINE_BYTES} bytes")
                 try:
                     yield number, line.decode()
                 except UnicodeDecodeError as error:
@@ -139,6 +145,8 @@ def _duration(data: Mapping[str, object], where: str) -> float | None:
         raise BadProgram(f"{where}tool_ms: expected milliseconds or null, got {_shown(value)}")
     if not isfinite(value) or value < 0:
         raise BadProgram(f"{where}tool_ms: expected >= 0, got {value}")
+    if value > _MOST_TOOL_MS:
+        raise BadProgram(f"{where}tool_ms: expected at most a year, {_MOST_TOOL_MS:g}, got {value:g}")
     return float(value)
 
 

@@ -1,6 +1,7 @@
 """A running daemon's configuration: edited, refused, switched, and nothing is lost."""
 
 import asyncio
+import os
 import random
 import signal
 import tomllib
@@ -177,6 +178,23 @@ def test_what_cannot_change_live_says_so(daemon: DaemonProcess, file: Path) -> N
 
     asyncio.run(run())
     assert "not before a restart" in daemon.log
+
+
+def test_a_pipe_in_the_files_place_is_refused_and_not_waited_for(daemon: DaemonProcess, file: Path) -> None:
+    async def run() -> None:
+        bus = await serving(daemon)
+        file.unlink()
+        os.mkfifo(file)
+        signalled(daemon)
+        seen = await bus.status_where(lambda s: s["status"]["config"]["refused"], "a refusal")
+        assert "expected a regular file" in seen["status"]["config"]["refused"]
+        file.unlink()
+        file.write_text(WINDOW.format(4))
+        await version(bus, 2)
+        await bus.close()
+
+    asyncio.run(run())
+    assert daemon.stop() == 0
 
 
 def test_a_file_that_vanishes_changes_nothing(daemon: DaemonProcess, file: Path) -> None:

@@ -1,5 +1,6 @@
 """Where each value comes from, and on which line."""
 
+import os
 import re
 import textwrap
 import tomllib
@@ -11,6 +12,7 @@ import pytest
 from controlplane.config import ENVIRONMENT, Config, Source, changes, keep_until_restart, parse, show, template
 from controlplane.config.changes import UNTIL_RESTART, values
 from controlplane.config.lines import lines_of
+from controlplane.core.errors import ConfigError
 from controlplane.core.presets import POLICIES, PRESETS
 
 
@@ -150,3 +152,21 @@ def test_what_cannot_change_in_a_running_daemon_stays() -> None:
     kept = keep_until_restart(running, wanted)
     assert (kept.node, kept.time_scale, kept.lease_s) == ("a", 1.0, 4.0)
     assert {c.key for c in changes(kept, wanted)} == {"node", "time_scale"} <= set(UNTIL_RESTART)
+
+
+def test_a_pipe_is_no_configuration_but_standard_input_may_be_one_once(tmp_path: Path) -> None:
+    """Nobody may ever write into it, and a daemon that is told to read it again would wait for that for ever."""
+    pipe = tmp_path / "penstock.toml"
+    os.mkfifo(pipe)
+    with pytest.raises(ConfigError, match="expected a regular file; to read standard input, name /dev/stdin"):
+        Source(path=pipe).read()
+    with pytest.raises(ConfigError, match="expected a regular file; it cannot be read again"):
+        Source(path=pipe).read(again=True)
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w") as file:
+        file.write('preset = "mori"')
+    given = Source(path=Path(f"/dev/fd/{reading}"))
+    assert given.read().config.preset == "mori"
+    with pytest.raises(ConfigError, match="cannot be read again"):
+        given.read(again=True)
+    os.close(reading)

@@ -133,6 +133,48 @@ def test_one_bad_event_is_left_out_and_described(kind: dict[str, Any], fault: st
     assert fault in batch.rejected[0]
 
 
+def long_named() -> list[Any]:
+    """Each kind of event with one name, of those that it has, a character too long."""
+    found = []
+    for kind in pb.Event.DESCRIPTOR.oneofs_by_name["kind"].fields:
+        names = [f.name for f in kind.message_type.fields if f.type == f.TYPE_STRING and f.name != "reason"]
+        for name in names:
+            body: dict[str, Any] = {f: "x" for f in ("program_id", "turn_id", "call_id", "tool") if f in names}
+            many = kind.message_type.fields_by_name[name].is_repeated
+            found.append(pytest.param(kind.name, body, name, many, id=f"{kind.name}.{name}"))
+    return found
+
+
+@pytest.mark.parametrize(("kind", "body", "name", "many"), long_named())
+def test_a_name_without_end_is_left_out(kind: str, body: dict[str, Any], name: str, many: bool) -> None:
+    """A program's name of a megabyte would be in every list of programs from then on."""
+    good = {"tool_started": {"program_id": "p", "call_id": "c", "tool": "bash"}}
+    for characters, fits in ((256, True), (257, False), (1_000_000, False)):
+        text = "n" * characters
+        batch = decode(batch_of(good, {kind: {**body, name: [text] if many else text}}, good))
+        if fits:
+            assert batch.rejected == []
+            continue
+        assert [event.sequence for event in batch.events] == [7, 9]
+        place = f"{name}[0]" if many else name
+        assert batch.rejected == [f"event 8: {kind}.{place}: expected at most 256 characters, got {characters}"]
+
+
+def test_names_in_a_state_have_an_end_too() -> None:
+    turn = {"program_id": "p", "turn_id": "t" * 257}
+    batch = decode(batch_of({"publisher_state": {"held_turns": [turn]}}))
+    assert "publisher_state.held_turns[0].turn_id: expected at most 256" in batch.rejected[0]
+    with pytest.raises(RemoteEventError, match="publisher has 257 characters, and 256 at most are read"):
+        decode(pb.EventBatch(publisher="x" * 257, first_sequence=1))
+
+
+def test_of_a_reason_without_end_the_beginning_is_read() -> None:
+    batch = decode(batch_of({"program_ended": {"program_id": "p", "reason": "r" * 1_000_000}}))
+    (ended,) = batch.events
+    assert isinstance(ended, core.ProgramEnded)
+    assert ended.reason == "r" * 1024
+
+
 def test_a_kind_from_a_newer_version_is_left_out() -> None:
     newer = pb.Event.FromString(pb.Event(at_ns=1).SerializeToString() + b"\xa2\x06\x02\x08\x01")
     batch = decode(pb.EventBatch(publisher=PUBLISHER, first_sequence=3, events=[newer]))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from controlplane.core.errors import ConfigError
+from controlplane.workload import trace_lines
 from controlplane.workload.trace import Turn, gap_ns, read_trace, reusable_tokens
 
 
@@ -148,3 +149,24 @@ def test_how_much_of_a_prompt_the_last_turn_held() -> None:
     assert reusable_tokens(first, Turn(input_tokens=120, output_tokens=1)) == 120
     assert reusable_tokens(first, Turn(input_tokens=119, output_tokens=1)) == 100, "the reply was not kept whole"
     assert reusable_tokens(first, Turn(input_tokens=99, output_tokens=1)) == 0, "a compaction"
+
+
+def test_a_tool_that_takes_longer_than_a_year_is_no_tool(tmp_path: Path) -> None:
+    good = program("b", turn(tool_ms=366 * 86_400_000.0))
+    trace = read_trace(write(tmp_path / "t.jsonl", program("a", turn(tool_ms=1e300)), good))
+    assert [one.program_id for one in trace.programs] == ["b"]
+    assert "turns[0].tool_ms: expected at most a year, 3.16224e+10, got 1e+300" in trace.rejected[0]
+
+
+@pytest.mark.parametrize("name", ["t.jsonl", "t.jsonl.gz"])
+def test_a_line_without_end_is_refused_before_it_fills_the_memory(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_lines, "MOST_LINE_BYTES", 1000)
+    fits = json.dumps(program("a", turn()))
+    fits += " " * (999 - len(fits))
+    path = write(tmp_path / name, fits, fits.replace('"a"', '"b"'))
+    assert len(read_trace(path).programs) == 2
+    path = write(tmp_path / name, fits, fits + "  ")
+    with pytest.raises(ConfigError, match=rf"{name}:2: expected lines of at most 1000 bytes"):
+        read_trace(path)
