@@ -237,7 +237,11 @@ class Pin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublisherState(Event):
-    """All that one publisher holds now; it replaces what the ledger believed of that publisher."""
+    """All that one publisher holds now; it replaces what the ledger believed of that publisher.
+
+    One that is too large for the bus comes in parts, one event behind the other: ``part`` counts from 0, and
+    ``more`` says that it goes on.
+    """
 
     held_turns: Sequence[OpenTurn] = field(default_factory=tuple)
     open_turns: Sequence[OpenTurn] = field(default_factory=tuple)
@@ -245,6 +249,8 @@ class PublisherState(Event):
     granted: Sequence[str] = field(default_factory=tuple)
     pins: Sequence[Pin] = field(default_factory=tuple)
     role: str = ""
+    part: int = 0
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

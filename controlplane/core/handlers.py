@@ -13,6 +13,7 @@ from controlplane.core.errors import RemoteEventError
 from controlplane.core.events import place_of, serves
 from controlplane.core.lifecycle import Trigger
 from controlplane.core.records import Held, Running, tool_key
+from controlplane.core.state_parts import joined
 from controlplane.core.tool_handlers import environment_wanted, tool_ended, tool_enqueued, tool_started
 from controlplane.core.types import Program, Status, Tier, seconds
 
@@ -303,6 +304,15 @@ def operator_orders(ledger: "Ledger", event: ev.OperatorOrders, now_ns: int) -> 
 def publisher_state(ledger: "Ledger", event: ev.PublisherState, now_ns: int) -> None:
     """Replace the slice of state that this publisher owns; what it lists and we know stays as it is."""
     publisher = event.publisher
+    if event.part or event.more:
+        parts = ledger.state.parts.pop(publisher, [])[: event.part]
+        if len(parts) < event.part:
+            return  # one before it is lost: the gap is asked about, and the whole comes again
+        parts.append(event)
+        if event.more:
+            ledger.state.parts[publisher] = parts
+            return
+        event = joined(parts)
     drop_publisher(
         ledger,
         publisher,

@@ -125,6 +125,7 @@ class Ledger:
             del wanted[name]
         self.state.sequences.pop(publisher, None)
         self.state.retractions.pop(publisher, None)
+        self.state.parts.pop(publisher, None)
         self.resync.pop(publisher, None)
 
     def move(self, program: Program, trigger: Trigger, now_ns: int) -> None:

@@ -111,6 +111,7 @@ class LedgerState:
     active_changes: int = 0  # counts who came and went
     ordered_held: dict[str, None] = field(default_factory=dict)  # roots that an operator holds
     draining: bool = False  # an operator wants nobody to be let in
+    parts: dict[str, list[ev.PublisherState]] = field(default_factory=dict)  # by publisher, of an unfinished state
     untold: dict[str, None] = field(default_factory=dict)  # children that a gate has to be told of
     gated: bool = False  # the last turn without a grant was held at a gate, and did not just run
     estimates: Estimates = field(default_factory=Estimates)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from controlplane.core.commands import Command, StateRequest
 from controlplane.core.errors import ControlPlaneError
 from controlplane.core.events import Event, PublisherState
+from controlplane.core.state_parts import in_parts
 from controlplane.emit.batching import Numbered, Packed, Packer, runs
 from controlplane.emit.stats import Counters
 from controlplane.wire import subjects
@@ -277,15 +278,18 @@ class Pump:
         from controlplane.wire.codec import encode_events
 
         packer = Packer(publisher=self._options.publisher, encode=encode_events, max_bytes=max_bytes)
-        for run in runs(self._numbered(_BATCHES_AT_ONCE * self._options.batch), self._options.batch):
+        for run in runs(self._numbered(_BATCHES_AT_ONCE * self._options.batch, max_bytes), self._options.batch):
             packed, rejected = packer.pack(run)
             self._unconfirmed += packed
             if rejected:
                 self.counters.rejected += len(rejected)
                 self._fail(rejected[-1])
 
-    def _numbered(self, limit: int) -> "list[Numbered]":
-        """Take up to ``limit`` events. An event's number counts those that were dropped before it."""
+    def _numbered(self, limit: int, max_bytes: int) -> "list[Numbered]":
+        """Take up to ``limit`` events. An event's number counts those that were dropped before it.
+
+        A state of more than ``max_bytes`` is taken in parts, so that it arrives.
+        """
         items: list[Numbered] = []
         queue = self._queue
         while queue and len(items) < limit:
@@ -298,8 +302,10 @@ class Pump:
                 if state is None:
                     continue
                 at_ns, event = time.monotonic_ns(), state
-            self._taken += 1
-            items.append((self._taken + self._dropped(), at_ns, event))
+            events = in_parts(event, max_bytes // 2) if isinstance(event, PublisherState) else (event,)
+            for one in events:
+                self._taken += 1
+                items.append((self._taken + self._dropped(), at_ns, one))
         return items
 
     async def _send(self, client: "Connection") -> None:

@@ -359,6 +359,8 @@ def _publisher_state(m: pb.PublisherState, publisher: str, sequence: int, at_ns:
         granted=tuple(m.granted),
         pins=tuple(core.Pin(program_id=p.program_id, ttl_ns=p.ttl_ns) for p in m.pins),
         role=m.role,
+        part=m.part,
+        more=m.more,
     )
 
 

@@ -78,7 +78,7 @@ def _tool_ended(event: ToolEnded, message: pb.Event) -> None:
 def _publisher_state(event: PublisherState, message: pb.Event) -> None:
     state = message.publisher_state
     state.SetInParent()
-    state.role = event.role
+    state.role, state.part, state.more = event.role, event.part, event.more
     state.granted.extend(event.granted)
     for turns, target in ((event.held_turns, state.held_turns), (event.open_turns, state.open_turns)):
         for turn in turns:

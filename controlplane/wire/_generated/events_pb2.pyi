@@ -727,8 +727,14 @@ class PublisherState(google.protobuf.message.Message):
     GRANTED_FIELD_NUMBER: builtins.int
     PINS_FIELD_NUMBER: builtins.int
     ROLE_FIELD_NUMBER: builtins.int
+    PART_FIELD_NUMBER: builtins.int
+    MORE_FIELD_NUMBER: builtins.int
     role: builtins.str
     """The publisher's role: engine, gate, tool."""
+    part: builtins.int
+    """One too large for the bus comes in parts, one event behind the other, counted from 0."""
+    more: builtins.bool
+    """The publisher's next event goes on with it."""
     @property
     def held_turns(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___OpenTurn]:
         """Held by the gate."""
@@ -754,8 +760,10 @@ class PublisherState(google.protobuf.message.Message):
         granted: collections.abc.Iterable[builtins.str] | None = ...,
         pins: collections.abc.Iterable[global___Pin] | None = ...,
         role: builtins.str = ...,
+        part: builtins.int = ...,
+        more: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["granted", b"granted", "held_turns", b"held_turns", "open_tools", b"open_tools", "open_turns", b"open_turns", "pins", b"pins", "role", b"role"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["granted", b"granted", "held_turns", b"held_turns", "more", b"more", "open_tools", b"open_tools", "open_turns", b"open_turns", "part", b"part", "pins", b"pins", "role", b"role"]) -> None: ...
 
 global___PublisherState = PublisherState
 

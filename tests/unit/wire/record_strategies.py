@@ -53,6 +53,8 @@ def _states(**fixed: object) -> st.SearchStrategy[PublisherState]:
         granted=some(names),
         pins=some(records(Pin)),
         role=st.one_of(st.just(""), names),
+        part=counts,
+        more=st.booleans(),
     )
 
 
