@@ -49,7 +49,7 @@ class Gate:
         self._now_ns = now_ns
         self._authority = Authority(self.limits)
         self._programs = ProgramTable(self.limits.max_programs)
-        self._proofs = Proofs(self.limits.max_programs)
+        self._proofs = Proofs()
         self.tenants = Tenants(self.limits.max_programs)
         self._holds = Holds()
         self._alarm = Alarm(self._on_alarm, wall_second_ns=self.limits.wall_second_ns)

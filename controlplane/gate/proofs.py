@@ -2,13 +2,14 @@
 
 from collections import OrderedDict
 
+_MOST_PROGRAMS = 16_384  # of those that had a turn last: who starts a child has just had one
 _MOST_TURNS = 8  # of a program: a child is started by a reply that its agent read last, or by one beside it
 
 
 class Proofs:
     """The latest turns of each program; the program that was silent for longest is forgotten first."""
 
-    def __init__(self, most_programs: int) -> None:
+    def __init__(self, most_programs: int = _MOST_PROGRAMS) -> None:
         self._most_programs = most_programs
         self._turns: OrderedDict[str, tuple[str, ...]] = OrderedDict()
 
