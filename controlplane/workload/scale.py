@@ -1,7 +1,7 @@
 """Make a trace fit a smaller machine, by factors that are printed with the result."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from controlplane.core.errors import require
 from controlplane.workload.trace import ProgramTrace, Trace
@@ -19,7 +19,7 @@ class Scale:
     tokens: float = 1.0
     outputs: float = 1.0
     tools: float = 1.0
-    turns: int = 1
+    turns: int = field(default=1, repr=False)  # digests of before it are of the representation
 
     def __post_init__(self) -> None:
         require("scale.tokens", self.tokens, low=0, high=float("inf"), ends="(]")
