@@ -169,7 +169,7 @@ _ALL = (
     Preset(
         name="penstock",
         summary="Penstock: AIMD admission, least expected memory x time first, slots lent through long gaps",
-        admission=Aimd(kv_high=2.0),
+        admission=Aimd(kv_high=2.0, slow_start=True),
         packing=LeastLeft(),
         retention=Lend(),
         priority=RequestFcfs(),

@@ -20,10 +20,11 @@ NEVER = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AimdState:
-    """The raw window W_adm, and the end of the control interval in which it was stepped last."""
+    """The raw window W_adm, the end of the control interval in which it was stepped last, and whether it was cut."""
 
     window: float
     interval_ends_ns: int = NEVER
+    was_cut: bool = False  # an overload has told how much is too much
 
 
 def require_windows(initial: float, least: float, most: float) -> None:
@@ -51,6 +52,7 @@ class Aimd:
     used_only: bool = True  # the window grows only while it is used (ADR 0003)
     one_cut: bool = True  # it is cut again only once the last cut has told (ADR 0026)
     evidence: bool = True  # W_cpu holds only while the host is overloaded (ADR 0011)
+    slow_start: bool = False  # it doubles until it is cut for the first time, as TCP's does (ADR 0034)
     forecast: bool = True  # newcomers fit by what all will come to need (ADR 0013, 0030), not W_kv by their number
 
     def __post_init__(self) -> None:
@@ -71,8 +73,9 @@ class Aimd:
         if state.interval_ends_ns == NEVER:
             state = replace(state, interval_ends_ns=interval_ends_ns)
         elif state.interval_ends_ns != interval_ends_ns:  # Algorithm 1, line 13
-            window, why = self._step(state.window, pressure)
-            state = AimdState(window=window, interval_ends_ns=interval_ends_ns)
+            window, why = self._step(state, pressure)
+            was_cut = state.was_cut or window < state.window
+            state = AimdState(window=window, interval_ends_ns=interval_ends_ns, was_cut=was_cut)
         cpu = cpu_cap(pressure, always=not self.evidence)
         kv = NO_CAP if self.forecast else kv_cap(pressure)
         limit = max(1, min(floor(state.window), cpu, kv))  # line 19
@@ -91,7 +94,8 @@ class Aimd:
             returning_blocks=now / 2 * pressure.kv_total_blocks / len(each),
         )
 
-    def _step(self, window: float, pressure: Pressure) -> tuple[float, str]:
+    def _step(self, state: AimdState, pressure: Pressure) -> tuple[float, str]:
+        window = state.window
         if pressure.cpu_overloaded or pressure.kv_overloaded:  # line 14
             sides = "+".join(
                 side for side, over in (("cpu", pressure.cpu_overloaded), ("kv", pressure.kv_overloaded)) if over
@@ -103,4 +107,6 @@ class Aimd:
             return window, "no slack"
         if self.used_only and pressure.programs_active < floor(window):  # ours: see the module's docstring
             return window, "not used"
+        if self.slow_start and not state.was_cut:
+            return min(self.window_max, window * 2), "slack, never cut yet: x2"
         return min(self.window_max, window + self.alpha), f"slack: +{self.alpha:g}"

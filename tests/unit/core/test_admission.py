@@ -56,6 +56,14 @@ def test_a_window_that_is_not_used_does_not_grow() -> None:
     assert run(Aimd(window_initial=7.9), unused, unused)[-1].window == pytest.approx(8.9)
 
 
+def test_a_slow_start_doubles_until_the_first_cut_and_never_again() -> None:
+    policy = Aimd(slow_start=True)
+    windows = run(policy, *[HEALTHY] * 3, KV, *[HEALTHY] * 2)
+    assert [round(w.window, 2) for w in windows] == [8.0, 16.0, 32.0, 22.4, 23.4, 24.4]
+    assert windows[1].reason == "slack, never cut yet: x2"
+    assert run(Aimd(slow_start=True, window_max=20.0), *[HEALTHY] * 4)[-1].window == 20.0
+
+
 def test_nothing_moves_within_the_interval() -> None:
     windows = run(Aimd(), *[CPU] * 10, in_interval=10)
     assert {w.window for w in windows} == {8.0}
