@@ -229,7 +229,9 @@ class Pump:
 
     async def _subscribe(self, client: "Connection") -> None:
         if self._options.on_command is not None or self._options.state is not None:
-            await client.subscribe(subjects.command_subject(self._options.node), cb=self._on_commands)
+            for_tools = subjects.kind_of(self._options.role) == subjects.TOOL_ROLE
+            subject = subjects.tool_command_subject if for_tools else subjects.command_subject
+            await client.subscribe(subject(self._options.node), cb=self._on_commands)
         if self._options.on_heartbeat is not None:
             await client.subscribe(subjects.heartbeat_subject(self._options.node), cb=self._on_heartbeat)
         await delivered(client, _CONFIRM_TIMEOUT_S)

@@ -29,6 +29,7 @@ from controlplane.wire.codec import Heartbeat, encode_commands, encode_heartbeat
 from controlplane.wire.delivery import delivered
 from controlplane.wire.endpoint import shown
 from controlplane.wire.nats_options import nats_options
+from controlplane.wire.senders import FOR_TOOLS
 from controlplane.wire.subjects import (
     all_events_subject,
     command_subject,
@@ -36,6 +37,7 @@ from controlplane.wire.subjects import (
     heartbeat_subject,
     status_subject,
     stream_name,
+    tool_command_subject,
 )
 
 _CONNECT_TIMEOUT_S = 3.0
@@ -55,6 +57,7 @@ class Delivery:
     data: bytes
     sequence: int  # its position
     wall_ns: int  # when the server took it
+    subject: str
     is_command: bool
 
 
@@ -116,6 +119,7 @@ class Bus:
         self._revived_s = 0.0
         self._subscription: Any = None
         self._command_subject = command_subject(node)
+        self._tool_command_subject = tool_command_subject(node)
         self._renew = asyncio.Event()
         self._log = logger("bus")
 
@@ -249,6 +253,7 @@ class Bus:
                 message.data,
                 sequence,
                 round(metadata.timestamp.timestamp() * 1e9),
+                message.subject,
                 message.subject == self._command_subject,
             )
         )
@@ -295,9 +300,12 @@ class Bus:
         self._revive()
 
     async def send(self, commands: Sequence[Command]) -> None:
-        """To gates and engines, in this order."""
-        if commands:
-            await self._publish(self._command_subject, encode_commands(commands))
+        """To gates and engines, in this order; what is for agents' hooks to those, too."""
+        if not commands:
+            return
+        await self._publish(self._command_subject, encode_commands(commands))
+        if for_tools := [command for command in commands if isinstance(command, FOR_TOOLS)]:
+            await self._publish(self._tool_command_subject, encode_commands(for_tools))
 
     async def beat(self, heartbeat: Heartbeat) -> None:
         """Show that the daemon lives."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+import time
 from pathlib import Path
 
 from controlplane.config import Config, Resolved, Source, show
@@ -29,6 +30,7 @@ _RECOVERY_TIMEOUT_S = 30.0
 _LONGEST_WAIT_S = 0.5
 _QUIET_S = 5.0  # or three samples of the host
 _HARDLY_BACK_S = 0.1
+_TELL_AGAIN_S = 10.0
 _SAVING_AT_MOST = 20  # saves are this many times their own duration apart
 
 
@@ -61,6 +63,8 @@ class Daemon:
         self._saved_window = (-1, -1.0)
         self._saved_at_ns = 0
         self._save_took_ns = 0
+        self._refused_told = 0
+        self._refusals_told_s = -_TELL_AGAIN_S
         self._unsaved = ""  # why the last snapshot was not written
         self._resync_all = False
         self._log = logger("daemon")
@@ -132,7 +136,7 @@ class Daemon:
                 if delivery.is_command:
                     self.pump.recall(delivery.data, now_ns)
                 else:
-                    self.pump.feed(delivery.data, now_ns)
+                    self.pump.feed(delivery.data, now_ns, delivery.subject)
                 self.position = delivery.sequence
         self._resync_all = True
         self._log.info(
@@ -232,8 +236,9 @@ class Daemon:
             wait_s = clock.wall_seconds(self.controller.next_deadline_ns() - now_ns)
             for delivery in await inbox.take(min(_LONGEST_WAIT_S, max(0.0, wait_s))):
                 if not delivery.is_command:
-                    pump.feed(delivery.data, clock.now_ns())
+                    pump.feed(delivery.data, clock.now_ns(), delivery.subject)
                 self.position = delivery.sequence
+            self._tell_refusals()
             now_ns = clock.now_ns()
             commands = pump.decide(now_ns)
             if self._resync_all:
@@ -247,6 +252,13 @@ class Daemon:
                 self._socket.pass_on(commands)
             if self._must_save(now_ns):
                 self._save(now_ns)
+
+    def _tell_refusals(self) -> None:
+        """Of events that were not their sender's to tell: now and then, since whoever sends them may send many."""
+        refused, now_s = self.pump.refused, time.monotonic()
+        if refused > self._refused_told and now_s - self._refusals_told_s >= _TELL_AGAIN_S:
+            self._log.warning("events refused", events=refused - self._refused_told, why=self.pump.last_rejection)
+            self._refused_told, self._refusals_told_s = refused, now_s
 
     async def _beat(self) -> None:
         """Only while events arrive: gates that ask a daemon which hears nothing would wait for ever."""

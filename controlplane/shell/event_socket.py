@@ -10,36 +10,16 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from controlplane.core.commands import CancelEnvironment, Command, PrepareEnvironment, StartTool, StateRequest
+from controlplane.core.commands import Command, StateRequest
 from controlplane.core.errors import ControlPlaneError, RemoteEventError
-from controlplane.core.events import (
-    EnvironmentWanted,
-    Event,
-    ProgramArrived,
-    ProgramEnded,
-    PublisherState,
-    ToolEnded,
-    ToolEnqueued,
-    ToolStarted,
-    place_of,
-)
 from controlplane.shell.bus import Bus
 from controlplane.shell.logs import logger
 from controlplane.wire.codec import decode_events, encode_commands
 from controlplane.wire.endpoint import MOST_SOCKET_PATH_BYTES
 from controlplane.wire.frames import Frame, pack, read
-from controlplane.wire.subjects import TOOL_ROLE
+from controlplane.wire.senders import FOR_TOOLS, believed
+from controlplane.wire.subjects import TOOL_ROLE, event_subject
 
-_ALLOWED = (
-    ProgramArrived,
-    EnvironmentWanted,
-    ProgramEnded,
-    ToolEnqueued,
-    ToolStarted,
-    ToolEnded,
-    PublisherState,
-)
-_FOR_TOOLS = (StateRequest, StartTool, PrepareEnvironment, CancelEnvironment)
 _MODE = 0o660
 _WHAT_IS_OPEN = pack(Frame.COMMANDS, encode_commands([StateRequest(reason="connected to the daemon's socket")]))
 
@@ -51,6 +31,7 @@ class EventSocket:
         self.path = path
         self.refused = 0
         self._bus = bus
+        self._subject = event_subject(bus.node, TOOL_ROLE)
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -86,7 +67,7 @@ class EventSocket:
 
     def pass_on(self, commands: Sequence[Command]) -> None:
         """Send what is for tools: requests for a publisher's state, slots of the host, environments."""
-        asked = [command for command in commands if isinstance(command, _FOR_TOOLS)]
+        asked = [command for command in commands if isinstance(command, FOR_TOOLS)]
         if asked and self._writers:
             frame = pack(Frame.COMMANDS, encode_commands(asked))
             for writer in self._writers:
@@ -128,15 +109,4 @@ class EventSocket:
             batch = decode_events(data)
         except ControlPlaneError as error:
             return str(error)
-        place = f"{self._bus.node}/{TOOL_ROLE}"
-        if place_of(batch.publisher) != place:
-            return f"publisher {batch.publisher[:80]!r}: expected {place}/BOOT"
-        foreign = next((event for event in batch.events if not _is_allowed(event)), None)
-        return f"{type(foreign).__name__}: only runs and tools are told here" if foreign is not None else ""
-
-
-def _is_allowed(event: Event) -> bool:
-    if isinstance(event, PublisherState):
-        others = (event.held_turns, event.open_turns, event.granted, event.pins)
-        return event.role == TOOL_ROLE and not any(others)
-    return isinstance(event, _ALLOWED)
+        return next(iter(believed(batch, self._subject)[1]), "")

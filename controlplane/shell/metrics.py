@@ -48,7 +48,7 @@ def _host_kv(status: Status) -> Values:
 def _events(status: Status) -> Values:
     kinds = ("applied", "duplicates", "gaps", "contradictions", "late", "admitted_unasked", "taken_back")
     found = [(getattr(status.counts, kind), {"kind": kind}) for kind in kinds]
-    return [*found, (status.rejected, {"kind": "rejected"})]
+    return [*found, (status.rejected, {"kind": "rejected"}), (status.refused, {"kind": "refused"})]
 
 
 def _answers(status: Status) -> Values:

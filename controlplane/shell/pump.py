@@ -11,6 +11,7 @@ from controlplane.core.controller import Controller
 from controlplane.core.errors import RemoteEventError
 from controlplane.core.events import Event
 from controlplane.wire.codec import decode_commands, decode_events
+from controlplane.wire.senders import believed
 
 
 class Recorder(Protocol):
@@ -30,11 +31,16 @@ class Pump:
         self.recorders: list[Recorder] = []
         self._untold: tuple[int, Sequence[Command]] | None = None
         self.rejected = 0
+        self.refused = 0  # of those: told by somebody whose it is not to tell
         self.last_rejection = ""
         self._now_ns = 0
 
-    def feed(self, data: bytes, now_ns: int) -> int:
-        """Take an event batch in; the number of events in it. What is malformed is counted, the rest applied."""
+    def feed(self, data: bytes, now_ns: int, subject: str = "") -> int:
+        """Take an event batch in; the number of events that were taken.
+
+        What is malformed is counted, and so is what is not for a sender on ``subject`` to tell (no subject: nobody
+        else's bytes, as in a test). The rest is applied.
+        """
         self.tell()
         now_ns = self._forward(now_ns)
         try:
@@ -44,13 +50,19 @@ class Pump:
             return 0
         if batch.rejected:
             self._reject(len(batch.rejected), batch.rejected[-1])
+        events = batch.events
+        if subject:
+            events, refused = believed(batch, subject)
+            if refused:
+                self.refused += len(refused)
+                self._reject(len(refused), f"refused on {subject}: {refused[-1]}")
         receive = self.controller.receive
-        for event in batch.events:
+        for event in events:
             receive(event, now_ns)
         for recorder in self.recorders:
-            for event in batch.events:
+            for event in events:
                 recorder.event(event, now_ns)
-        return len(batch.events)
+        return len(events)
 
     def recall(self, data: bytes, now_ns: int) -> None:
         """Take in commands that were sent before a restart."""

@@ -45,6 +45,7 @@ class Status:
     pressure: Pressure
     counts: Counts
     rejected: int
+    refused: int
     last_rejection: str
     orders: Orders
     bus_connected: bool
@@ -89,6 +90,7 @@ def describe(
         pressure=_now(controller),
         counts=controller.state.ledger.counts,
         rejected=pump.rejected,
+        refused=pump.refused,
         last_rejection=pump.last_rejection,
         orders=Orders.of(controller),
         bus_connected=bus_connected,

@@ -32,19 +32,41 @@ def check_name(value: str, *, field: str) -> str:
     )
 
 
+def kind_of(role: str) -> str:
+    """``engine`` of ``engine-30000``: what a publisher is, whichever of several it is."""
+    return role.partition("-")[0]
+
+
 def event_subject(node: str, role: str) -> str:
-    """Where the publisher with this role (``engine``, ``gate``, ``tool``, ...) sends its batches."""
-    return f"{PREFIX}.{check_name(node, field='node')}.event.{check_name(role, field='role')}"
+    """Where the publisher with this role sends its batches.
+
+    ``engine`` and ``engine.30000``: which of several it is has a token of its own, since a permission of the server
+    can name all engines by whole tokens only.
+    """
+    kind, _, which = check_name(role, field="role").partition("-")
+    last = f"{kind}.{which}" if kind and which else role
+    return f"{PREFIX}.{check_name(node, field='node')}.event.{last}"
 
 
 def all_events_subject(node: str) -> str:
     """A wildcard for the events of every role."""
-    return f"{PREFIX}.{check_name(node, field='node')}.event.*"
+    return f"{PREFIX}.{check_name(node, field='node')}.event.>"
+
+
+def role_of_subject(subject: str) -> str:
+    """The role that ``event_subject`` was made of; empty for another kind of subject."""
+    _, event, role = subject.removeprefix(f"{PREFIX}.").partition(".event.")
+    return role.replace(".", "-", 1) if event else ""
 
 
 def command_subject(node: str) -> str:
     """Where the daemon sends its command batches."""
     return f"{PREFIX}.{check_name(node, field='node')}.command"
+
+
+def tool_command_subject(node: str) -> str:
+    """Where the daemon repeats those commands that are for agents' hooks, who need not hear the others."""
+    return f"{command_subject(node)}.tool"
 
 
 def heartbeat_subject(node: str) -> str:

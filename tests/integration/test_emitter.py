@@ -280,9 +280,9 @@ def test_commands_and_heartbeats_reach_their_callbacks(listener: Listener, make_
     wait_until(lambda: emitter.stats.connected, "connected")
     sent = [Admit(command_id=1, program_id="a", ttl_ns=5), Admit(command_id=2, program_id="b")]
     beat = Heartbeat(node=NODE, boot_id="b", lease_ttl_ns=5, limit=3, window=3.5)
-    listener.publish(subjects.command_subject(NODE), b"\xff\xff not a batch")
+    listener.publish(subjects.tool_command_subject(NODE), b"\xff\xff not a batch")
     listener.publish(subjects.heartbeat_subject(NODE), b"\xff\xff not a heartbeat")
-    listener.publish(subjects.command_subject(NODE), encode_commands(sent))
+    listener.publish(subjects.tool_command_subject(NODE), encode_commands(sent))
     listener.publish(subjects.heartbeat_subject(NODE), encode_heartbeat(beat))
     wait_until(lambda: len(commands) == 2 and len(beats) == 1, "both called back")
     assert commands == sent
@@ -302,7 +302,7 @@ def test_a_state_request_is_answered_in_sequence(listener: Listener, make_emitte
     emitter.emit(tool(0))
     listener.wait_for(1)
     ask = [StateRequest(publisher="somebody/else/1"), StateRequest(), StateRequest(publisher=emitter.publisher)]
-    listener.publish(subjects.command_subject(NODE), encode_commands(ask))
+    listener.publish(subjects.tool_command_subject(NODE), encode_commands(ask))
     listener.wait_for(3)
     emitter.emit(tool(1))
     events = listener.wait_for(4)
@@ -338,7 +338,7 @@ def test_a_bad_state_callable_is_counted(listener: Listener, make_emitter: Any, 
     emitter = make_emitter(state=state)
     emitter.start()
     wait_until(lambda: emitter.stats.connected, "connected")
-    listener.publish(subjects.command_subject(NODE), encode_commands([StateRequest()]))
+    listener.publish(subjects.tool_command_subject(NODE), encode_commands([StateRequest()]))
     wait_until(lambda: emitter.stats.callback_errors == 1, "counted")
     emitter.emit(tool(0))
     assert [event.sequence for event in listener.wait_for(1)] == [1]

@@ -8,11 +8,24 @@ from controlplane.wire import subjects
 
 def test_subjects_lie_below_their_node() -> None:
     assert subjects.event_subject("gpu-1", "engine") == "penstock.v1.gpu-1.event.engine"
-    assert subjects.all_events_subject("gpu-1") == "penstock.v1.gpu-1.event.*"
+    assert subjects.event_subject("gpu-1", "engine-30000") == "penstock.v1.gpu-1.event.engine.30000"
+    assert subjects.all_events_subject("gpu-1") == "penstock.v1.gpu-1.event.>"
     assert subjects.command_subject("gpu-1") == "penstock.v1.gpu-1.command"
+    assert subjects.tool_command_subject("gpu-1") == "penstock.v1.gpu-1.command.tool"
     assert subjects.heartbeat_subject("gpu-1") == "penstock.v1.gpu-1.heartbeat"
     assert subjects.status_subject("gpu-1") == "penstock.v1.gpu-1.status"
     assert subjects.stream_name("gpu-1") == "PENSTOCK-gpu-1"
+
+
+@pytest.mark.parametrize("role", ["engine", "engine-30000", "gate-a-b", "tool", "a-", "-a", "-"])
+def test_a_subject_tells_the_role(role: str) -> None:
+    subject = subjects.event_subject("gpu-1", role)
+    assert subjects.role_of_subject(subject) == role
+    assert all(subject.split("."))
+
+
+def test_what_is_no_events_subject_tells_no_role() -> None:
+    assert subjects.role_of_subject(subjects.command_subject("gpu-1")) == ""
 
 
 @pytest.mark.parametrize("name", ["", "a.b", "a b", "*", ">", "a/b", "é", "x" * 65, "a\n"])

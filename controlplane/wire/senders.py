@@ -1,0 +1,67 @@
+"""Who may tell what. The subject says whose batch it is, since the server lets each role publish on its own only.
+
+A batch from an agent must not speak in an engine's name, nor tell of turns: one such event would retire the engine,
+or free memory in use. The server's permissions keep the agent off the engine's subjects; here is what it may
+say on its own.
+"""
+
+from functools import lru_cache
+
+from controlplane.core import commands as cmd
+from controlplane.core import events as ev
+from controlplane.core.events import Event, PublisherState, place_of
+from controlplane.wire.event_decoding import DecodedBatch
+from controlplane.wire.subjects import CONTROL_ROLE, PREFIX, TOOL_ROLE, kind_of, role_of_subject
+
+FOR_TOOLS = (cmd.StateRequest, cmd.StartTool, cmd.PrepareEnvironment, cmd.CancelEnvironment)
+"""What agents' hooks obey, or answer."""
+
+_TOOLS = frozenset({ev.EnvironmentWanted, ev.ToolEnqueued, ev.ToolStarted, ev.ToolEnded})
+_RUNS = frozenset({ev.ProgramArrived, ev.ProgramEnded, ev.ReplyRead})
+_HOST = frozenset({ev.HostSampled})
+_ORDERS = frozenset({ev.OperatorOrders})
+_TURNS = frozenset(ev.EVENT_TYPES) - _TOOLS - _HOST - _ORDERS - {PublisherState}
+_TOLD_HERE: dict[str, tuple[frozenset[type[Event]], str]] = {
+    "engine": (_TURNS, "turns and the KV pool"),  # the engine double is its own gate
+    "gate": (_TURNS, "turns and the KV pool"),
+    TOOL_ROLE: (_TOOLS | _RUNS, "runs and tools"),
+    "host": (_HOST, "samples of the host"),
+    CONTROL_ROLE: (_ORDERS, "an operator's orders"),
+}
+_SERVING = frozenset({"engine", "gate"})
+
+
+@lru_cache(maxsize=1024)
+def _sender(subject: str) -> tuple[str, str]:
+    """The place, ``node/role``, that a batch on this subject comes from, and its kind of role."""
+    role = role_of_subject(subject)
+    return f"{subject.removeprefix(f'{PREFIX}.').partition('.')[0]}/{role}", kind_of(role)
+
+
+def believed(batch: DecodedBatch, subject: str) -> tuple[list[Event], list[str]]:
+    """The events of ``batch`` that whoever publishes on ``subject`` may tell; and why each other one is refused."""
+    place, kind = _sender(subject)
+    if kind not in _TOLD_HERE:
+        return [], [f"nobody tells anything as {kind[:80]!r}"]
+    if place_of(batch.publisher) != place:
+        return [], [f"publisher {batch.publisher[:80]!r}: expected {place}/BOOT"]
+    told, what = _TOLD_HERE[kind]
+    if told.issuperset(map(type, batch.events)):
+        return batch.events, []
+    good: list[Event] = []
+    refused: list[str] = []
+    for event in batch.events:
+        if type(event) in told or _is_own_state(event, kind):
+            good.append(event)
+        else:
+            refused.append(f"{type(event).__name__}: only {what} are told here")
+    return good, refused
+
+
+def _is_own_state(event: Event, kind: str) -> bool:
+    if not isinstance(event, PublisherState):
+        return False
+    if kind == TOOL_ROLE:
+        others = (event.held_turns, event.open_turns, event.granted, event.pins)
+        return event.role == TOOL_ROLE and not any(others)
+    return kind in _SERVING and event.role in _SERVING and not event.open_tools
