@@ -32,6 +32,7 @@ from support.whole_loop import Loop
 
 from controlplane.emit.tool_reporter import ToolReporter
 from controlplane.wire.endpoint import resolve_url
+from controlplane.wire.roles import BusRole
 
 TURNS = 3
 TOOL_S = 0.1
@@ -132,7 +133,7 @@ def measure(mode: str, programs: int, make_s: float) -> dict[str, float]:
         config.write_text(f'preset = "fcfs"\n[admission]\npolicy = "fixed"\nwindow = {WINDOW}\n')
         loop = Loop(Path(folder) / "state", "fcfs", time_scale=1.0, daemon=("--config", str(config)))
         loop.start()
-        reporter = ToolReporter(url=resolve_url(None, NODE, loop.folder), node=NODE)
+        reporter = ToolReporter(url=resolve_url(None, NODE, loop.folder, role=BusRole.AGENT), node=NODE)
         environments, told = Environments(make_s), []
 
         def run(number: int) -> None:

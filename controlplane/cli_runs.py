@@ -225,6 +225,7 @@ def replay(
     from controlplane.output import show_runs
     from controlplane.runs import default_workload, load_workload
     from controlplane.wire.endpoint import resolve_url
+    from controlplane.wire.roles import BusRole
     from controlplane.workload.arrivals import parse_arrival
     from controlplane.workload.scale import Scale
 
@@ -232,10 +233,11 @@ def replay(
     workload = load_workload(
         trace or default_workload(), programs=programs, max_context_tokens=max_context, scale=scale
     )
-    bus = None if no_bus else resolve_url(nats, node, state_dir)
+    bus = None if no_bus else resolve_url(nats, node, state_dir, role=BusRole.AGENT)
     if bus is not None:
         _require_bus(bus)
-    with nullcontext() if bus is None else StatusWatch(bus, node) as watch:
+    heard = resolve_url(nats, node, state_dir, role=BusRole.READER)
+    with nullcontext() if bus is None else StatusWatch(heard, node) as watch:
         options = ReplayOptions(
             trace=workload,
             url=url,
@@ -292,8 +294,9 @@ def engine_double(
     from controlplane.double.server import serve
     from controlplane.sim.lower_tiers import parse_tier
     from controlplane.wire.endpoint import resolve_url
+    from controlplane.wire.roles import BusRole
 
-    bus = None if no_bus else resolve_url(nats, node, state_dir)
+    bus = None if no_bus else resolve_url(nats, node, state_dir, role=BusRole.ENGINE)
     serve(
         DoubleOptions(
             host=host,

@@ -34,6 +34,7 @@ from controlplane.sim.profile import load_profile
 from controlplane.sim.simulate import EngineSpec
 from controlplane.sim.solo import IdealTimes
 from controlplane.wire.endpoint import resolve_url
+from controlplane.wire.roles import BusRole
 from controlplane.workload.arrivals import Poisson
 from controlplane.workload.named import SYNTHETIC
 from controlplane.workload.run import RunResult
@@ -147,8 +148,8 @@ def _live_runs(options: DemoOptions, trace: Trace, console: Console) -> list[Run
     for rate in options.rates:
         for name in PRESETS:
             with TemporaryDirectory(prefix="penstock-demo-") as folder, _loop(name, options, Path(folder)) as url:
-                bus = resolve_url(None, _NODE, Path(folder))
-                with StatusWatch(bus, _NODE) as watch:
+                bus = resolve_url(None, _NODE, Path(folder), role=BusRole.AGENT)
+                with StatusWatch(resolve_url(None, _NODE, Path(folder), role=BusRole.READER), _NODE) as watch:
                     run = ReplayOptions(
                         trace=trace,
                         url=url,

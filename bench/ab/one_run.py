@@ -27,6 +27,7 @@ from controlplane.load.progress import Display, ReplayProgress
 from controlplane.load.replay import replay
 from controlplane.load.watch import StatusWatch
 from controlplane.wire.endpoint import resolve_url
+from controlplane.wire.roles import BusRole
 from controlplane.workload.arrivals import Poisson
 from controlplane.workload.provenance import revision
 from controlplane.workload.run import RunResult
@@ -175,8 +176,9 @@ def _health(url: str) -> dict[str, Any]:
 
 def _replayed(job: Job, scenario: Scenario, url: str, folder: Path) -> RunResult:
     seed, system = job.cell.seed, job.system
-    bus = resolve_url(None, NODE, folder / "daemon") if system.has_plugin else None
-    with contextlib.nullcontext() if bus is None else StatusWatch(bus, NODE) as watch:
+    bus = resolve_url(None, NODE, folder / "daemon", role=BusRole.AGENT) if system.has_plugin else None
+    heard = resolve_url(None, NODE, folder / "daemon", role=BusRole.READER)
+    with contextlib.nullcontext() if bus is None else StatusWatch(heard, NODE) as watch:
         options = ReplayOptions(
             trace=scenario.workload(seed),
             url=url,

@@ -27,6 +27,7 @@ from controlplane.load.options import ReplayOptions
 from controlplane.load.replay import replay
 from controlplane.sim.profile_file import FittedProfile
 from controlplane.wire.endpoint import resolve_url
+from controlplane.wire.roles import BusRole
 from controlplane.workload.arrivals import Poisson
 from controlplane.workload.run import RunResult
 
@@ -58,7 +59,7 @@ def record(folder: Path, environment: Path, scenario: Scenario, system: System) 
     if not system.has_plugin:  # the log comes with the plugin: it finds no daemon, and lets all pass
         more |= {"PENSTOCK_NODE": "calibration", "PENSTOCK_STATE_DIR": str(folder / "state")}
     with served(system, scenario, environment, folder, plugins=("penstock",), more=more) as url:
-        bus = resolve_url(None, NODE, folder / "daemon") if system.has_plugin else None
+        bus = resolve_url(None, NODE, folder / "daemon", role=BusRole.AGENT) if system.has_plugin else None
         options = ReplayOptions(
             trace=few.workload(SEED),
             url=url,

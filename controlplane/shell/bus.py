@@ -212,6 +212,7 @@ class Bus:
             discard=DiscardPolicy.OLD,
             max_bytes=max_bytes,
             max_age=_STREAM_MAX_AGE_S,
+            no_ack=True,  # else who may publish an event could have the server answer on any subject
         )
         jetstream = self._client.jetstream()
         try:

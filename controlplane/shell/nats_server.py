@@ -15,18 +15,19 @@ import subprocess
 import sysconfig
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import psutil
 
 from controlplane.core.errors import EngineUnavailable
 from controlplane.shell.logs import logger
+from controlplane.shell.nats_config import Passwords, kept_passwords, url_as, users, write_secret
 from controlplane.wire.endpoint import Endpoint, read_endpoint, remove_endpoint, shown, write_endpoint
+from controlplane.wire.roles import BusRole, user_name
 
 _READY_TIMEOUT_S = 10.0
+_ADOPT_TIMEOUT_S = 3.0
 _POLL_S = 0.02
 _HOST = "127.0.0.1"
-_USER = "penstock"
 _SYNC_INTERVAL = "1s"  # of the store to the disk
 
 
@@ -49,7 +50,7 @@ class EmbeddedNats:
         self.folder = state_dir / node
         self._state_dir = state_dir
         self._port = port
-        self._password = ""  # who has read the endpoint file knows it, and nobody else may connect
+        self._passwords: Passwords = {}  # each role's: nobody else may connect
         self._pid = 0
         self._boot_id = ""
         self._process: subprocess.Popen[bytes] | None = None
@@ -57,27 +58,59 @@ class EmbeddedNats:
 
     @property
     def url(self) -> str:
-        """Where clients connect, and what proves that they may."""
-        proof = f"{_USER}:{self._password}@" if self._password else ""
-        return f"nats://{proof}{_HOST}:{self._port}"
+        """Where the daemon connects, and what proves that it may."""
+        return self._url_of(BusRole.DAEMON)
+
+    def _url_of(self, role: BusRole) -> str:
+        return url_as(f"nats://{_HOST}:{self._port}", self.node, role, self._passwords)
 
     async def start(self) -> None:
         """Adopt the server of an earlier daemon if it lives, else start one. Raises ``EngineUnavailable``."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._passwords = kept_passwords(self.folder / "bus-passwords.json")
+        except OSError as error:
+            raise EngineUnavailable(f"no passwords can be kept in {self.folder}: {error}") from None
         endpoint = read_endpoint(self.node, self._state_dir)
         if endpoint is not None and await self._adopt(endpoint):
             return
         self._port = self._port or _free_port()
-        self._password = secrets.token_urlsafe(24)
         await self._spawn()
 
     async def _adopt(self, endpoint: Endpoint) -> bool:
+        """Take over a server that runs; one of another version of ours is told the roles of this one."""
         port = int(endpoint.url.rpartition(":")[2])
         if (self._port and port != self._port) or not _is_nats_server(endpoint.pid) or not await _answers(port):
             return False
         self._port, self._pid, self._boot_id = port, endpoint.pid, endpoint.boot_id
-        self._password = urlsplit(endpoint.url).password or ""
+        try:
+            if self._write_settings():
+                os.kill(self._pid, signal.SIGHUP)
+        except OSError as error:
+            raise EngineUnavailable(f"nats-server cannot be told its users: {error}") from None
+        if not await self._lets_us_in():
+            self._log.warning("does not take its users", pid=self._pid, action="starting it again")
+            await self._end()
+            return False
+        self._tell_where()
         self._log.info("adopted", url=shown(self.url), pid=self._pid)
         return True
+
+    async def _lets_us_in(self) -> bool:
+        """Whether the server takes the daemon's password, as it does soon after it was told."""
+        proof = {"verbose": False, "user": user_name(self.node, BusRole.DAEMON)}
+        proof["pass"] = self._passwords[BusRole.DAEMON]
+        said = f"CONNECT {json.dumps(proof)}\r\nPING\r\n".encode()
+        for _ in range(round(_ADOPT_TIMEOUT_S / _POLL_S)):
+            if await _said_to(self._port, said) == b"PONG\r\n":
+                return True
+            await asyncio.sleep(_POLL_S)
+        return False
+
+    def _tell_where(self) -> None:
+        urls = {str(role): self._url_of(role) for role in BusRole if role is not BusRole.DAEMON}
+        endpoint = Endpoint(url=self.url, pid=self._pid, boot_id=self._boot_id, urls=urls)
+        write_endpoint(self.node, endpoint, self._state_dir)
 
     async def _spawn(self) -> None:
         if await _answers(self._port):
@@ -86,8 +119,8 @@ class EmbeddedNats:
             )
         log_path = self.folder / "nats-server.log"
         try:
-            settings = self._write_settings()
-            self._process = _popen([str(binary()), "-c", str(settings)], log_path)
+            self._write_settings()
+            self._process = _popen([str(binary()), "-c", str(self._settings_path)], log_path)
         except OSError as error:
             raise EngineUnavailable(f"nats-server cannot be started in {self.folder}: {error}") from None
         for _ in range(round(_READY_TIMEOUT_S / _POLL_S)):
@@ -100,28 +133,25 @@ class EmbeddedNats:
             raise EngineUnavailable(f"nats-server did not listen within {_READY_TIMEOUT_S:g}s; see {log_path}")
         self._pid = self._process.pid
         self._boot_id = secrets.token_hex(4)
-        endpoint = Endpoint(url=self.url, pid=self._pid, boot_id=self._boot_id)
-        write_endpoint(self.node, endpoint, self._state_dir)
+        self._tell_where()
         self._log.info("started", url=shown(self.url), pid=self._pid)
 
-    def _write_settings(self) -> Path:
-        """The server's configuration file, which only its owner can read.
+    @property
+    def _settings_path(self) -> Path:
+        return self.folder / "nats-server.conf"
+
+    def _write_settings(self) -> bool:
+        """The server's configuration file, which only its owner can read; whether it was another before.
 
         Without ``sync_interval`` a machine's crash loses two minutes.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        store = json.dumps(str(self.folder / "jetstream"))
-        user = f"{{ user: {_USER}, password: {json.dumps(self._password)} }}"
-        text = (
-            f"host: {_HOST}\nport: {self._port}\nauthorization {user}\n"
-            f'jetstream {{\n  store_dir: {store}\n  sync_interval: "{_SYNC_INTERVAL}"\n}}\n'
-        )
-        path = self.folder / "nats-server.conf"
-        if not path.exists() or path.read_text() != text:
-            path.unlink(missing_ok=True)
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                file.write(text)
-        return path
+        settings = {
+            "host": _HOST,
+            "port": self._port,
+            "authorization": {"users": users(self.node, self._passwords)},
+            "jetstream": {"store_dir": str(self.folder / "jetstream"), "sync_interval": _SYNC_INTERVAL},
+        }
+        return write_secret(self._settings_path, json.dumps(settings, indent=2) + "\n")
 
     async def supervise(self) -> None:
         """Start the server again, on the same port and store, whenever it dies."""
@@ -149,6 +179,10 @@ class EmbeddedNats:
 
     async def stop(self) -> None:
         """End the server and forget its endpoint."""
+        await self._end()
+        remove_endpoint(self.node, self._boot_id, self._state_dir)
+
+    async def _end(self) -> None:
         if self._pid and self._alive():
             with suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGTERM)
@@ -158,7 +192,6 @@ class EmbeddedNats:
                 await asyncio.sleep(_POLL_S)
             else:
                 os.kill(self._pid, signal.SIGKILL)
-        remove_endpoint(self.node, self._boot_id, self._state_dir)
 
 
 def _popen(command: list[str], log_path: Path) -> "subprocess.Popen[bytes]":
@@ -180,6 +213,21 @@ async def _answers(port: int) -> bool:
         return False
     writer.close()
     return True
+
+
+async def _said_to(port: int, said: bytes) -> bytes:
+    """The server's answer to the first words of a client; empty if there was none."""
+    try:
+        async with asyncio.timeout(1.0):
+            reader, writer = await asyncio.open_connection(_HOST, port)
+            try:
+                await reader.readline()  # its INFO
+                writer.write(said)
+                return await reader.readline()
+            finally:
+                writer.close()
+    except (OSError, TimeoutError):
+        return b""
 
 
 def _is_nats_server(pid: int) -> bool:

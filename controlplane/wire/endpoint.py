@@ -1,7 +1,8 @@
 """Where a node's bus is found: a small file that the daemon writes and publishers read.
 
 The embedded server takes a free port, so its address is known only once it runs. The file is written whole or
-not at all, and is readable by its owner only, since a URL may hold a password.
+not at all, and is readable by its owner only, since its URLs hold passwords: one for each role. Who reads it takes
+its own role's, so that what goes wrong there, or is taken over, can do no more than that role may.
 """
 
 import json
@@ -9,10 +10,11 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from controlplane.core.errors import ConfigError, EngineUnavailable
+from controlplane.wire.roles import BusRole
 from controlplane.wire.subjects import check_name
 
 STATE_DIR_VARIABLE = "PENSTOCK_STATE_DIR"
@@ -23,12 +25,20 @@ MOST_SOCKET_PATH_BYTES = 107  # what the kernel takes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """A running bus. ``pid`` is the server's process, ``boot_id`` that of the daemon which started it."""
+    """A running bus. ``pid`` is the server's process, ``boot_id`` that of the daemon which started it.
+
+    ``url`` is the daemon's own, ``urls`` has those of the other roles; on a bus without roles it is everybody's.
+    """
 
     url: str
     pid: int = 0
     boot_id: str = ""
     monitoring_url: str = ""  # of the server's HTTP monitoring; empty: none
+    urls: Mapping[str, str] = field(default_factory=dict)
+
+    def url_of(self, role: BusRole) -> str:
+        """Where ``role`` connects, and what proves that it may."""
+        return self.urls.get(role, self.url)
 
 
 def shown(url: str) -> str:
@@ -78,6 +88,7 @@ def read_endpoint(node: str, state_dir: Path | None = None) -> Endpoint | None:
             pid=int(values.get("pid", 0)),
             boot_id=_text(values, "boot_id"),
             monitoring_url=_text(values, "monitoring_url"),
+            urls=_urls(values),
         )
     except FileNotFoundError:
         return None
@@ -90,6 +101,13 @@ def _text(values: Mapping[str, object], name: str) -> str:
     if not isinstance(value, str) or (name == "url" and not value):
         raise ValueError(f"{name}: expected a text, got {value!r}")
     return value
+
+
+def _urls(values: Mapping[str, object]) -> dict[str, str]:
+    urls = values.get("urls", {})
+    if not isinstance(urls, dict) or not all(isinstance(url, str) and url for url in urls.values()):
+        raise ValueError("urls: expected a URL for each role")
+    return urls
 
 
 def write_endpoint(node: str, endpoint: Endpoint, state_dir: Path | None = None) -> Path:
@@ -117,10 +135,11 @@ def remove_endpoint(node: str, boot_id: str, state_dir: Path | None = None) -> b
     return True
 
 
-def resolve_url(url: str | None, node: str, state_dir: Path | None = None) -> Callable[[], str]:
-    """How to find the bus: ``url`` if given, else ``$PENSTOCK_NATS_URL``, else the endpoint file.
+def resolve_url(url: str | None, node: str, state_dir: Path | None = None, *, role: BusRole) -> Callable[[], str]:
+    """How ``role`` finds the bus: ``url`` if given, else ``$PENSTOCK_NATS_URL``, else the endpoint file.
 
-    The file is read at every call of the result, which raises ``EngineUnavailable`` while there is none.
+    The first two say themselves as whom one connects. The file is read at every call of the result, which raises
+    ``EngineUnavailable`` while there is none.
     """
     path = endpoint_path(node, state_dir)
     explicit = url or os.environ.get(URL_VARIABLE)
@@ -133,6 +152,6 @@ def resolve_url(url: str | None, node: str, state_dir: Path | None = None) -> Ca
             raise EngineUnavailable(
                 f"no bus for node {node!r}: there is no {path}. Start `penstock up`, or set {URL_VARIABLE}"
             )
-        return endpoint.url
+        return endpoint.url_of(role)
 
     return resolve

@@ -11,7 +11,7 @@ from controlplane.core import commands as cmd
 from controlplane.core import events as ev
 from controlplane.core.events import Event, PublisherState, place_of
 from controlplane.wire.event_decoding import DecodedBatch
-from controlplane.wire.subjects import CONTROL_ROLE, PREFIX, TOOL_ROLE, kind_of, role_of_subject
+from controlplane.wire.subjects import CONTROL_ROLE, PREFIX, SERVING_ROLES, TOOL_ROLE, kind_of, role_of_subject
 
 FOR_TOOLS = (cmd.StateRequest, cmd.StartTool, cmd.PrepareEnvironment, cmd.CancelEnvironment)
 """What agents' hooks obey, or answer."""
@@ -22,13 +22,11 @@ _HOST = frozenset({ev.HostSampled})
 _ORDERS = frozenset({ev.OperatorOrders})
 _TURNS = frozenset(ev.EVENT_TYPES) - _TOOLS - _HOST - _ORDERS - {PublisherState}
 _TOLD_HERE: dict[str, tuple[frozenset[type[Event]], str]] = {
-    "engine": (_TURNS, "turns and the KV pool"),  # the engine double is its own gate
-    "gate": (_TURNS, "turns and the KV pool"),
+    **dict.fromkeys(SERVING_ROLES, (_TURNS, "turns and the KV pool")),  # the engine double is its own gate
     TOOL_ROLE: (_TOOLS | _RUNS, "runs and tools"),
     "host": (_HOST, "samples of the host"),
     CONTROL_ROLE: (_ORDERS, "an operator's orders"),
 }
-_SERVING = frozenset({"engine", "gate"})
 
 
 @lru_cache(maxsize=1024)
@@ -64,4 +62,4 @@ def _is_own_state(event: Event, kind: str) -> bool:
     if kind == TOOL_ROLE:
         others = (event.held_turns, event.open_turns, event.granted, event.pins)
         return event.role == TOOL_ROLE and not any(others)
-    return kind in _SERVING and event.role in _SERVING and not event.open_tools
+    return kind in SERVING_ROLES and event.role in SERVING_ROLES and not event.open_tools

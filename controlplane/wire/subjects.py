@@ -9,6 +9,8 @@ import re
 from controlplane.core.errors import ConfigError
 
 PREFIX = "penstock.v1"
+SERVING_ROLES = ("engine", "gate")
+"""The roles of those who serve turns."""
 TOOL_ROLE = "tool"
 """The role of those who tell of runs and tools."""
 CONTROL_ROLE = "control"

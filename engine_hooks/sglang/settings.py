@@ -12,6 +12,7 @@ from controlplane.core.errors import ConfigError, require
 from controlplane.core.types import seconds
 from controlplane.gate import GateLimits
 from controlplane.wire.endpoint import STATE_DIR_VARIABLE, URL_VARIABLE, resolve_url
+from controlplane.wire.roles import BusRole
 from controlplane.wire.subjects import check_name
 
 MODE_VARIABLE = "PENSTOCK_PLUGIN"
@@ -67,7 +68,7 @@ class Settings:
     @property
     def bus(self) -> Callable[[], str]:
         """Tells the bus's address at each attempt to connect."""
-        return resolve_url(self.nats_url or None, self.node, self.state_dir)
+        return resolve_url(self.nats_url or None, self.node, self.state_dir, role=BusRole.ENGINE)
 
 
 # A variable, the limit that it sets, and what one of its unit is in the limit's.

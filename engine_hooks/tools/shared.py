@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from controlplane.core.errors import ConfigError, EngineUnavailable
 from controlplane.emit.tool_reporter import ToolReporter
 from controlplane.wire.endpoint import resolve_url, socket_path
+from controlplane.wire.roles import BusRole
 from engine_hooks.guard import Guard
 
 log = logging.getLogger("penstock")
@@ -84,7 +85,7 @@ def bus_of(node: str) -> Callable[[], str]:
 
     A process that may not read the endpoint file (it may hold a password) may still be let to the socket.
     """
-    told = resolve_url(None, node)
+    told = resolve_url(None, node, role=BusRole.AGENT)
 
     def find() -> str:
         try:

@@ -14,6 +14,7 @@ from controlplane.load.progress import Display, ReplayProgress
 from controlplane.load.replay import replay
 from controlplane.load.watch import StatusWatch
 from controlplane.wire.endpoint import resolve_url
+from controlplane.wire.roles import BusRole
 from controlplane.workload.arrivals import Poisson
 from controlplane.workload.run import RunResult
 from controlplane.workload.synthetic import synthesize
@@ -90,8 +91,8 @@ class Loop:
         self.until(lambda: self.health()["mode"] == "governed", "the gate never heard the daemon")
 
     def run(self, programs: int, display: Display | None = None) -> RunResult:
-        bus = resolve_url(None, NODE, self.folder)
-        with StatusWatch(bus, NODE) as watch:
+        bus = resolve_url(None, NODE, self.folder, role=BusRole.AGENT)
+        with StatusWatch(resolve_url(None, NODE, self.folder, role=BusRole.READER), NODE) as watch:
             options = ReplayOptions(
                 trace=synthesize("swe-bench", programs=programs, seed=1),
                 url=self.url,

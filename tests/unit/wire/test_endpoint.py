@@ -1,6 +1,7 @@
 """Finding the bus."""
 
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,9 @@ from controlplane.wire.endpoint import (
     shown,
     write_endpoint,
 )
+from controlplane.wire.roles import BusRole
 
+URLS = {"engine": "nats://n-engine:e@127.0.0.1:4222"}
 ENDPOINT = Endpoint(url="nats://127.0.0.1:4222", pid=7, boot_id="b", monitoring_url="http://127.0.0.1:8222")
 
 
@@ -36,7 +39,20 @@ def test_only_its_own_daemon_removes_an_endpoint(tmp_path: Path) -> None:
     assert not remove_endpoint("n", "b", tmp_path)
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"url": 3}', '{"url": ""}', '{"url": "x", "pid": []}', "{"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"url": 3}',
+        '{"url": ""}',
+        '{"url": "x", "pid": []}',
+        "{",
+        '{"url": "x", "urls": 3}',
+        '{"url": "x", "urls": {"engine": 3}}',
+    ],
+)
 def test_a_broken_endpoint_file_is_named(tmp_path: Path, content: str) -> None:
     endpoint_path("n", tmp_path).write_text(content)
     with pytest.raises(ConfigError, match=r"n\.endpoint\.json: no endpoint file"):
@@ -53,7 +69,7 @@ def test_an_explicit_url_wins_then_the_environment_then_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PENSTOCK_NATS_URL", raising=False)
-    resolve = resolve_url(None, "n", tmp_path)
+    resolve = resolve_url(None, "n", tmp_path, role=BusRole.ENGINE)
     with pytest.raises(EngineUnavailable, match="Start `penstock up`, or set PENSTOCK_NATS_URL"):
         resolve()
     write_endpoint("n", ENDPOINT, tmp_path)
@@ -61,13 +77,21 @@ def test_an_explicit_url_wins_then_the_environment_then_the_file(
     write_endpoint("n", Endpoint(url="nats://moved:1"), tmp_path)
     assert resolve() == "nats://moved:1"
     monkeypatch.setenv("PENSTOCK_NATS_URL", "nats://environment:1")
-    assert resolve_url(None, "n", tmp_path)() == "nats://environment:1"
-    assert resolve_url("nats://explicit:1", "n", tmp_path)() == "nats://explicit:1"
+    assert resolve_url(None, "n", tmp_path, role=BusRole.ENGINE)() == "nats://environment:1"
+    assert resolve_url("nats://explicit:1", "n", tmp_path, role=BusRole.ENGINE)() == "nats://explicit:1"
+
+
+def test_each_role_takes_its_own_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PENSTOCK_NATS_URL", raising=False)
+    write_endpoint("n", replace(ENDPOINT, urls=URLS), tmp_path)
+    assert resolve_url(None, "n", tmp_path, role=BusRole.ENGINE)() == URLS["engine"]
+    assert resolve_url(None, "n", tmp_path, role=BusRole.DAEMON)() == ENDPOINT.url
+    assert read_endpoint("n", tmp_path) == replace(ENDPOINT, urls=URLS)
 
 
 def test_a_bad_node_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected node"):
-        resolve_url("nats://x:1", "../etc", tmp_path)
+        resolve_url("nats://x:1", "../etc", tmp_path, role=BusRole.ENGINE)
 
 
 def test_what_is_told_of_a_url_proves_nothing() -> None:

@@ -1,0 +1,110 @@
+"""The roles of the bus as nats-server reads them: JSON, which its configuration format includes."""
+
+import json
+import os
+import secrets
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from controlplane.core.errors import ConfigError
+from controlplane.wire.endpoint import URL_VARIABLE
+from controlplane.wire.roles import BusRole, permissions, user_name
+from controlplane.wire.subjects import check_name
+
+Passwords = Mapping[BusRole, str]
+ROLES_FILE = "roles.conf"
+_PASSWORD_BYTES = 24
+
+
+def users(node: str, passwords: Passwords) -> list[dict[str, Any]]:
+    """A node's users, with what each may publish and hear."""
+    return [_user(node, role, passwords[role]) for role in BusRole]
+
+
+def _user(node: str, role: BusRole, password: str) -> dict[str, Any]:
+    allowed = permissions(node, role)
+    return {
+        "user": user_name(node, role),
+        "password": password,
+        "permissions": {
+            "publish": {"allow": list(allowed.publish)},
+            "subscribe": {"allow": list(allowed.subscribe)},
+        },
+    }
+
+
+def url_as(url: str, node: str, role: BusRole, passwords: Passwords) -> str:
+    """``url``, which names nobody, for ``role``."""
+    scheme, _, address = url.partition("://")
+    return f"{scheme}://{user_name(node, role)}:{passwords[role]}@{address}"
+
+
+def kept_passwords(path: Path) -> dict[BusRole, str]:
+    """Those in the file; what it lacks is made up and kept there, so that a restart changes nobody's."""
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+        found = {role: known[role] for role in BusRole if isinstance(known.get(role), str) and known[role]}
+    except (OSError, ValueError, AttributeError):
+        found = {}
+    if len(found) < len(BusRole):
+        found = {role: found.get(role) or _new_password() for role in BusRole}
+        write_secret(path, json.dumps(found, indent=2) + "\n")
+    return found
+
+
+def write_roles(folder: Path, nodes: Iterable[str], url: str) -> list[Path]:
+    """Files for a server that several nodes share, and for those who connect to it; returns what is there now.
+
+    ``roles.conf`` is the server's: an account for each node, so that none touches another's stream. A file
+    ``NODE.ROLE.env`` holds the URL of one user. A password that such a file has already stays as it is.
+
+    :raises ConfigError: no URL of a server, no name for a node, or nothing can be written there.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("nats", "tls", "ws", "wss") or not parts.hostname or "@" in parts.netloc:
+        raise ConfigError(f"expected a URL such as tls://bus.example:4222, without a user, got {url[:80]!r}")
+    accounts = {}
+    written = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for node in nodes:
+            name = check_name(node, field="node")
+            files = {role: folder / f"{name}.{role}.env" for role in BusRole}
+            passwords = {role: _password_in(path) or _new_password() for role, path in files.items()}
+            accounts[node] = {"jetstream": "enabled", "users": users(node, passwords)}
+            for role, path in files.items():
+                write_secret(path, f"{URL_VARIABLE}={url_as(url, node, role, passwords)}\n")
+                written.append(path)
+        roles = folder / ROLES_FILE
+        write_secret(roles, json.dumps({"accounts": accounts}, indent=2) + "\n")
+    except OSError as error:
+        raise ConfigError(f"{folder}: nothing can be written there: {error.strerror or error}") from None
+    return [roles, *written]
+
+
+def _new_password() -> str:
+    return secrets.token_urlsafe(_PASSWORD_BYTES)
+
+
+def _password_in(path: Path) -> str:
+    try:
+        return urlsplit(path.read_text(encoding="utf-8").strip().partition("=")[2]).password or ""
+    except (OSError, ValueError):
+        return ""
+
+
+def write_secret(path: Path, text: str) -> bool:
+    """Write a file that only its owner can read, unless it is so already; whether it was written."""
+    try:
+        if path.read_text(encoding="utf-8") == text:
+            return False
+    except (OSError, ValueError):
+        pass
+    draft = path.with_name(f".{path.name}.draft")
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    draft.replace(path)
+    return True
