@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from controlplane.cli_bus import bus_app
 from controlplane.cli_config import ConfigFile, PresetName, config_app
 from controlplane.cli_control import register as register_control
 from controlplane.cli_runs import register
@@ -21,6 +22,7 @@ app = typer.Typer(
     help="Penstock: the control plane for multi-turn LLM agents.",
 )
 app.add_typer(config_app, name="config")
+app.add_typer(bus_app, name="bus")
 register(app)
 register_control(app)
 

@@ -23,7 +23,7 @@ from controlplane.shell.only_one import only_one
 from controlplane.shell.supervisor import Supervisor
 from controlplane.shell.telemetry import Telemetry
 from controlplane.wire.decisions import log_path
-from controlplane.wire.endpoint import control_path, default_state_dir, socket_path
+from controlplane.wire.endpoint import control_path, default_state_dir, socket_path, told_url
 from controlplane.wire.log import Header, LogWriter
 
 _UMASK = 0o077
@@ -51,12 +51,13 @@ async def _serve_alone(
     source: Source, resolved: Resolved, state_dir: Path, *, record: Path | None, nats_port: int
 ) -> None:
     config = resolved.config
-    embedded = None if config.nats_url else EmbeddedNats(config.node, state_dir, nats_port)
+    url = config.nats_url or told_url()
+    embedded = None if url else EmbeddedNats(config.node, state_dir, nats_port)
     if embedded is not None:
         await embedded.start()
     try:
         revive = embedded.restart if embedded else None
-        bus = Bus(config.nats_url or (embedded.url if embedded else ""), config.node, revive)
+        bus = Bus(embedded.url if embedded else url, config.node, revive)
         await bus.connect()
         with _recorder(record, config) as recorder:
             socket = EventSocket(Path(config.tool_socket or socket_path(config.node, state_dir)), bus)

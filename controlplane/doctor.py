@@ -216,7 +216,7 @@ async def _on_the_bus(client: Client, url: str, node: str) -> Any:
     except NotFoundError:
         yield _look("JetStream", f"on; no stream for node {node!r} yet", "the daemon makes it when it starts")
     except (NatsError, TimeoutError) as error:
-        yield _look("JetStream", f"on; nothing of the stream: {error}", "let this user ask: `penstock nats-config`")
+        yield _look("JetStream", f"on; nothing of the stream: {error}", "let this user ask: `penstock bus config`")
     skew_s = await _skew_s(client)
     if skew_s is None:
         yield _look("clocks", "not compared", "let this user publish on $SYS.REQ.USER.INFO, which tells the time")

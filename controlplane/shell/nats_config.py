@@ -3,7 +3,9 @@
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -96,7 +98,7 @@ def _password_in(path: Path) -> str:
 
 
 def write_secret(path: Path, text: str) -> bool:
-    """Write a file that only its owner can read, unless it is so already; whether it was written."""
+    """Write a file that only its owner can read, or who could read the one before; whether it was another."""
     try:
         if path.read_text(encoding="utf-8") == text:
             return False
@@ -106,5 +108,9 @@ def write_secret(path: Path, text: str) -> bool:
     draft.unlink(missing_ok=True)
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
+    if path.exists():
+        shutil.copystat(path, draft)
+        with suppress(OSError):
+            shutil.chown(draft, path.stat().st_uid, path.stat().st_gid)
     draft.replace(path)
     return True

@@ -19,6 +19,7 @@ from controlplane.wire.subjects import check_name
 
 STATE_DIR_VARIABLE = "PENSTOCK_STATE_DIR"
 URL_VARIABLE = "PENSTOCK_NATS_URL"
+URL_FILE_VARIABLE = "PENSTOCK_NATS_URL_FILE"
 _SECRET = re.compile(r"(?<=://)[^/@\s]+@")
 MOST_SOCKET_PATH_BYTES = 107  # what the kernel takes
 
@@ -135,17 +136,34 @@ def remove_endpoint(node: str, boot_id: str, state_dir: Path | None = None) -> b
     return True
 
 
-def resolve_url(url: str | None, node: str, state_dir: Path | None = None, *, role: BusRole) -> Callable[[], str]:
-    """How ``role`` finds the bus: ``url`` if given, else ``$PENSTOCK_NATS_URL``, else the endpoint file.
+def told_url(environment: Mapping[str, str] = os.environ) -> str:
+    """``$PENSTOCK_NATS_URL``, else what is in the file that ``$PENSTOCK_NATS_URL_FILE`` names; empty: neither.
 
-    The first two say themselves as whom one connects. The file is read at every call of the result, which raises
+    The file has the URL alone, or as ``penstock bus config`` writes it: a secret that is mounted, say.
+
+    :raises ConfigError: the file cannot be read.
+    """
+    path = environment.get(URL_FILE_VARIABLE, "")
+    if (url := environment.get(URL_VARIABLE, "")) or not path:
+        return url
+    try:
+        return Path(path).read_text(encoding="utf-8").strip().removeprefix(f"{URL_VARIABLE}=")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "no text"
+        raise ConfigError(f"{URL_FILE_VARIABLE}: {path}: {why}", field=URL_FILE_VARIABLE) from None
+
+
+def resolve_url(url: str | None, node: str, state_dir: Path | None = None, *, role: BusRole) -> Callable[[], str]:
+    """How ``role`` finds the bus: ``url`` if given, else as the environment tells, else the endpoint file.
+
+    The first two say themselves as whom one connects. Files are read at every call of the result, which raises
     ``EngineUnavailable`` while there is none.
     """
     path = endpoint_path(node, state_dir)
-    explicit = url or os.environ.get(URL_VARIABLE)
+    from_environment = dict(os.environ)
 
     def resolve() -> str:
-        if explicit:
+        if explicit := url or told_url(from_environment):
             return explicit
         endpoint = read_endpoint(node, state_dir)
         if endpoint is None:

@@ -1,7 +1,7 @@
 """Who may do what on the bus: the four users of a node, and the subjects that the server lets each of them use.
 
 Everybody's permissions are lists of what is allowed; what is on none is refused. The embedded server's settings and
-those that ``penstock nats-config`` writes are both made of these.
+those that ``penstock bus config`` writes are both made of these.
 """
 
 from dataclasses import dataclass

@@ -26,6 +26,7 @@ SECURED = [
     "--set",
     "nats.files={ca.pem,user.creds}",
 ]
+ROLES = ["--set", "nats.roles=bus-roles"]
 WATCHED = ["--set", "prometheus.serviceMonitor=true", "--set", "prometheus.rules=true"]
 
 
@@ -46,7 +47,7 @@ def test_the_chart_passes_its_lint() -> None:
     assert "0 chart(s) failed" in run("helm", "lint", "--strict", CHART)
 
 
-@pytest.mark.parametrize("settings", [[], SECURED, WATCHED], ids=["plain", "secured", "watched"])
+@pytest.mark.parametrize("settings", [[], SECURED, ROLES, WATCHED], ids=["plain", "secured", "roles", "watched"])
 def test_what_the_chart_makes_is_kubernetes(settings: Sequence[str]) -> None:
     documents = rendered(*settings)
     kinds = {document["kind"] for document in documents}
@@ -70,6 +71,18 @@ def test_the_charts_daemon_is_told_its_secrets_and_its_configuration_is_right(tm
     path = tmp_path / "penstock.toml"
     path.write_text(documents["ConfigMap"]["data"]["penstock.toml"])
     assert load(path).http.listen == "0.0.0.0:9467"
+
+
+def test_each_container_of_the_chart_is_its_own_user_of_the_bus() -> None:
+    stateful = next(document for document in rendered(*ROLES) if document["kind"] == "StatefulSet")
+    pod = stateful["spec"]["template"]["spec"]
+    assert {"name": "roles", "secret": {"secretName": "bus-roles", "defaultMode": 0o440}} in pod["volumes"]
+    for container, role in zip(pod["containers"], ("engine", "daemon"), strict=True):
+        (mounted,) = (mount for mount in container["volumeMounts"] if mount["name"] == "roles")
+        assert mounted["subPathExpr"] == f"$(PENSTOCK_NODE).{role}.env"
+        told = {variable["name"]: variable.get("value") for variable in container["env"]}
+        assert told["PENSTOCK_NATS_URL_FILE"] == mounted["mountPath"]
+        assert "PENSTOCK_NATS_URL" not in told
 
 
 def test_the_compose_file_is_one_and_its_files_exist() -> None:
