@@ -26,8 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = "systemd,systemd-sysv,dbus,procps,python3,python3-venv"
 UNIT = "penstock@gpu7"
 TLS = "etc/penstock/tls"
-BUS = """PENSTOCK_NATS_URL=tls://localhost:4222
-PENSTOCK_NATS_CA=/etc/penstock/tls/ca.pem
+BUS = """PENSTOCK_NATS_CA=/etc/penstock/tls/ca.pem
 PENSTOCK_NATS_CERTIFICATE=/etc/penstock/tls/client.pem
 PENSTOCK_NATS_PRIVATE_KEY=/etc/penstock/tls/client-key.pem
 """
@@ -108,7 +107,8 @@ class Machine:
         return self.ask(
             "/bin/sh",
             "-c",
-            "set -a; [ ! -e /etc/penstock/gpu7.env ] || . /etc/penstock/gpu7.env; exec /opt/penstock/bin/penstock "
+            "set -a; for file in /etc/penstock/bus/gpu7.daemon.env /etc/penstock/gpu7.env; do "
+            "[ ! -e $file ] || . $file; done; exec /opt/penstock/bin/penstock "
             + " ".join([*words, "--node gpu7 --state-dir /var/lib/penstock"]),
         )
 
@@ -160,7 +160,7 @@ def embedded_bus(machine: Machine) -> None:
 
 
 def own_bus(machine: Machine) -> None:
-    """The other unit: a nats-server that wants certificates, and goes away for a while."""
+    """The other unit: a nats-server that wants certificates and passwords, and goes away for a while."""
     folder = machine.folder / TLS
     folder.mkdir()
     authority = trustme.CA()
@@ -172,6 +172,11 @@ def own_bus(machine: Machine) -> None:
     for file in folder.iterdir():
         file.chmod(0o644)
     (folder.parent / "gpu7.env").write_text(BUS)
+    told = "bus config --node gpu7 --node gpu8 --url tls://localhost:4222 --folder /etc/penstock/bus"
+    said(machine.ask("/opt/penstock/bin/penstock", *told.split()))
+    machine.ask("chgrp", "nats", "/etc/penstock/bus", "/etc/penstock/bus/roles.conf")
+    machine.ask("chmod", "750", "/etc/penstock/bus")
+    machine.ask("chmod", "640", "/etc/penstock/bus/roles.conf")
     machine.ask("systemctl", "start", "nats-server", UNIT)
     wait(lambda: machine.property("ActiveState") == "active", "daemon on the other bus")
     said(machine.penstock("doctor"))

@@ -7,6 +7,7 @@
 | ``PENSTOCK_TOOL_PATIENCE_S`` | seconds that it waits at most; default 300 |
 | ``PENSTOCK_NODE`` | the serving node's name; default ``local`` |
 | ``PENSTOCK_NATS_URL`` | the node's bus, or ``unix:PATH``, the daemon's socket, which needs no credentials |
+| ``PENSTOCK_NATS_URL_FILE`` | a file with that URL |
 | ``PENSTOCK_STATE_DIR`` | where the daemon of this machine says where it is, unless the URL does |
 
 An agent must run whether or not any of this is right: what is wrong is logged once, and nothing is reported then.
