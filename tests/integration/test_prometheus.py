@@ -46,6 +46,7 @@ TROUBLE: dict[str, tuple[dict[str, str], int, int]] = {
         40,
     ),
     "PenstockEventsRejected": ({'penstock_events_total{kind="rejected"}': "0+60x40"}, 9, 40),
+    "PenstockEventsRefused": ({'penstock_events_total{kind="refused"}': "0 1x9"}, 0, 9),
     "PenstockConfigRefused": ({"penstock_config_refusals_total": "0 1x9"}, 0, 9),
     "PenstockDrainsLong": ({"penstock_draining": "1x400"}, 239, 300),
 }
@@ -58,6 +59,7 @@ QUIET = {
     'penstock_hold_seconds_bucket{le="60"}': "0+5x400",
     'penstock_hold_seconds_bucket{le="300"}': "0+5x400",
     'penstock_hold_seconds_bucket{le="+Inf"}': "0+5x400",
+    'penstock_events_total{kind="refused"}': "3x400",
     "penstock_config_refusals_total": "3x400",
     "penstock_draining": "1x200 0x200",
 }
