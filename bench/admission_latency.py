@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -31,21 +32,24 @@ from typing import Any
 
 import nats
 import uvloop
+from emit_cost import start_server
 from nats.aio.client import Client
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
 from controlplane.core.presets import DEFAULT
+from controlplane.shell.nats_config import url_as, users
 from controlplane.wire.codec import decode_commands, encode_events
 from controlplane.wire.delivery import delivered
-from controlplane.wire.endpoint import read_endpoint
+from controlplane.wire.roles import BusRole
 from controlplane.wire.subjects import command_subject, event_subject, status_subject
 
 BUDGET_RATIO = 2.0
 LIVE_PROGRAMS = 1000
 BLOCK = 400
 WARM_UP = 200
-SUBJECT = "bare"
+NODES = ("idle", "busy")
+SUBJECT = "penstock.v1.idle.bare"  # where its user may ask
 TIMEOUT_S = 10.0
 # So wide a window that whoever asks is let in: the time of a decision is measured, not a wait for a slot.
 CONFIG = '[admission]\npolicy = "fixed"\nwindow = 0\n'
@@ -89,7 +93,7 @@ class Asker:
 
     def __init__(self, client: Client, node: str) -> None:
         self.client, self.node = client, node
-        self.sequence = 0
+        self.sequences: Counter[str] = Counter()  # by role
         self.asked = 0
         self._awaited = ""
         self._admitted = asyncio.Event()
@@ -117,9 +121,8 @@ class Asker:
 
     async def publish(self, role: str, events: Sequence[ev.Event]) -> None:
         items = [(time.monotonic_ns(), event) for event in events]
-        publisher = f"{self.node}/gate/bench"  # one sequence for all roles
-        data = encode_events(publisher, self.sequence + 1, items)
-        self.sequence += len(events)
+        data = encode_events(f"{self.node}/{role}/bench", self.sequences[role] + 1, items)
+        self.sequences[role] += len(events)
         await self.client.publish(event_subject(self.node, role), data)
 
     async def ask(self) -> None:
@@ -145,14 +148,16 @@ class Asker:
             "engine", [ev.PoolSampled(total_blocks=10_000_000, free_blocks=5_000_000, block_tokens=16)]
         )
         events: list[ev.Event] = []
+        tools: list[ev.Event] = []
         for n in range(programs):
             ids: dict[str, Any] = {"program_id": f"live-{n}", "turn_id": f"live-{n}/1"}
             events.append(ev.TurnSubmitted(projected_blocks=500, prompt_tokens=8000, **ids))
             if n % 3 == 0:
                 events.append(ev.TurnEnded(prompt_tokens=8000, output_tokens=300, tool="bash", tool_calls=1, **ids))
-                events.append(ev.ToolStarted(program_id=f"live-{n}", call_id=f"call-{n}", tool="bash"))
-        for first in range(0, len(events), 256):
-            await self.publish("engine", events[first : first + 256])
+                tools.append(ev.ToolStarted(program_id=f"live-{n}", call_id=f"call-{n}", tool="bash"))
+        for role, told in (("engine", events), ("tool", tools)):
+            for first in range(0, len(told), 256):
+                await self.publish(role, told[first : first + 256])
         await self.wait_for_daemon(programs)
 
 
@@ -169,10 +174,10 @@ async def block_of(asker: Asker, times_us: list[float], count: int) -> None:
     await asker.end_all(since)
 
 
-async def sample(url: str, samples: int, size: int) -> dict[str, list[float]]:
+async def sample(urls: dict[str, str], samples: int, size: int) -> dict[str, list[float]]:
     """All three, in blocks that take turns; times in microseconds."""
-    client = await nats.connect(url)
-    askers = {name: Asker(client, name) for name in ("idle", "busy")}
+    askers = {node: Asker(await nats.connect(urls[node]), node) for node in NODES}
+    client = askers["idle"].client
     for asker in askers.values():
         await asker.listen()
     await askers["busy"].fill(LIVE_PROGRAMS)
@@ -182,33 +187,41 @@ async def sample(url: str, samples: int, size: int) -> dict[str, list[float]]:
         await timed(times_us["bare"], count, lambda: client.request(SUBJECT, question, timeout=TIMEOUT_S))
         for name, asker in askers.items():
             await block_of(asker, times_us[name], count)
-    await client.close()
+    for asker in askers.values():
+        await asker.client.close()
     return {name: times[WARM_UP:] for name, times in times_us.items()}
 
 
-def wait_for_url(folder: Path) -> str:
-    deadline = time.monotonic() + TIMEOUT_S
-    while time.monotonic() < deadline:
-        endpoint = read_endpoint("idle", folder)
-        if endpoint is not None:
-            return endpoint.url
-        time.sleep(0.02)
-    raise SystemExit("the daemon did not start")
+@contextlib.contextmanager
+def server(folder: Path) -> Iterator[dict[str, str]]:
+    """A nats-server as a daemon embeds it, but for two nodes; the URL of each one's daemon."""
+    passwords = dict.fromkeys(BusRole, "bench")
+    settings = {
+        "authorization": {"users": [user for node in NODES for user in users(node, passwords)]},
+        "jetstream": {"store_dir": str(folder / "jetstream"), "sync_interval": "1s"},
+    }
+    (folder / "nats-server.conf").write_text(json.dumps(settings))
+    process, url = start_server("-c", str(folder / "nats-server.conf"))
+    try:
+        yield {node: url_as(url, node, BusRole.DAEMON, passwords) for node in NODES}
+    finally:
+        process.kill()
+        process.wait()
 
 
 def measure(preset: str, samples: int) -> dict[str, Any]:
-    """Two daemons, one of them with an embedded server that all use."""
+    """Two daemons and a server that all use."""
     size = len(encode_events("busy/gate/bench", 1, [(1, ev.TurnQueued(program_id="program-1", turn_id="turn-1"))]))
     context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory() as name, daemon(Path(name), preset, "idle"):
-        url = wait_for_url(Path(name))
+    with tempfile.TemporaryDirectory() as name, server(Path(name)) as urls, contextlib.ExitStack() as daemons:
+        for node in NODES:
+            daemons.enter_context(daemon(Path(name), preset, node, "--nats", urls[node]))
         ready = context.Event()
-        responder = context.Process(target=respond, args=(url, size, ready))
+        responder = context.Process(target=respond, args=(urls["idle"], size, ready))
         responder.start()
         try:
-            with daemon(Path(name), preset, "busy", "--nats", url):
-                ready.wait(TIMEOUT_S)
-                times_us = uvloop.run(sample(url, samples, size))
+            ready.wait(TIMEOUT_S)
+            times_us = uvloop.run(sample(urls, samples, size))
         finally:
             responder.terminate()
             responder.join()
