@@ -20,7 +20,7 @@ NEVER = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AimdState:
-    """The raw window W_adm, the end of the control interval in which it was stepped last, and whether it was cut."""
+    """The raw window W_adm, and the end of the control interval in which it was stepped last."""
 
     window: float
     interval_ends_ns: int = NEVER

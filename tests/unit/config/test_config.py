@@ -108,7 +108,7 @@ admission = "aimd"                        | $.admission: expected a table, got '
 [admission]; policy="fixed"; window = DIGITS | $.admission.window: expected 0 <=
 preset = "mars"; [packing]; long_share = 0                 | $.packing.long_share: expected 0 <
 [packing]; policy = "lru"                 | $.packing.policy: no packing policy 'lru'; there are: by_tier, fcfs
-preset = "mars"; [retention]; cold_start = 256             | $.retention.cold_start: expected 0 <= cold_start <= 255, got 256
+preset = "mars"; [retention]; cold_start = 256 | $.retention.cold_start: expected 0 <= cold_start <= 255, got
 preset = "mars"; [retention]; ttl_max_s = 0                | $.retention.ttl_max_s: expected 0 <
 [retention]; policy = "never"; kv_high=1  | $.retention.kv_high: unknown key; there are: none
 [priority]; policy = "x"                  | $.priority.policy: no priority policy 'x'; there are: fcfs
