@@ -8,7 +8,6 @@ nats load in the thread.
 import atexit
 import os
 import threading
-import time
 import uuid
 import weakref
 from collections import deque
@@ -19,6 +18,7 @@ from controlplane.core.commands import Command
 from controlplane.core.errors import require
 from controlplane.core.events import Event, PublisherState
 from controlplane.emit.pump import Pump, PumpOptions, Queued
+from controlplane.emit.runtime import Runtime
 from controlplane.emit.stats import EmitterStats
 from controlplane.wire import subjects
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from controlplane.wire.heartbeat import Heartbeat
 
 _EXIT_TIMEOUT_S = 2.0  # where a server answers; else the exit waits for one attempt only
-
-_monotonic_ns = time.monotonic_ns
 
 
 class Emitter:
@@ -44,6 +42,7 @@ class Emitter:
     :param state: called in the emitter's thread when the daemon asks what this publisher holds. An event must
         be in that state before it is emitted.
     :param connect_options: more arguments for ``nats.connect``: TLS, credentials.
+    :param runtime: clock, thread and client, where they are not the process's own.
     :raises ConfigError: a name or a number is out of range.
     """
 
@@ -60,6 +59,7 @@ class Emitter:
         on_heartbeat: "Callable[[Heartbeat], None] | None" = None,
         state: Callable[[], PublisherState] | None = None,
         connect_options: dict[str, Any] | None = None,
+        runtime: Runtime | None = None,
     ) -> None:
         require("capacity", capacity, low=1, high=float("inf"))
         require("batch", batch, low=1, high=65536)
@@ -75,6 +75,8 @@ class Emitter:
         self._on_heartbeat = on_heartbeat
         self._state = state
         self._connect_options = connect_options or {}
+        self._runtime = runtime or Runtime()
+        self._now_ns = self._runtime.now_ns
         self._started = False
         self._closed = False
         self._begin()
@@ -113,10 +115,10 @@ class Emitter:
                 on_heartbeat=self._on_heartbeat,
                 state=self._state,
                 connect_options=self._connect_options,
+                runtime=self._runtime,
             )
             pump = Pump(options, self._queue, lambda: self._dropped)
-            self._thread = threading.Thread(target=pump.run, name=f"penstock-emit-{self._role}", daemon=True)
-            self._thread.start()
+            self._thread = self._runtime.thread(pump, f"penstock-emit-{self._role}")
             self._pump = pump
             atexit.register(self._at_exit)
 
@@ -129,7 +131,7 @@ class Emitter:
             queue = self._queue
             if len(queue) >= self._capacity:
                 self._drop_oldest()
-            queue.append((_monotonic_ns(), event))
+            queue.append((self._now_ns(), event))
             pump = self._pump
             if pump is None or pump.dead:
                 self._emit_without_thread()

@@ -7,8 +7,6 @@ answered is sent again on the next connection. A reader tells duplicates by (pub
 
 import asyncio
 import contextlib
-import random
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -19,6 +17,7 @@ from controlplane.core.errors import ControlPlaneError
 from controlplane.core.events import Event, PublisherState
 from controlplane.core.state_parts import in_parts
 from controlplane.emit.batching import Numbered, Packed, Packer, runs
+from controlplane.emit.runtime import Runtime
 from controlplane.emit.stats import Counters
 from controlplane.wire import subjects
 from controlplane.wire.delivery import delivered
@@ -67,6 +66,7 @@ class PumpOptions:
     on_heartbeat: "Callable[[Heartbeat], None] | None"
     state: Callable[[], PublisherState] | None
     connect_options: dict[str, Any] = field(default_factory=dict)
+    runtime: Runtime = field(default_factory=Runtime)
 
 
 class Pump:
@@ -88,8 +88,9 @@ class Pump:
         self._unconfirmed: list[Packed] = []
         self._confirming: asyncio.Task[None] | None = None
         self._closing = False
-        self._close_by_s = 0.0
-        self._loop = asyncio.new_event_loop()
+        self._close_by_ns = 0
+        self._now_ns = options.runtime.now_ns
+        self._loop = options.runtime.loop()
         self._kick = asyncio.Event()
 
     # Called by other threads.
@@ -101,7 +102,7 @@ class Pump:
 
     def finish(self, timeout_s: float) -> None:
         """Send what is queued, then end; give up after ``timeout_s``."""
-        self._close_by_s = time.monotonic() + timeout_s
+        self._close_by_ns = self._now_ns() + round(timeout_s * 1e9)
         self._closing = True
         with contextlib.suppress(RuntimeError):  # the loop has ended already
             self.wake()
@@ -111,7 +112,19 @@ class Pump:
     def run(self) -> None:
         """The thread's whole life. Never raises."""
         try:
-            self._loop.run_until_complete(self._main())
+            self._loop.run_until_complete(self.live())
+        finally:
+            with contextlib.suppress(Exception):
+                for task in asyncio.all_tasks(self._loop):
+                    task.cancel()
+                self._loop.run_until_complete(asyncio.sleep(0))
+                self._loop.run_until_complete(self._loop.shutdown_default_executor())
+            self._loop.close()
+
+    async def live(self) -> None:
+        """All that the thread does. Never raises."""
+        try:
+            await self._main()
         except ImportError as error:
             self._fail(f"nothing will be sent: {error}; pip install penstock")
             self.dead = True
@@ -120,12 +133,6 @@ class Pump:
             self.dead = True
         finally:
             self.counters.connected = False
-            with contextlib.suppress(Exception):
-                for task in asyncio.all_tasks(self._loop):
-                    task.cancel()
-                self._loop.run_until_complete(asyncio.sleep(0))
-                self._loop.run_until_complete(self._loop.shutdown_default_executor())
-            self._loop.close()
 
     def _fail(self, text: str) -> None:
         self.counters.last_error = text
@@ -145,7 +152,7 @@ class Pump:
                     await _hang_up(client)
             if self._closing and (client is None or self._is_empty() or self._time_is_up()):
                 return
-            await self._pause(backoff_s * random.uniform(0.5, 1.0))
+            await self._pause(backoff_s * self._options.runtime.uniform(0.5, 1.0))
             backoff_s = min(_BACKOFF_LAST_S, 2 * backoff_s)
 
     async def _pause(self, duration_s: float) -> None:
@@ -161,7 +168,7 @@ class Pump:
         return not self._queue and not self._unconfirmed
 
     def _time_is_up(self) -> bool:
-        return time.monotonic() >= self._close_by_s
+        return self._now_ns() >= self._close_by_ns
 
     async def _connect(self) -> "Connection | None":
         causes: list[Exception] = []
@@ -201,12 +208,10 @@ class Pump:
             self.counters.direct = True
             socket = SocketClient(self._fail, self._on_closed, self._on_commands)
             return socket, socket.connect(address.removeprefix(SOCKET_SCHEME))
-        from nats.aio.client import Client
-
         from controlplane.wire.nats_options import nats_options
 
         self.counters.direct = False
-        client = Client()
+        client = self._options.runtime.client()
         options = {
             "name": f"penstock {self._options.publisher}",
             "allow_reconnect": False,
@@ -303,7 +308,7 @@ class Pump:
                 state = self._state_now()
                 if state is None:
                     continue
-                at_ns, event = time.monotonic_ns(), state
+                at_ns, event = self._now_ns(), state
             events = in_parts(event, max_bytes // 2) if isinstance(event, PublisherState) else (event,)
             for one in events:
                 self._taken += 1

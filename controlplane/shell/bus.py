@@ -8,7 +8,7 @@ same stream, so that a restarted daemon knows what it said.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -98,12 +98,21 @@ class Bus:
 
     ``quiet_s``: the stream is never silent for so long while it works, as the daemon samples its own host. After
     three times that ``revive`` is called, where there is one: a server whose disk was full keeps nothing until it
-    is started again.
+    is started again. ``connect`` makes the client, and ``monotonic_s`` is a clock.
     """
 
-    def __init__(self, url: str, node: str, revive: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        node: str,
+        revive: Callable[[], None] | None = None,
+        *,
+        connect: Callable[..., Awaitable[Client]] = nats.connect,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.url, self.node = url, node
         self._revive = revive
+        self._connect, self._monotonic_s = connect, monotonic_s
         self.quiet_s = 5.0
         self.inbox = Inbox()
         self.reconnects = 0
@@ -125,7 +134,7 @@ class Bus:
 
     async def connect(self) -> None:
         """Raises ``EngineUnavailable`` if nobody listens there."""
-        connecting = nats.connect(
+        connecting = self._connect(
             self.url,
             name=f"penstock-daemon-{self.node}",
             allow_reconnect=True,
@@ -173,10 +182,10 @@ class Bus:
         return self._client.is_connected and self._quiet_for_s() < self.quiet_s
 
     def _hear(self) -> None:
-        self._heard_s = time.monotonic()
+        self._heard_s = self._monotonic_s()
 
     def _quiet_for_s(self) -> float:
-        return time.monotonic() - self._heard_s  # telemetry asks in a thread of its own
+        return self._monotonic_s() - self._heard_s  # telemetry asks in a thread of its own
 
     async def ensure_stream(self) -> StreamInfo:
         """Make the node's stream, or bring an older one's settings up to date. Raises ``EngineUnavailable``."""
@@ -281,12 +290,12 @@ class Bus:
 
     async def _until_renewed(self) -> None:
         """Wait for a reconnect, or for the stream to have been silent for too long since it was read last."""
-        asked_s = time.monotonic()
+        asked_s = self._monotonic_s()
         while not self._renew.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_S):
                     await self._renew.wait()
-            waited_s = time.monotonic() - asked_s
+            waited_s = self._monotonic_s() - asked_s
             if self._client.is_connected and not self.delivers and waited_s >= self.quiet_s:
                 self._log.warning("nothing comes back", for_s=round(self._quiet_for_s(), 1), action="reading anew")
                 self._revive_the_deaf()
@@ -295,9 +304,9 @@ class Bus:
 
     def _revive_the_deaf(self) -> None:
         deaf_s = _DEAF_QUIETS * self.quiet_s
-        if self._revive is None or min(self._quiet_for_s(), time.monotonic() - self._revived_s) < deaf_s:
+        if self._revive is None or min(self._quiet_for_s(), self._monotonic_s() - self._revived_s) < deaf_s:
             return
-        self._revived_s = time.monotonic()
+        self._revived_s = self._monotonic_s()
         self._revive()
 
     async def send(self, commands: Sequence[Command]) -> None:

@@ -1,6 +1,7 @@
 """Time for the shell: integer nanoseconds that survive a restart, and may run faster than the wall clock."""
 
 import time
+from collections.abc import Callable
 
 from controlplane.core.types import NANOSECONDS_PER_SECOND
 
@@ -13,17 +14,24 @@ class Clock:
 
     It is anchored to the wall clock once and then follows the monotonic clock: a restart goes on where it was, and
     a step of the wall clock while running is not seen. One that was set back between two runs is made up for:
-    ``go_on_from``.
+    ``go_on_from``. ``wall_ns`` and ``monotonic_ns`` are the machine's two clocks.
     """
 
-    def __init__(self, scale: float = 1.0) -> None:
+    def __init__(
+        self,
+        scale: float = 1.0,
+        *,
+        wall_ns: Callable[[], int] = time.time_ns,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         self.scale = scale
         self._ahead_ns = 0  # of the wall clock
-        self._anchor_wall_ns = time.time_ns()
-        self._anchor_monotonic_ns = time.monotonic_ns()
+        self._monotonic_ns = monotonic_ns
+        self._anchor_wall_ns = wall_ns()
+        self._anchor_monotonic_ns = monotonic_ns()
 
     def now_ns(self) -> int:
-        elapsed_ns = time.monotonic_ns() - self._anchor_monotonic_ns
+        elapsed_ns = self._monotonic_ns() - self._anchor_monotonic_ns
         return self.from_wall_ns(self._anchor_wall_ns + elapsed_ns)
 
     def go_on_from(self, told_ns: int) -> float:

@@ -45,11 +45,14 @@ class Daemon:
         state_path: Path,
         recorder: LogWriter | None = None,
         socket: EventSocket | None = None,
+        *,
+        clock: Clock | None = None,
+        probe: HostProbe | None = None,
     ) -> None:
         config = resolved.config
         self.reloader = Reloader(source, resolved, self._take_over)
         self.bus = bus
-        self.clock = Clock(config.time_scale)
+        self.clock = clock or Clock(config.time_scale)
         self.boot_id = secrets.token_hex(4)
         self.pump = Pump(Controller(config.policies, config.control))
         self.position = 0  # in the stream, of what the state contains
@@ -57,6 +60,7 @@ class Daemon:
         self.decisions = Decisions()
         self._recorder = recorder
         self._socket = socket
+        self._probe = probe or HostProbe()
         self._state_path = state_path
         self._stream_created = ""
         self._stopping = asyncio.Event()
@@ -278,14 +282,13 @@ class Daemon:
             await asyncio.sleep(self.config.heartbeat_s)
 
     async def _probe_host(self) -> None:
-        probe = HostProbe()
         publisher = publisher_name(self.config.node, "host", self.boot_id)
         sequence = 0
         while not self._stopping.is_set():
             self.bus.quiet_s = max(_QUIET_S, 3 * self.config.host.probe_interval_s)
             if self.bus.connected:
                 sequence += 1
-                sample = probe.sample(self.config.host.cpus)
+                sample = self._probe.sample(self.config.host.cpus)
                 batch = encode_events(publisher, sequence, [(self.clock.now_ns(), sample)])
                 await self.bus.publish_events("host", batch)
             await asyncio.sleep(self.config.host.probe_interval_s)

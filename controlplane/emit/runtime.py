@@ -1,0 +1,45 @@
+"""What an emitter takes from the process it runs in."""
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+
+
+class Life(Protocol):
+    """What runs in an emitter's thread."""
+
+    def run(self) -> None:
+        """Until it ends."""
+
+
+def _thread(life: Life, name: str) -> threading.Thread:
+    thread = threading.Thread(target=life.run, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+def _client() -> "Client":
+    from nats.aio.client import Client  # here: importing the emitter needs the standard library only
+
+    return Client()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """A clock, chance, an event loop with a thread that runs it, and a client of NATS.
+
+    ``now_ns`` is monotonic; ``uniform`` gives a number between two.
+    """
+
+    now_ns: Callable[[], int] = time.monotonic_ns
+    uniform: Callable[[float, float], float] = random.uniform
+    loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    thread: Callable[[Life, str], threading.Thread] = _thread
+    client: Callable[[], "Client"] = _client
