@@ -6,6 +6,7 @@ same stream, so that a restarted daemon knows what it said.
 """
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -124,7 +125,8 @@ class Bus:
         self._closing = False
         self._position = 0
         self._size = 0  # of the stream: which of the sizes
-        self._heard_s = 0.0  # when the stream delivered last, by the monotonic clock
+        self._heard_s = -math.inf  # when the stream delivered last, by the monotonic clock
+        self._began_s = 0.0  # when it was last read anew
         self._revived_s = 0.0
         self._subscription: Any = None
         self._command_subject = command_subject(node)
@@ -168,7 +170,7 @@ class Bus:
         self.reconnects += 1
         self._last_error = ""  # the next outage is told at once
         self._log.info("reconnected", url=shown(self.url))
-        self._hear()
+        self._began_s = self._monotonic_s()
         self._renew.set()
 
     @property
@@ -179,13 +181,16 @@ class Bus:
     @property
     def delivers(self) -> bool:
         """Whether what is published comes back through the stream: a server that is there may keep nothing."""
-        return self._client.is_connected and self._quiet_for_s() < self.quiet_s
+        return self.silent_s < self.quiet_s
 
-    def _hear(self) -> None:
-        self._heard_s = self._monotonic_s()
+    @property
+    def silent_s(self) -> float:
+        """For how long nothing has come back; infinite without a connection. Telemetry asks in its own thread."""
+        return self._monotonic_s() - self._heard_s if self._client.is_connected else math.inf
 
     def _quiet_for_s(self) -> float:
-        return self._monotonic_s() - self._heard_s  # telemetry asks in a thread of its own
+        """As long as that, but for the time before the stream was read: nothing could come then."""
+        return self._monotonic_s() - max(self._heard_s, self._began_s)
 
     async def ensure_stream(self) -> StreamInfo:
         """Make the node's stream, or bring an older one's settings up to date. Raises ``EngineUnavailable``."""
@@ -234,7 +239,7 @@ class Bus:
         """Deliver the stream into the inbox, beginning with ``sequence``."""
         self._position = sequence - 1
         await self._subscribe()
-        self._hear()
+        self._began_s = self._monotonic_s()
 
     async def _subscribe(self) -> None:
         if self._subscription is not None:
@@ -257,7 +262,7 @@ class Bus:
         if sequence <= self._position:
             return  # delivered again after a renewal
         self._position = sequence
-        self._hear()
+        self._heard_s = self._monotonic_s()
         self.inbox.put(
             Delivery(
                 message.data,

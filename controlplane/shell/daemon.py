@@ -29,6 +29,7 @@ from controlplane.wire.subjects import publisher_name
 _RECOVERY_TIMEOUT_S = 30.0
 _LONGEST_WAIT_S = 0.5
 _QUIET_S = 5.0  # or three samples of the host
+_SAMPLES_MISSED = 2.5  # of the host, until what is known may be out of date
 _HARDLY_BACK_S = 0.1
 _TELL_AGAIN_S = 10.0
 _SAVING_AT_MOST = 20  # saves are this many times their own duration apart
@@ -237,15 +238,18 @@ class Daemon:
         clock, pump, inbox = self.clock, self.pump, self.bus.inbox
         while not self._stopping.is_set():
             now_ns = clock.now_ns()
-            wait_s = clock.wall_seconds(self.controller.next_deadline_ns() - now_ns)
+            wait_s = _LONGEST_WAIT_S
+            if self._hears:
+                wait_s = clock.wall_seconds(self.controller.next_deadline_ns() - now_ns)
             for delivery in await inbox.take(min(_LONGEST_WAIT_S, max(0.0, wait_s))):
                 if not delivery.is_command:
                     pump.feed(delivery.data, clock.now_ns(), delivery.subject)
                 self.position = delivery.sequence
             self._tell_refusals()
             now_ns = clock.now_ns()
-            commands = pump.decide(now_ns)
-            if self._resync_all:
+            hears = self._hears
+            commands = pump.decide(now_ns) if hears else ()
+            if hears and self._resync_all:
                 self._resync_all = False
                 commands = [*commands, StateRequest(reason="the daemon started, or the stream is new")]
             await self.bus.send(commands)
@@ -263,6 +267,14 @@ class Daemon:
         if refused > self._refused_told and now_s - self._refusals_told_s >= _TELL_AGAIN_S:
             self._log.warning("events refused", events=refused - self._refused_told, why=self.pump.last_rejection)
             self._refused_told, self._refusals_told_s = refused, now_s
+
+    @property
+    def _hears(self) -> bool:
+        """Whether what is decided now goes by what happens now: our own samples have come back.
+
+        Who hears nothing takes the engine for idle, and would give away slot after slot.
+        """
+        return self.bus.silent_s < _SAMPLES_MISSED * max(1.0, self.config.host.probe_interval_s)
 
     async def _beat(self) -> None:
         """Only while events arrive: gates that ask a daemon which hears nothing would wait for ever."""
