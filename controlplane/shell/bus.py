@@ -236,9 +236,12 @@ class Bus:
         return await jetstream.update_stream(config)
 
     async def read_from(self, sequence: int) -> None:
-        """Deliver the stream into the inbox, beginning with ``sequence``."""
+        """Deliver the stream into the inbox, beginning with ``sequence``. Raises ``EngineUnavailable``."""
         self._position = sequence - 1
-        await self._subscribe()
+        try:
+            await self._subscribe()
+        except NatsError as error:  # somebody deleted the stream just now
+            raise EngineUnavailable(f"stream {stream_name(self.node)} cannot be read: {error}") from None
         self._began_s = self._monotonic_s()
 
     async def _subscribe(self) -> None:
