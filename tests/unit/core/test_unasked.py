@@ -240,3 +240,27 @@ def test_the_window_is_kept_again_whatever_an_open_gate_let_in(window: int, stor
     roots = {name for name, program in d.ledger.programs.items() if program.status is Status.ACTIVE}
     roots -= {name for name in roots if d.program(name).parent_id}
     assert len(roots) <= max(window, len(roots & granted))
+
+
+def test_a_child_whose_engine_tells_of_it_first_takes_no_slot() -> None:
+    """Gate and engine have connections of their own; the child passed on its root's grant, as its gate says."""
+    d = Driver(fixed(2))
+    d.ask("root")
+    assert d.admitted() == ["root"]
+    d.submit("child")
+    assert d.ledger.totals.active_roots == 2, "nobody knows yet whose child it is"
+    d.send(d.gate(ev.ProgramArrived, program_id="child", parent_id="root"))
+    assert d.ledger.totals.active_roots == 1
+    assert d.program("child").root_id == "root"
+    d.ask("other")
+    assert d.admitted() == ["other"]
+    assert d.ledger.totals == type(d.ledger.totals).of(d.ledger.state)
+
+
+def test_a_root_that_runs_does_not_become_a_child_of_its_own_child() -> None:
+    d = Driver(fixed(2))
+    d.submit("root")
+    d.ask("child", parent="root")
+    d.send(d.gate(ev.ProgramArrived, program_id="root", parent_id="child"))
+    assert d.program("root").parent_id == ""
+    assert d.program("child").root_id == "root"
