@@ -7,9 +7,10 @@ ENGINES ?= 0.5.21 0.5.17
 OTHERS := $(filter-out $(firstword $(ENGINES)),$(ENGINES))
 SPACE := $(subst ,, )
 OTHERS_OR := $(subst $(SPACE), or ,$(OTHERS))
+SOAK_CPU_S ?= 3600
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help install debian-tools demo test test-parts test-whole test-no-engine test-quick test-engine test-engine-first test-engine-others test-whole-and-others engine-env engine agent-env lint bench proto docs clean engine-choice
+.PHONY: help install debian-tools demo test test-parts test-whole test-no-engine test-quick test-engine test-engine-first test-engine-others test-whole-and-others engine-env engine agent-env lint soak-faults bench proto docs clean engine-choice
 
 help: ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -39,7 +40,7 @@ test-whole-and-others: test-whole
 test-parts: install debian-tools
 	$(BIN)/coverage run -m pytest tests/unit/core tests/property
 	$(BIN)/coverage report
-	$(BIN)/pytest tests/integration tests/parity tests/unit --ignore=tests/unit/core
+	$(BIN)/pytest tests/faults tests/integration tests/parity tests/unit --ignore=tests/unit/core
 
 test-whole: install agent-env
 	$(BIN)/pytest tests/agents tests/e2e tests/house
@@ -79,6 +80,9 @@ lint: install ## format, lint, types, rooms
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+soak-faults: install ## more seeds of the simulator of faults, for an hour of CPU (SOAK_CPU_S=3600)
+	$(BIN)/python -m tests.faults --seeds 100: --cpu-s $(SOAK_CPU_S)
 
 bench: install ## every benchmark, with its budget
 	@for file in bench/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done

@@ -1,0 +1,119 @@
+"""Flaws that the product once had, to be put back: the simulator must find each of them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+from controlplane.core import handlers, publishers
+from controlplane.core.events import place_of
+from controlplane.gate.gate import Gate
+from controlplane.shell import daemon as daemons
+from controlplane.shell import snapshot as snapshots
+from controlplane.shell.bus import Bus
+from controlplane.shell.clock import Clock
+from controlplane.shell.daemon import Daemon
+
+from . import processes
+
+
+def _time_runs_from_the_wall() -> AbstractContextManager[Any]:
+    return patch.object(Clock, "go_on_from", lambda self, told_ns: 0.0)
+
+
+@contextmanager
+def _heartbeats_without_events() -> Iterator[None]:
+    connected = property(lambda self: self._client.is_connected)
+    silent = property(lambda self: 0.0)
+    with patch.object(Bus, "delivers", connected), patch.object(Bus, "silent_s", silent):
+        yield
+
+
+def _a_newcomer_retires_the_first() -> AbstractContextManager[Any]:
+    is_new = publishers.is_new
+
+    def retires(ledger: Any, event: Any, now_ns: int) -> bool:
+        publisher = event.publisher
+        known, latest = (ledger.__dict__.setdefault(name, {}) for name in ("boots_seen", "latest_boots"))
+        if publishers._is_single(publisher) and publisher not in known:
+            before, known[publisher] = latest.get(place_of(publisher)), None
+            latest[place_of(publisher)] = publisher
+            if before is not None:
+                ledger.forget_publisher(before, now_ns)
+        if latest.get(place_of(publisher), publisher) != publisher:
+            return False
+        return is_new(ledger, event, now_ns)
+
+    return patch("controlplane.core.ledger.is_new", retires)
+
+
+def _a_full_disk_ends_the_daemon() -> AbstractContextManager[Any]:
+    def save(self: Daemon, now_ns: int) -> None:
+        snapshots.write(self._state_path, self._snapshot(now_ns))
+        self._saved_at_ns, self._saved_window = now_ns, self.controller.state.announced
+
+    return patch.object(Daemon, "_save", save)
+
+
+def _a_second_daemon_is_let_in() -> AbstractContextManager[Any]:
+    return patch.object(processes, "only_one", lambda node, folder: nullcontext())
+
+
+def _keeping_counts_running_turns() -> AbstractContextManager[Any]:
+    def slots(self: Gate, now_ns: int) -> float:
+        limit = self._authority.local_limit(now_ns)
+        return float("inf") if limit is None else limit - self._busy_programs
+
+    return patch.object(Gate, "_local_slots", slots)
+
+
+def _late_events_revive_the_ended() -> AbstractContextManager[Any]:
+    return patch.object(handlers, "_is_late", lambda program, now_ns: False)
+
+
+def _the_deaf_decide() -> AbstractContextManager[Any]:
+    return patch.object(Daemon, "_hears", property(lambda self: True))
+
+
+def _an_early_child_is_a_root() -> AbstractContextManager[Any]:
+    return patch.object(handlers, "_adopt", lambda ledger, program, parent_id, now_ns: None)
+
+
+def _a_torn_snapshot_ends_the_daemon() -> AbstractContextManager[Any]:
+    read = snapshots.read
+
+    def trusting(data: bytes) -> Any:
+        try:
+            return read(data)
+        except snapshots.SnapshotError as error:
+            raise RuntimeError("unread") from error
+
+    return patch.object(daemons.snapshots, "read", trusting)
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """How it is put back, and the kinds of faults that show it soonest; all kinds show it in the end."""
+
+    put_back: Callable[[], AbstractContextManager[Any]]
+    kinds: tuple[str, ...]
+
+
+FLAWS: dict[str, Flaw] = {
+    "D1: a wall clock that was set back stops the intervals": Flaw(
+        _time_runs_from_the_wall, ("clock is stepped at a restart",)
+    ),
+    "D1: heartbeats go on where no event arrives": Flaw(
+        _heartbeats_without_events, ("disk is full", "stream is deleted")
+    ),
+    "D2: a newcomer at a place retires the first": Flaw(_a_newcomer_retires_the_first, ("server is killed",)),
+    "D4: a full disk ends the daemon": Flaw(_a_full_disk_ends_the_daemon, ("snapshots do not fit",)),
+    "D5: a second daemon is let in": Flaw(_a_second_daemon_is_let_in, ("second daemon", "daemon is frozen")),
+    "D7: keeping counts running turns": Flaw(_keeping_counts_running_turns, ("daemon stays away",)),
+    "D10: late events revive ended programs": Flaw(_late_events_revive_the_ended, ("connection is slow",)),
+    "a daemon that hears nothing decides": Flaw(_the_deaf_decide, ("NATS is restarted",)),
+    "a child whose engine speaks first takes a slot": Flaw(_an_early_child_is_a_root, ("connection is slow",)),
+    "a damaged snapshot ends the daemon": Flaw(_a_torn_snapshot_ends_the_daemon, ("snapshot is damaged",)),
+}
+"""By what was wrong; the numbers are those of the attack that found them."""
