@@ -14,7 +14,7 @@ from .shrink import shrunk
 from .world import plan_of, simulate
 
 ROOT = Path(__file__).parents[2]
-SEEDS = range(14)
+SEEDS = range(10)
 MOST_SEEDS = 25  # until a flaw must be found
 
 
@@ -34,7 +34,7 @@ def test_no_promise_is_broken(seed: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_fault_alone_and_again(kind: str) -> None:
-    result = simulate(plan_of(1000, kinds=[kind]))
+    result = simulate(plan_of(1000, kinds=[kind], horizon_s=40.0))
     assert not result.violations
     assert result.counts[kind] >= 1
 
