@@ -2,7 +2,6 @@
 
 import asyncio
 import secrets
-import time
 from pathlib import Path
 
 from controlplane.config import Config, Resolved, Source, show
@@ -263,7 +262,7 @@ class Daemon:
 
     def _tell_refusals(self) -> None:
         """Of events that were not their sender's to tell: now and then, since whoever sends them may send many."""
-        refused, now_s = self.pump.refused, time.monotonic()
+        refused, now_s = self.pump.refused, self.clock.wall_seconds(self.clock.now_ns())
         if refused > self._refused_told and now_s - self._refusals_told_s >= _TELL_AGAIN_S:
             self._log.warning("events refused", events=refused - self._refused_told, why=self.pump.last_rejection)
             self._refused_told, self._refusals_told_s = refused, now_s

@@ -59,6 +59,8 @@ class Consumer:
 
 
 def matches(pattern: str, subject: str) -> bool:
+    if pattern.endswith(".>"):
+        return subject.startswith(pattern[:-1])
     if "*" not in pattern:
         return pattern == subject
     parts, others = pattern.split("."), subject.split(".")
