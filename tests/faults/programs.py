@@ -83,6 +83,7 @@ class Agents(Process):
         self.emitter.start()
         self.unfinished: dict[str, None] = {}
         self.calls = 0
+        self.answered: dict[str, str] = {}  # a program's latest turn that was, which proves its children
 
     def begin(self, script: Script, children: Sequence[Script] = ()) -> None:
         self.unfinished |= {one.name: None for one in (script, *children)}
@@ -102,6 +103,8 @@ class Agents(Process):
         auditor, name = self.world.auditor, script.name
         parent = f"p{script.parent}" if script.parent >= 0 else ""
         auditor.begins(name, parent)
+        if parent:
+            self.emitter.emit(ev.ProgramArrived(program_id=name, parent_id=parent))
         last, delegated = len(script.turns) - 1, []
         for number, (service_s, gap_s, tokens) in enumerate(script.turns):
             if number == 1:  # a first turn's reply asks for all of its children
@@ -156,6 +159,7 @@ class Agents(Process):
                 turn_id=f"{script.name}.{number}.{attempt}",
                 program_id=script.name,
                 parent_id=parent,
+                parent_turn=self.answered.get(parent, ""),
                 prompt_tokens=tokens,
                 prompt_bytes=4 * tokens,
             )
@@ -169,6 +173,7 @@ class Agents(Process):
                 self.world.count("client leaves")
                 return
             if not problem:
+                self.answered[script.name] = ticket.turn_id
                 return
             self.world.auditor.failed(server, ticket, problem)
             await asyncio.sleep(_RETRY_S)
