@@ -1,5 +1,7 @@
 """Run seeds: ``python -m tests.faults --seeds 0:100``. Exits with 1 when a promise was broken."""
 
+# ruff: noqa: T201 - what a command prints
+
 import argparse
 import sys
 import time
