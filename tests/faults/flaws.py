@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 from controlplane.core import handlers, publishers
+from controlplane.core import ledger as ledgers
 from controlplane.core.events import place_of
 from controlplane.gate.gate import Gate
 from controlplane.shell import daemon as daemons
@@ -77,7 +78,7 @@ def _the_deaf_decide() -> AbstractContextManager[Any]:
 
 
 def _an_early_child_is_a_root() -> AbstractContextManager[Any]:
-    return patch.object(handlers, "_adopt", lambda ledger, program, parent_id, now_ns: None)
+    return patch.object(ledgers, "adopt", lambda *which: None)
 
 
 def _a_torn_snapshot_ends_the_daemon() -> AbstractContextManager[Any]:

@@ -53,7 +53,7 @@ def test_the_simulator_finds_known_flaws(name: str) -> None:
     "its lease, and when it next tells its state the daemon takes the ended program for active",
 )
 def test_a_pause_that_a_gate_missed_is_made_up_for() -> None:
-    plan = plan_of(15, kinds=["messages are lost", "daemon is killed"])
+    plan = plan_of(35, kinds=["messages are lost", "daemon is killed"])
     assert not simulate(replace(plan, strict=True)).violations
 
 

@@ -81,7 +81,8 @@ def test_kill_minus_nine_loses_nothing(daemon: DaemonProcess) -> None:
         after = await bus.status()
         assert time.monotonic() - began < most_start_s()
         assert after["status"]["window"]["window"] >= before["status"]["window"]["window"]
-        assert after["status"]["window"]["window"] <= before["status"]["window"]["window"] + 2
+        doubled_twice = 4 * before["status"]["window"]["window"]  # in the intervals since
+        assert after["status"]["window"]["window"] <= doubled_twice
         assert set(before["programs"]) | {"p20"} == set(after["programs"])
         assert after["programs"]["p0"]["open_turns"] == 1
         assert [name for name in before["queue"] if name in after["queue"]] == [

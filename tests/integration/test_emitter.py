@@ -323,7 +323,7 @@ def test_a_state_larger_than_a_message_arrives_in_parts(listener: Listener, make
     wait_until(lambda: emitter.stats.connected, "connected")
     emitter.emit(tool(0))
     listener.wait_for(1)
-    listener.publish(subjects.command_subject(NODE), encode_commands([StateRequest()]))
+    listener.publish(subjects.tool_command_subject(NODE), encode_commands([StateRequest()]))
     listener.wait_for(2)
     wait_until(lambda: not listener.events[-1].more, "a whole state")
     parts = listener.events[1:]
