@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from controlplane.core import handlers, publishers
 from controlplane.core import ledger as ledgers
-from controlplane.core.events import place_of
+from controlplane.core.events import place_of, serves
 from controlplane.gate.gate import Gate
 from controlplane.shell import daemon as daemons
 from controlplane.shell import snapshot as snapshots
@@ -37,7 +37,7 @@ def _a_newcomer_retires_the_first() -> AbstractContextManager[Any]:
     def retires(ledger: Any, event: Any, now_ns: int) -> bool:
         publisher = event.publisher
         known, latest = (ledger.__dict__.setdefault(name, {}) for name in ("boots_seen", "latest_boots"))
-        if publishers._is_single(publisher) and publisher not in known:
+        if serves(publisher) and publisher not in known:
             before, known[publisher] = latest.get(place_of(publisher)), None
             latest[place_of(publisher)] = publisher
             if before is not None:
