@@ -19,12 +19,18 @@ def place_of(publisher: str) -> str:
     return publisher.rpartition("/")[0]
 
 
-_SERVING_ROLES = frozenset({"engine", "gate"})
+SERVING_ROLES = ("engine", "gate")
+"""The roles of those who serve turns."""
+
+
+def kind_of(role: str) -> str:
+    """``engine`` of ``engine-30000``: what a publisher is, whichever of several it is."""
+    return role.partition("-")[0]
 
 
 def serves(publisher: str) -> bool:
     """Whether it is an engine or a gate: one at its place, unlike agents' hooks."""
-    return place_of(publisher).rpartition("/")[2].partition("-")[0] in _SERVING_ROLES
+    return kind_of(place_of(publisher).rpartition("/")[2]) in SERVING_ROLES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from controlplane.core.shell_commands import command_name, command_names
+from controlplane.core.types import MOST_NAME
 
 Parser = Callable[[str], Sequence[str]]
 
 _MOST_CHARACTERS = 200_000  # what is longer is no tool call but a document
 _LONGEST_NAME = 128
-_MOST_NAME = 256
 
 _SHELL_TOOLS = frozenset(
     {"bash", "shell", "sh", "terminal", "execute_bash", "execute_command", "run_bash", "run_command", "run_shell"}
@@ -52,7 +52,7 @@ def called_name(tool: str, arguments: object) -> str:
     ``arguments``: by name, or as JSON. Nothing of them but the program's name is in the answer, nor more of a name
     than 256 characters: a model may write anything.
     """
-    return _called_name(tool, arguments)[:_MOST_NAME]
+    return _called_name(tool, arguments)[:MOST_NAME]
 
 
 def _called_name(tool: str, arguments: object) -> str:

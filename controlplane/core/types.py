@@ -13,6 +13,8 @@ from typing import Protocol
 from controlplane.core.lives import class_of
 
 MOST_LEASE_S = 600  # that a daemon may claim: in its configuration, at a gate and in an engine
+MOST_NAME = 256
+"""Characters of a name: what is listed, logged and remembered must have an end."""
 NANOSECONDS_PER_SECOND = 1_000_000_000
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from controlplane.core.commands import Command, StateRequest
 from controlplane.core.errors import ControlPlaneError
-from controlplane.core.events import Event, PublisherState
+from controlplane.core.events import Event, PublisherState, kind_of
 from controlplane.core.state_parts import in_parts
 from controlplane.emit.batching import Numbered, Packed, Packer, runs
 from controlplane.emit.runtime import Runtime
@@ -234,7 +234,7 @@ class Pump:
 
     async def _subscribe(self, client: "Connection") -> None:
         if self._options.on_command is not None or self._options.state is not None:
-            for_tools = subjects.kind_of(self._options.role) == subjects.TOOL_ROLE
+            for_tools = kind_of(self._options.role) == subjects.TOOL_ROLE
             subject = subjects.tool_command_subject if for_tools else subjects.command_subject
             await client.subscribe(subject(self._options.node), cb=self._on_commands)
         if self._options.on_heartbeat is not None:

@@ -16,11 +16,10 @@ from controlplane.core.events import (
     TurnAbandoned,
     TurnQueued,
 )
-from controlplane.core.types import NANOSECONDS_PER_SECOND
+from controlplane.core.types import MOST_NAME, NANOSECONDS_PER_SECOND
 from controlplane.gate.alarm import Alarm
 from controlplane.gate.authority import Authority, HeartbeatLike, Mode
 from controlplane.gate.holds import Held, Holds
-from controlplane.gate.identity import MAX_ID_CHARACTERS
 from controlplane.gate.limits import GateLimits
 from controlplane.gate.programs import ProgramTable, RootProgram
 from controlplane.gate.proofs import Proofs
@@ -140,7 +139,7 @@ class Gate:
             ReplyRead(
                 program_id=ticket.program_id,
                 turn_id=ticket.turn_id,
-                tool=tools[0][:MAX_ID_CHARACTERS] if tools else "",  # a model may write anything
+                tool=tools[0][:MOST_NAME] if tools else "",  # a model may write anything
                 tool_calls=len(tools),
                 is_last=is_last,
             ),

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from controlplane.core.errors import ControlPlaneError
+from controlplane.core.types import MOST_NAME
 from controlplane.gate.agents import kind_of_agent
-
-MAX_ID_CHARACTERS = 256
 
 Headers = Iterable[tuple[bytes, bytes]]
 Body = Mapping[str, Any]
@@ -137,8 +136,8 @@ def _own(texts: Mapping[str, str], body: Body, header: str, paths: Iterable[str]
 
 
 def _checked(text: str, source: str) -> str:
-    if len(text) > MAX_ID_CHARACTERS:
-        raise BadIdentity(source, f"expected at most {MAX_ID_CHARACTERS} characters, got {len(text)}")
+    if len(text) > MOST_NAME:
+        raise BadIdentity(source, f"expected at most {MOST_NAME} characters, got {len(text)}")
     if not text.isprintable():
         raise BadIdentity(source, "expected printable characters only")
     return text
@@ -171,6 +170,6 @@ def _claude_code_session(user: object) -> str:
 
 def made_good(text: str) -> str:
     """The text, or its digest where it is no good as an identity."""
-    if len(text) <= MAX_ID_CHARACTERS and text.isprintable():
+    if len(text) <= MOST_NAME and text.isprintable():
         return text
     return "sha256-" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]

@@ -8,8 +8,9 @@ from google.protobuf.message import DecodeError
 
 from controlplane.core import events as core
 from controlplane.core.errors import RemoteEventError
+from controlplane.core.types import MOST_NAME
 from controlplane.wire._generated import events_pb2 as pb
-from controlplane.wire.fault import COUNT_BITS, MOST_NAME, MOST_REASON, NAME_BITS, find_fault
+from controlplane.wire.fault import COUNT_BITS, MOST_REASON, NAME_BITS, find_fault
 from controlplane.wire.quick import quick
 
 

@@ -4,13 +4,13 @@ import math
 
 from google.protobuf.message import Message
 
+from controlplane.core.types import MOST_NAME
+
 COUNT_BITS = (
     53  # counts and durations beyond that are nonsense (104 days), and their sums would overflow a snapshot
 )
 
-NAME_BITS = 8
-MOST_NAME = 1 << NAME_BITS
-"""Characters of a name, as many as the gate takes: what is listed, logged and remembered must have an end."""
+NAME_BITS = MOST_NAME.bit_length() - 1  # a power of two: see event_decoding
 MOST_REASON = 1024
 """Characters of a reason that are read; the rest is left out."""
 

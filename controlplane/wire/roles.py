@@ -7,6 +7,7 @@ those that ``penstock bus config`` writes are both made of these.
 from dataclasses import dataclass
 from enum import StrEnum
 
+from controlplane.core.events import SERVING_ROLES
 from controlplane.wire import subjects
 
 _INBOX = "_INBOX"
@@ -51,7 +52,7 @@ def permissions(node: str, role: BusRole) -> Permissions:
                 subscribe=(everything, f"{_INBOX}.>"),
             )
         case BusRole.ENGINE:
-            own = [subjects.event_subject(node, kind) for kind in subjects.SERVING_ROLES]
+            own = [subjects.event_subject(node, kind) for kind in SERVING_ROLES]
             return Permissions(
                 publish=tuple(subject for each in own for subject in (each, f"{each}.>")),
                 subscribe=(command, heartbeat),

@@ -9,8 +9,6 @@ import re
 from controlplane.core.errors import ConfigError
 
 PREFIX = "penstock.v1"
-SERVING_ROLES = ("engine", "gate")
-"""The roles of those who serve turns."""
 TOOL_ROLE = "tool"
 """The role of those who tell of runs and tools."""
 CONTROL_ROLE = "control"
@@ -32,11 +30,6 @@ def check_name(value: str, *, field: str) -> str:
     raise ConfigError(
         f"expected {field} to be 1 to 64 letters, digits, '-' or '_', got {value[:80]!r}{hint}", field=field
     )
-
-
-def kind_of(role: str) -> str:
-    """``engine`` of ``engine-30000``: what a publisher is, whichever of several it is."""
-    return role.partition("-")[0]
 
 
 def event_subject(node: str, role: str) -> str:
