@@ -22,6 +22,7 @@ from controlplane.core.errors import EngineUnavailable
 
 _TIMEOUT_S = 600
 _DECODED_TOKENS = 64
+_MORE_TRIES = 2  # of a decode step, where sequences that were sent together did not decode together
 _AGE_S = 60.0
 _TOGETHER = 6
 _WORD_TOKENS = 8  # of a word of four letters at most, with room to spare
@@ -110,7 +111,10 @@ async def _measure(url: str, plan: Plan, told: Told) -> Measured:
             for batch in plan.batches:
                 if batch * (context + 2 * _DECODED_TOKENS) > engine.pool_tokens:
                     continue
-                times = [await client.decode(batch, context) for _ in range(plan.repetitions)]
+                times = await client.decode(batch, context, plan.repetitions)
+                if not times:
+                    told(f"{batch} x {context} tokens never decoded together here: left out")
+                    continue
                 decode.append(Decode(batch=batch, context=context, seconds=statistics.median(times)))
                 told(f"a decode step of {batch} x {context} tokens: {decode[-1].seconds * 1e3:.2f} ms")
         chats = []
@@ -180,17 +184,23 @@ class _Client:
         await self._generate([*prefix, *self._tokens(new)], 1)
         return time.perf_counter() - began
 
-    async def decode(self, batch: int, context: int) -> float:
-        """Seconds a step while ``batch`` sequences of that context decode together."""
-        prompts = [self._tokens(context) for _ in range(batch)]
-        for prompt in prompts:
-            await self._generate(prompt, 1)
-        times = await asyncio.gather(*(self._stream(prompt, _DECODED_TOKENS) for prompt in prompts))
-        begin = max(series[0][0] for series in times)
-        end = min(series[-1][0] for series in times)
-        inside = [[entry for entry in series if begin <= entry[0] <= end] for series in times]
-        per_step = [(s[-1][0] - s[0][0]) / (s[-1][1] - s[0][1]) for s in inside if len(s) > 1]
-        return statistics.median(per_step)
+    async def decode(self, batch: int, context: int, repetitions: int) -> list[float]:
+        """Seconds a step while ``batch`` sequences of that context decode together, of as many repetitions.
+
+        Fewer where the sequences kept missing each other: on a busy machine one's reply can be over before the
+        next one's first token is read.
+        """
+        found: list[float] = []
+        for _ in range(repetitions + _MORE_TRIES):
+            if len(found) == repetitions:
+                break
+            prompts = [self._tokens(context) for _ in range(batch)]
+            for prompt in prompts:
+                await self._generate(prompt, 1)
+            times = await asyncio.gather(*(self._stream(prompt, _DECODED_TOKENS) for prompt in prompts))
+            if (seconds := step_seconds(times)) is not None:
+                found.append(seconds)
+        return found
 
     async def chat(self, words: int) -> Chat | None:
         """A streamed chat completion of one token, of words that nobody has sent before. None: there are none."""
@@ -233,6 +243,25 @@ class _Client:
                 async for line in response.content
                 if line.startswith(b"data: {")
             ]
+
+
+def step_seconds(times: Sequence[Sequence[tuple[float, int]]]) -> float | None:
+    """Seconds a step while all of these replies were being written: of each, when (s) how many tokens were there.
+
+    None where they never were at once, or came in too few pieces to tell.
+    """
+    if not all(times):
+        return None
+    begin = max(series[0][0] for series in times)
+    end = min(series[-1][0] for series in times)
+    inside = [[entry for entry in series if begin <= entry[0] <= end] for series in times]
+    ends = [(series[0], series[-1]) for series in inside if series]
+    per_step = [
+        (last_s - first_s) / (last - first)
+        for (first_s, first), (last_s, last) in ends
+        if last > first and last_s > first_s
+    ]
+    return statistics.median(per_step) if per_step else None
 
 
 def _body(tokens: list[int], new: int) -> dict[str, Any]:
