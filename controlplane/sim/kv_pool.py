@@ -50,6 +50,19 @@ class KvPool:
         cache.free_blocks -= blocks
         return blocks
 
+    def take_load(self, blocks: int, now_ns: int) -> int:
+        """Take blocks for a context that comes back from below: what is not loaded now is computed again.
+
+        So nothing is gained by a part of it, as there is of a prefill. Returns how many.
+        """
+        cache = self.cache
+        shortfall = blocks - cache.free_blocks
+        if shortfall > 0:
+            self._fit(blocks, shortfall, blocks, now_ns)
+            blocks = min(blocks, cache.free_blocks)
+        cache.free_blocks -= blocks
+        return blocks
+
     def take_growth(self, blocks: int, now_ns: int) -> None:
         """Take blocks for tokens that are being decoded; at least so many are available.
 

@@ -4,6 +4,12 @@ from controlplane.sim.call import Progress
 from controlplane.sim.kv_pool import KvPool
 
 
+def lies_below(turn: Progress, pool: KvPool, device_blocks: int, usable_blocks: int) -> bool:
+    """Whether something of the call's context would be loaded, beside the ``device_blocks`` that are there."""
+    below = pool.cache.below
+    return below is not None and below.find(turn.call.program_id, device_blocks, usable_blocks)[0] > 0
+
+
 def take_room(turn: Progress, pool: KvPool, usable_blocks: int, block_tokens: int, now_ns: int) -> None:
     """Take device blocks for what of the call's context lies below; its first chunk pays for the transfer.
 
@@ -15,7 +21,7 @@ def take_room(turn: Progress, pool: KvPool, usable_blocks: int, block_tokens: in
     below.cut(node.key, usable_blocks)
     below.touch(node.key)
     blocks, _ = below.find(node.key, held_blocks, usable_blocks)
-    granted = pool.take_chunk(blocks, now_ns) if blocks else 0
+    granted = pool.take_load(blocks, now_ns) if blocks else 0
     # Making that room may have pushed out some of it.
     turn.loaded_blocks, turn.load_ps = below.find(node.key, held_blocks, min(usable_blocks, held_blocks + granted))
     pool.give(granted - turn.loaded_blocks)

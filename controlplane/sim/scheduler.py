@@ -215,7 +215,10 @@ class Scheduler:
         """With how much a call that does not fit may begin; 0 for none, and for all of it, which does not fit."""
         if missing_blocks <= 0 or self.partial is not None:
             return 0
-        cached_tokens = sum(match(turn, self._cache, self._block_tokens)) * self._block_tokens
+        prefix_blocks, context_blocks = match(turn, self._cache, self._block_tokens)
+        if reload.lies_below(turn, self.pool, context_blocks, reusable_blocks(turn, self._block_tokens)):
+            return 0  # as in the plugin: a context is loaded as a whole, which is more than a part
+        cached_tokens = (prefix_blocks + context_blocks) * self._block_tokens
         tokens = min(budget_tokens, self._room_tokens(reserved_tokens))
         return tokens if self._block_tokens <= tokens < turn.goal_tokens - cached_tokens else 0
 

@@ -231,7 +231,8 @@ class SchedulerSide:
 
         A prefill that does not fit as a whole may begin with a part. SGLang keeps one unfinished prefill only, and
         relies on it to take the whole of every step's chunk. Ours leaves some, or waits, so that a second one could
-        begin in what is left: such a request waits.
+        begin in what is left: such a request waits. So does one whose context lies in host memory: the engine would
+        load all of that for the part, into room that others need.
         """
         fits, limit_tokens = verdict
         if self._steering is None or self._view is None or not adder.rem_chunk_tokens:
@@ -242,6 +243,8 @@ class SchedulerSide:
                 return verdict
             return True, 0
         if fits or self.guard.given_up("get_new_batch_prefill"):  # else nobody would keep the count right
+            return verdict
+        if getattr(request, "host_hit_length", 0):
             return verdict
         most_tokens = min(wanted_tokens, int(adder.rem_chunk_tokens))
         tokens = self._steering.chunk(adder.memory_budget, adder.can_run_list, most_tokens)

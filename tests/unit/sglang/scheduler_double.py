@@ -24,6 +24,7 @@ class RequestDouble:
         self.sampling_params = SimpleNamespace(max_new_tokens=most, custom_params=named if program != "" else None)
         self.routing_key = None
         self.prefix_indices: list[int] = []
+        self.host_hit_length = 0
         self.finished_reason = None
         self.is_finished = False
 

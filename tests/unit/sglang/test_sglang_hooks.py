@@ -269,6 +269,16 @@ def test_where_nothing_may_begin_the_engines_refusal_stands(engine: Engine) -> N
     assert refused(engine), "the whole would have room: the engine has its reasons"
 
 
+def test_a_context_that_would_be_loaded_does_not_begin_in_part(engine: Engine) -> None:
+    """The engine loads all of it or none: a part's room would not do."""
+    engine.steered().view.free_tokens = 400
+    request = RequestDouble("r", 900)
+    request.host_hit_length = 160
+    assert engine.check_prefill(request) is engine.verdict
+    request.host_hit_length = 0
+    assert engine.check_prefill(request)[0]
+
+
 def test_no_more_begins_than_the_pass_has_left(engine: Engine) -> None:
     engine.steered().view.free_tokens = 5000
     assert engine.check_prefill(RequestDouble("r", 900), rem_chunk_tokens=256) == (True, 256)

@@ -30,6 +30,8 @@ class Beat:
     boot_id = "boot"
     lease_ttl_ns = 5_000_000_000
     limit = 1
+    draining = False
+    command_id = 0
 
 
 @pytest.fixture(autouse=True)
@@ -284,7 +286,7 @@ def test_its_state_is_told_in_order(sglang: SglangDouble) -> None:
         await until(lambda: len(sent) == 3)
         state = sent[1]
         assert isinstance(state, PublisherState)
-        assert (state.role, tuple(state.granted)) == ("gate", ("p",))
+        assert (state.role, [grant.program_id for grant in state.grants]) == ("gate", ["p"])
 
     asyncio.run(story())
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from controlplane.core.errors import ConfigError
 from controlplane.core.memory.lru import Lru
+from controlplane.core.memory.opportunistic import Opportunistic
 from controlplane.core.memory.typed import Typed
 from controlplane.sim.engine_model import Call, EngineModel
 from controlplane.sim.lower_tiers import LowerTiers, Tier, TierSpec, parse_tier
@@ -205,6 +206,25 @@ def test_the_sample_tells_of_the_memory_below() -> None:
     sample = model.pool_sample(0)
     assert (sample.host_total_blocks, sample.host_used_blocks) == (187, 10)
     assert engine(20, ()).pool_sample(0).host_total_blocks == 0
+
+
+@pytest.mark.parametrize("lies_below", [True, False])
+def test_a_call_whose_context_lies_below_does_not_begin_in_part(lies_below: bool) -> None:
+    """It is loaded as a whole: into room that what runs will need."""
+    model = engine(100, memory=Opportunistic())
+    run(model, "back", 30 * 16)
+    assert model.demote("back")
+    if not lies_below:
+        assert model.cache.below is not None
+        model.cache.below.cut("back", 0)
+    now_ns = 10**9
+    model.submit(Call(turn_id="runs", program_id="runs", prompt_tokens=16, output_tokens=640), now_ns)
+    model.advance(now_ns + 26_000)
+    again = Call(turn_id="back2", program_id="back", prompt_tokens=80 * 16, output_tokens=1, reusable_tokens=480)
+    model.submit(again, now_ns + 30_000)
+    while (wake_ns := model.next_wake_ns()) is not None and wake_ns <= now_ns + 200_000:
+        model.advance(wake_ns)
+    assert model.pool_sample(now_ns + 200_000).turns_waiting == (1 if lies_below else 0)
 
 
 def test_labels_decide_who_is_evicted_and_whose_copy_stays() -> None:
