@@ -265,7 +265,10 @@ def _daemon(config: Config, state_dir: Path, api: str | None) -> Iterator[Findin
         yield _ok("daemon", found)
     if status.orders.draining:
         yield _look("orders", "draining: no program is let in", "penstock drain --undo")
-    if status.rejected:
+    if status.refused:
+        what = f"{status.refused} were not their sender's to tell: {status.last_rejection}"
+        yield _look("events", what, "who connects as which user? `penstock bus url` says as whom to")
+    elif status.rejected:
         yield _look(
             "events", f"{status.rejected} made no sense: {status.last_rejection}", "are all of one version?"
         )

@@ -30,7 +30,7 @@ async def refusal(response: aiohttp.ClientResponse) -> str:
     data = await response.read()
     try:
         body = msgspec.json.decode(data)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         body = data.decode(errors="replace")
     message = message_of(body) or (response.reason or "")
     return f"HTTP {response.status}: {message[:300]}"
@@ -53,7 +53,7 @@ async def find_model(http: aiohttp.ClientSession, base_url: str) -> str:
             return "default"
         try:
             return str(msgspec.json.decode(await response.read())["data"][0]["id"])
-        except (msgspec.DecodeError, LookupError, TypeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError):
             return "default"
 
 

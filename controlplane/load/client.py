@@ -165,7 +165,7 @@ class ChatClient:
         async for data in response.content.iter_any():
             try:
                 reply.feed(data)
-            except (msgspec.DecodeError, ReplyBroken) as failure:
+            except (msgspec.DecodeError, UnicodeDecodeError, ReplyBroken) as failure:
                 raise TurnFailed(f"the stream broke: {failure}") from failure
             if reply.begun and not outcome.first_token_ns:
                 outcome.first_token_ns = self._clock.now_ns()

@@ -17,7 +17,7 @@ from controlplane.core.policies import Window
 from controlplane.core.presets import Preset
 from controlplane.core.records import LedgerState
 
-VERSION = 6
+VERSION = 7
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +37,6 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     forecast_key: tuple[int, int]
     interval_ends_ns: int
     tools_beyond: int
-    commands_sent: int
     policies: dict[str, msgspec.Raw]
 
 
@@ -70,7 +69,6 @@ def take(
         forecast_key=state.forecast_key,
         interval_ends_ns=state.interval_ends_ns,
         tools_beyond=state.tools_beyond,
-        commands_sent=state.commands_sent,
         policies={name: msgspec.Raw(msgspec.json.encode(policy)) for name, policy in policies.items()},
     )
     return msgspec.json.encode(snapshot)
@@ -80,7 +78,7 @@ def read(data: bytes) -> Snapshot:
     """Decode. Raises ``SnapshotError`` for anything that is not a snapshot of this version."""
     try:
         snapshot = msgspec.json.decode(data, type=Snapshot)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SnapshotError(f"not a snapshot: {error}") from error
     if snapshot.version != VERSION:
         raise SnapshotError(f"version {snapshot.version}, and this daemon reads {VERSION}")
@@ -99,7 +97,7 @@ def restore(snapshot: Snapshot, preset: Preset) -> ControllerState:
         for name, initial in policies.items():
             try:
                 policies[name] = msgspec.json.decode(snapshot.policies[name], type=type(initial))
-            except (KeyError, msgspec.DecodeError):
+            except (KeyError, msgspec.DecodeError, UnicodeDecodeError):
                 continue  # the preset now names another policy here
     return ControllerState(
         ledger=snapshot.ledger,
@@ -110,7 +108,6 @@ def restore(snapshot: Snapshot, preset: Preset) -> ControllerState:
         forecast_key=snapshot.forecast_key,
         interval_ends_ns=snapshot.interval_ends_ns,
         tools_beyond=snapshot.tools_beyond,
-        commands_sent=snapshot.commands_sent,
         **policies,
     )
 

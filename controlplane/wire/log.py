@@ -222,6 +222,6 @@ def _with_tuples(state: PublisherState) -> PublisherState:
         held_turns=tuple(state.held_turns),
         open_turns=tuple(state.open_turns),
         open_tools=tuple(state.open_tools),
-        granted=tuple(state.granted),
+        grants=tuple(state.grants),
         pins=tuple(state.pins),
     )

@@ -127,7 +127,7 @@ def load_fits(path: Path) -> ToolFits:
 def _decoded(path: Path, where: str, raw: msgspec.Raw) -> Fit:
     try:
         fit: Fit = msgspec.json.decode(raw, type=Fit)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         reason, _, at = str(error).partition(" - at `$")
         raise ConfigError(f"{path}: {where}{at.rstrip('`')}: {reason}", field="tools") from error
     return fit

@@ -1,0 +1,14 @@
+"""``python -m tests.malformed``."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # as pytest does, for what tests have in common
+
+from support.soaks import command
+
+from . import soak
+
+sys.exit(
+    command(soak.run, prog="python -m tests.malformed", about=soak.__doc__, counted="inputs", default=1_000_000)
+)
