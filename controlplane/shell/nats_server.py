@@ -26,6 +26,7 @@ from controlplane.wire.roles import BusRole, user_name
 
 _READY_TIMEOUT_S = 10.0
 _ADOPT_TIMEOUT_S = 3.0
+_STRAY_ENDS_S = 2.0
 _POLL_S = 0.02
 _HOST = "127.0.0.1"
 _SYNC_INTERVAL = "1s"  # of the store to the disk
@@ -113,6 +114,7 @@ class EmbeddedNats:
         write_endpoint(self.node, endpoint, self._state_dir)
 
     async def _spawn(self) -> None:
+        await asyncio.to_thread(self._end_strays)
         if await _answers(self._port):
             raise EngineUnavailable(
                 f"port {self._port} is in use: choose another with --nats-port, or leave it out"
@@ -136,9 +138,24 @@ class EmbeddedNats:
         self._tell_where()
         self._log.info("started", url=shown(self.url), pid=self._pid)
 
+    def _end_strays(self) -> None:
+        """Servers of this folder that no endpoint file tells of: two that write one store destroy it.
+
+        A daemon that is killed between a server's start and the file leaves one, and its clients stay there.
+        """
+        strays = [process for process in psutil.process_iter() if _runs_with(process, self._settings_path)]
+        for process in strays:
+            self._log.warning("nobody knew of it", pid=process.pid, action="ending it")
+            with suppress(psutil.Error):
+                process.terminate()
+        for process in psutil.wait_procs(strays, timeout=_STRAY_ENDS_S)[1]:
+            with suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(strays, timeout=_STRAY_ENDS_S)
+
     @property
     def _settings_path(self) -> Path:
-        return self.folder / "nats-server.conf"
+        return (self.folder / "nats-server.conf").absolute()
 
     def _write_settings(self) -> bool:
         """The server's configuration file, which only its owner can read; whether it was another before.
@@ -235,6 +252,13 @@ def _is_nats_server(pid: int) -> bool:
         process = psutil.Process(pid)
         return "nats-server" in process.name() and process.status() != psutil.STATUS_ZOMBIE
     except (psutil.Error, ValueError):
+        return False
+
+
+def _runs_with(process: psutil.Process, settings: Path) -> bool:
+    try:
+        return "nats-server" in process.name() and process.cmdline()[-2:] == ["-c", str(settings)]
+    except psutil.Error:
         return False
 
 

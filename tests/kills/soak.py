@@ -1,0 +1,180 @@
+"""``python -m tests.kills --kills 1000``: real processes are killed and frozen under load.
+
+Daemon, nats-server, engine double and clients, in an order that follows from the seed. Exits with 1 when a request
+failed that no kill of its engine or client explains, a program was lost, or a turn waited beside a free slot for
+too long.
+"""
+
+# ruff: noqa: T201 - what a command prints
+
+import asyncio
+import os
+import signal
+import time
+from collections import Counter
+from contextlib import suppress
+from math import inf
+from pathlib import Path
+from random import Random
+
+import aiohttp
+from support.daemon_process import NODE
+from support.whole_loop import Loop
+
+from controlplane.wire.endpoint import read_endpoint
+
+from .clients import Clients
+
+SLOTS = 4
+CLIENTS = 10
+FREE_SLOT_S = 75.0  # failure-rules.md: the longest that anybody waits beside a free slot while faults go on
+WEIGHTS = {
+    "daemon is killed": 6,
+    "nats-server is killed": 5,
+    "engine is killed": 2,
+    "client vanishes": 5,
+    "daemon is frozen": 1,
+    "nats-server is frozen": 1,
+}
+
+
+class Watch:
+    """Looks at the gate twenty times a second."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.free_s = 0.0  # the longest time that a turn waited beside a free slot
+        self.open_s: list[float] = []  # each time that the gate was without a daemon
+        self.mode = ""
+
+    async def run(self) -> None:
+        free_since = open_since = None
+        timeout = aiohttp.ClientTimeout(total=2)
+        async with aiohttp.ClientSession(timeout=timeout) as session:
+            while True:
+                await asyncio.sleep(0.05)
+                now_s = time.monotonic()
+                try:
+                    async with session.get(f"{self._url}/penstock/health") as answer:
+                        health = await answer.json()
+                except (aiohttp.ClientError, TimeoutError, OSError):
+                    free_since = open_since = None  # the engine is down, and its gate with it
+                    self.mode = ""
+                    continue
+                self.mode = health["mode"]
+                free = health["held_turns"] and health["granted_programs"] < SLOTS
+                free_since = (free_since or now_s) if free else None
+                if free_since is not None:
+                    self.free_s = max(self.free_s, now_s - free_since)
+                if self.mode == "governed":
+                    if open_since is not None:
+                        self.open_s.append(now_s - open_since)
+                    open_since = None
+                else:
+                    open_since = open_since or now_s
+
+
+class Killer:
+    """One kill after the other."""
+
+    def __init__(self, loop: Loop, clients: Clients, watch: Watch, random: Random) -> None:
+        self._loop, self._clients, self._watch, self._random = loop, clients, watch, random
+        self.counts: Counter[str] = Counter()
+        self.recovered_s: list[float] = []  # from a kill until the gate hears a daemon
+
+    async def kill(self, kind: str) -> None:
+        self.counts[kind] += 1
+        began_s = time.monotonic()
+        match kind:
+            case "daemon is killed":
+                self._loop.daemon.kill()
+                await asyncio.sleep(self._random.choice((0.0, 0.0, 0.5, 3.0)))
+                self._loop.daemon.start()
+            case "nats-server is killed":
+                with suppress(ProcessLookupError):
+                    os.kill(self._bus_pid, signal.SIGKILL)
+            case "engine is killed":
+                assert self._loop.double is not None
+                self._clients.engine_back_s = inf
+                self._loop.double.kill()
+                self._loop.double.wait()
+                await asyncio.to_thread(self._loop.start_double)
+                self._clients.engine_back_s = time.monotonic()
+            case "client vanishes":
+                self._clients.kill_one()
+                return
+            case "daemon is frozen":
+                assert self._loop.daemon.process is not None
+                await self._freeze(self._loop.daemon.process.pid)
+            case "nats-server is frozen":
+                with suppress(ProcessLookupError):
+                    await self._freeze(self._bus_pid)
+        if self._random.random() < 0.5:  # else the next one comes before this one is over
+            while self._watch.mode != "governed" and time.monotonic() < began_s + 60:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            self.recovered_s.append(time.monotonic() - began_s)
+
+    async def _freeze(self, pid: int) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+            await asyncio.sleep(self._random.uniform(0.5, 8.0))
+            os.kill(pid, signal.SIGCONT)
+
+    @property
+    def _bus_pid(self) -> int:
+        """Raises ``ProcessLookupError``, as for one that has ended, where no file tells of a server."""
+        endpoint = read_endpoint(NODE, self._loop.folder)
+        if endpoint is None:
+            raise ProcessLookupError
+        return endpoint.pid
+
+
+def _at(values: list[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else 0.0
+
+
+def _tell(name: str, values: list[float]) -> None:
+    p50, p999, most = _at(values, 0.5), _at(values, 0.999), max(values, default=0.0)
+    print(f"{name}: {len(values)} times, p50 {p50:.2f} s, p99.9 {p999:.2f} s, max {most:.2f} s")
+
+
+async def soak(kills: int, seed: int, folder: Path) -> int:
+    random = Random(seed)
+    config = folder / "penstock.toml"
+    config.write_text(f'[admission]\npolicy = "fixed"\nwindow = {SLOTS}\n')
+    loop = Loop(folder, "penstock", daemon=("--config", str(config)))
+    loop.start()
+    clients, watch = Clients(loop.url, Random(seed + 1), CLIENTS), Watch(loop.url)
+    killer = Killer(loop, clients, watch, random)
+    watching = asyncio.create_task(watch.run())
+    began_s = time.monotonic()
+    try:
+        clients.start()
+        for number in range(1, kills + 1):
+            await killer.kill(random.choices(list(WEIGHTS), list(WEIGHTS.values()))[0])
+            await asyncio.sleep(random.uniform(0.0, 0.6))
+            if number % 50 == 0:
+                print(
+                    f"{number} kills, {time.monotonic() - began_s:.0f} s: {dict(clients.seen.counts)}", flush=True
+                )
+        await asyncio.wait_for(clients.stop(), 180)
+        lost = False
+    except TimeoutError:
+        lost = True
+    finally:
+        watching.cancel()
+        loop.stop()
+    seen = clients.seen
+    print(f"{kills} kills with seed {seed} in {time.monotonic() - began_s:.0f} s")
+    for kind, count in killer.counts.most_common():
+        print(f"{count:6}  {kind}")
+    for what, count in sorted(seen.counts.items()):
+        print(f"{count:6}  {what}")
+    print(f"{len(seen.ours):6}  requests that failed by us")
+    for problem in seen.ours[:10]:
+        print("       ", problem)
+    print(f"{'some' if lost else 'no'} program is lost")
+    _tell("gate without a daemon", watch.open_s)
+    _tell("from a kill until the gate hears a daemon", killer.recovered_s)
+    print(f"longest wait beside a free slot: {watch.free_s:.1f} s (bound {FREE_SLOT_S:g})")
+    return 1 if seen.ours or lost or watch.free_s > FREE_SLOT_S else 0
