@@ -8,9 +8,11 @@ OTHERS := $(filter-out $(firstword $(ENGINES)),$(ENGINES))
 SPACE := $(subst ,, )
 OTHERS_OR := $(subst $(SPACE), or ,$(OTHERS))
 SOAK_CPU_S ?= 3600
+SOAK_KILLS ?= 1000
+SOAK_INPUTS ?= 1000000
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help install debian-tools demo test test-parts test-whole test-no-engine test-quick test-engine test-engine-first test-engine-others test-whole-and-others engine-env engine agent-env lint soak-faults bench proto docs clean engine-choice
+.PHONY: help install debian-tools demo test test-parts test-whole test-no-engine test-quick test-engine test-engine-first test-engine-others test-whole-and-others engine-env engine agent-env lint soak-faults soak-kills soak-malformed bench proto docs clean engine-choice
 
 help: ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -40,7 +42,7 @@ test-whole-and-others: test-whole
 test-parts: install debian-tools
 	$(BIN)/coverage run -m pytest tests/unit/core tests/property
 	$(BIN)/coverage report
-	$(BIN)/pytest tests/faults tests/integration tests/parity tests/unit --ignore=tests/unit/core
+	$(BIN)/pytest tests/faults tests/kills tests/malformed tests/integration tests/parity tests/unit --ignore=tests/unit/core
 
 test-whole: install agent-env
 	$(BIN)/pytest tests/agents tests/e2e tests/house
@@ -83,6 +85,12 @@ lint: install ## format, lint, types, rooms
 
 soak-faults: install ## more seeds of the simulator of faults, for an hour of CPU (SOAK_CPU_S=3600)
 	$(BIN)/python -m tests.faults --seeds 100: --cpu-s $(SOAK_CPU_S)
+
+soak-kills: install ## a thousand kills of real processes under load (SOAK_KILLS=1000)
+	$(BIN)/python -m tests.kills --kills $(SOAK_KILLS)
+
+soak-malformed: install ## a million malformed inputs for everything that reads from outside (SOAK_INPUTS=1000000)
+	$(BIN)/python -m tests.malformed --inputs $(SOAK_INPUTS)
 
 bench: install ## every benchmark, with its budget
 	@for file in bench/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done

@@ -117,9 +117,13 @@ class CancelEnvironment(ProgramCommand):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateRequest(Command):
-    """Ask a publisher (empty: every one) for its ``PublisherState``."""
+    """Ask a publisher (empty: every one) for its ``PublisherState``.
+
+    What agents' hooks said in the last ``lost_ns`` may be lost, and they say it again: no state tells a goodbye.
+    """
 
     publisher: str = ""
+    lost_ns: int = 0
 
 
 COMMAND_TYPES: tuple[type[Command], ...] = (

@@ -49,4 +49,3 @@ class ControllerState:
     forecast_key: tuple[int, int] = (-1, -1)  # the active programs' changes and the interval it was made in
     interval_ends_ns: int = 0
     tools_beyond: int = 0  # that were let start above the slots in this interval
-    commands_sent: int = 0

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any
 
 from controlplane.core import commands as cmd
-from controlplane.core import environments
+from controlplane.core import environments, farewells
 from controlplane.core import events as ev
 from controlplane.core.control import ControllerState, ControlRules
 from controlplane.core.enact import enact
@@ -24,6 +24,7 @@ from controlplane.core.errors import RemoteEventError
 from controlplane.core.estimate import as_seconds
 from controlplane.core.forecast import demand, needs
 from controlplane.core.ledger import Ledger
+from controlplane.core.numbering import Numbering
 from controlplane.core.orders import admissible, held_back
 from controlplane.core.outlook import demand_blocks, growing, parts, running_blocks
 from controlplane.core.overload import Load, detect
@@ -38,6 +39,7 @@ from controlplane.core.usual import Usual
 
 _CROWDED_STALL = 2.0  # so many times as long the engine idles before the valve opens while CPUs are overloaded
 _MOST_WEIGHED = 1024  # programs a tick whose context may be pinned; the next follows at once
+LOST_NS = seconds(60)  # what was said so long before a loss was noticed may be lost as well
 _MOST_TAKEN_BACK = 256  # slots a tick, so that a long outage's end does not hold one up; the next follows at once
 # Events after which a slot, an order or a pin may be decided before the interval ends.
 _BOUNDARIES = (
@@ -114,13 +116,18 @@ class Controller:
 
     def recall(self, command: cmd.Command, now_ns: int) -> None:
         """Believe a command that was sent before a restart: what was said holds, it is not decided again."""
-        if command.command_id <= self.state.commands_sent:
+        if command.command_id <= self.numbering.sent:
             return  # the snapshot holds it
-        self.state.commands_sent = command.command_id
-        if isinstance(command, cmd.ProgramCommand) and command.program_id in self.ledger.programs:
+        self.numbering.sent = command.command_id
+        if isinstance(command, cmd.ProgramCommand):
             enact(self.ledger, command, now_ns)
         elif isinstance(command, cmd.SetWindow):
             self.state.announced = (command.limit, command.window)
+
+    @property
+    def numbering(self) -> Numbering:
+        """How commands are counted."""
+        return self.state.ledger.commands
 
     def next_deadline_ns(self) -> int:
         """When ``tick`` is due. 0: at once."""
@@ -388,15 +395,8 @@ class Controller:
                 self._issue(cmd.Release(program_id=program.program_id, reason=why), now_ns)
 
     def _say_farewell(self, now_ns: int) -> None:
-        """Gate and engine let go of what they hold for programs that ended, and did not come back at once."""
-        farewells = self.state.ledger.farewells
-        for name, farewell in farewells.items():
-            if self.ledger.programs[name].status is Status.ACTIVE:
-                continue
-            self._issue(cmd.Pause(program_id=name, reason=f"ended: {farewell.reason}"), now_ns)
-            if farewell.pinned:
-                self._issue(cmd.Release(program_id=name, reason="ended"), now_ns)
-        farewells.clear()
+        for command in farewells.due(self.ledger):
+            self._issue(command, now_ns)
 
     def _announce(self) -> None:
         window = self.state.window
@@ -423,10 +423,11 @@ class Controller:
                 self.ledger.resync[publisher] = times + 1
                 sequence.asked_at_ns = now_ns
                 sequence.unanswered += 1
-                self._issue(cmd.StateRequest(publisher=publisher, reason="its events have a gap"), now_ns)
+                self._issue(
+                    cmd.StateRequest(publisher=publisher, lost_ns=LOST_NS, reason="its events have a gap"), now_ns
+                )
 
     def _issue(self, command: cmd.Command, now_ns: int) -> None:
-        self.state.commands_sent += 1
-        command = replace(command, command_id=self.state.commands_sent)
+        command = replace(command, command_id=self.numbering.next())
         enact(self.ledger, command, now_ns)
         self._out.append(command)

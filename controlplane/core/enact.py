@@ -17,7 +17,9 @@ def enact(ledger: Ledger, command: cmd.Command, now_ns: int) -> None:
     """Believe that it takes effect; where it cannot, the engine's answer corrects it."""
     if not isinstance(command, cmd.ProgramCommand):
         return
-    program = ledger.programs[command.program_id]
+    program = ledger.programs.get(command.program_id)
+    if program is None:
+        return  # what is told of a program that was forgotten is for gates alone
     if isinstance(command, cmd.Admit | cmd.Restore):
         ledger.grant(program, now_ns)
     elif isinstance(command, cmd.Adopt):

@@ -234,6 +234,14 @@ class OpenTool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """A slot in a ``PublisherState``, by the number of the command that gave it; 0: nobody knows."""
+
+    program_id: str
+    command_id: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
     """A retained program in a ``PublisherState``, with the time that is left."""
 
@@ -252,7 +260,7 @@ class PublisherState(Event):
     held_turns: Sequence[OpenTurn] = field(default_factory=tuple)
     open_turns: Sequence[OpenTurn] = field(default_factory=tuple)
     open_tools: Sequence[OpenTool] = field(default_factory=tuple)
-    granted: Sequence[str] = field(default_factory=tuple)
+    grants: Sequence[Grant] = field(default_factory=tuple)
     pins: Sequence[Pin] = field(default_factory=tuple)
     role: str = ""
     part: int = 0

@@ -39,11 +39,10 @@ def program_arrived(ledger: "Ledger", event: ev.ProgramArrived, now_ns: int) -> 
 
 
 def program_ended(ledger: "Ledger", event: ev.ProgramEnded, now_ns: int) -> None:
-    program = ledger.programs.get(event.program_id)
-    if program is not None:
-        ledger.end(program, now_ns, event.reason or "its run ended")
-        for name in (program.program_id, *ledger.children_of(program.program_id)):
-            ledger.programs[name].ended_by_word = True  # its children have ended with it
+    program = ledger.program(event.program_id, now_ns)  # a gate may yet tell of a grant that we forgot
+    ledger.end(program, now_ns, event.reason or "its run ended")
+    for name in (program.program_id, *ledger.children_of(program.program_id)):
+        ledger.programs[name].ended_by_word = True  # its children have ended with it
 
 
 def turn_queued(ledger: "Ledger", event: ev.TurnQueued, now_ns: int) -> None:
@@ -320,14 +319,8 @@ def publisher_state(ledger: "Ledger", event: ev.PublisherState, now_ns: int) -> 
         keep={t.turn_id for t in (*event.held_turns, *event.open_turns)}
         | {tool_key(c.program_id, c.call_id) for c in event.open_tools},
     )
-    for name in event.granted:
-        program = ledger.program(name, now_ns)
-        root = ledger.root_of(program, now_ns)
-        ledger.move(root, Trigger.SUBMIT, now_ns)
-        ledger.state.unasked.pop(root.program_id, None)  # a daemon's grant: we had forgotten it
-        ledger.move(program, Trigger.SUBMIT, now_ns)
-        if not program.open_turns and not program.queued_turns and not program.gap_since_ns:
-            program.gap_since_ns = now_ns  # it is between two turns: since when, nobody knows
+    for grant in event.grants:
+        _holds_slot(ledger, grant, now_ns)
     for turn in event.open_turns:
         submitted = ev.TurnSubmitted(
             publisher=publisher,
@@ -357,6 +350,24 @@ def publisher_state(ledger: "Ledger", event: ev.PublisherState, now_ns: int) -> 
     if publisher in ledger.state.sequences:
         ledger.state.sequences[publisher].resynced()
     ledger.resync.pop(publisher, None)
+
+
+def _holds_slot(ledger: "Ledger", grant: ev.Grant, now_ns: int) -> None:
+    """A gate holds the grant of a daemon: one that we forgot, or one whose end the gate has missed."""
+    known = ledger.programs.get(grant.program_id)
+    root = ledger.root_of(known, now_ns) if known is not None else None
+    is_over = root is not None and root.status is Status.ENDED and root.ended_by_word
+    is_active = root is not None and root.status is Status.ACTIVE
+    if is_over or (not is_active and ledger.state.commands.remembers(grant.command_id)):
+        ledger.state.overheld[grant.program_id] = None
+        return
+    program = known if known is not None else ledger.program(grant.program_id, now_ns)
+    root = ledger.root_of(program, now_ns)
+    ledger.move(root, Trigger.SUBMIT, now_ns)
+    ledger.state.unasked.pop(root.program_id, None)
+    ledger.move(program, Trigger.SUBMIT, now_ns)
+    if not program.open_turns and not program.queued_turns and not program.gap_since_ns:
+        program.gap_since_ns = now_ns  # it is between two turns: since when, nobody knows
 
 
 def drop_publisher(ledger: "Ledger", publisher: str, now_ns: int, *, keep: Container[str] = ()) -> None:

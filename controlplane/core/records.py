@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from controlplane.core import events as ev
 from controlplane.core.estimate import Estimates
+from controlplane.core.numbering import Numbering
 from controlplane.core.sequence import Sequence
 from controlplane.core.types import Program, Status, Tier
 
@@ -94,7 +95,9 @@ class LedgerState:
     held: dict[str, Held] = field(default_factory=dict)  # by turn_id
     running: dict[str, Running] = field(default_factory=dict)  # by turn_id
     tools: dict[str, ToolCall] = field(default_factory=dict)  # by ``tool_key``: call ids are a program's own
+    commands: Numbering = field(default_factory=Numbering)
     farewells: dict[str, Farewell] = field(default_factory=dict)  # ended holding a slot; nobody was told yet
+    overheld: dict[str, None] = field(default_factory=dict)  # a gate missed that their slot was taken back
     sequences: dict[str, Sequence] = field(default_factory=dict)  # by publisher
     retractions: dict[str, int] = field(default_factory=dict)  # by publisher: the last total it reported
     early_ends: dict[str, int] = field(default_factory=dict)  # ids whose end came first, and when

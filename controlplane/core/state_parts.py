@@ -6,7 +6,7 @@ from typing import Any
 
 from controlplane.core.events import PublisherState
 
-LISTS = ("held_turns", "open_turns", "open_tools", "granted", "pins")
+LISTS = ("held_turns", "open_turns", "open_tools", "grants", "pins")
 _ENTRY_BYTES = 64  # of an entry's encoding, beside its names: numbers, and the lengths of all
 
 

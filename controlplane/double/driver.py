@@ -166,7 +166,7 @@ class Driver:
         return PublisherState(
             role="engine",
             held_turns=gate.held_turns,
-            granted=gate.granted,
+            grants=gate.grants,
             open_turns=tuple(
                 OpenTurn(program_id=call.program_id, turn_id=call.turn_id, blocks=blocks)
                 for call, blocks in self.engine.open_calls()

@@ -18,6 +18,7 @@ from controlplane.core.events import Event, PublisherState, kind_of
 from controlplane.core.state_parts import in_parts
 from controlplane.emit.batching import Numbered, Packed, Packer, runs
 from controlplane.emit.runtime import Runtime
+from controlplane.emit.said import Said
 from controlplane.emit.stats import Counters
 from controlplane.wire import subjects
 from controlplane.wire.delivery import delivered
@@ -86,6 +87,9 @@ class Pump:
         self._dropped = dropped
         self._taken = 0
         self._unconfirmed: list[Packed] = []
+        self._is_tool = kind_of(options.role) == subjects.TOOL_ROLE
+        self._said = Said()  # kept by agents' hooks alone: what others hold their states tell
+        self._again_from_ns: int | None = None
         self._confirming: asyncio.Task[None] | None = None
         self._closing = False
         self._close_by_ns = 0
@@ -234,8 +238,7 @@ class Pump:
 
     async def _subscribe(self, client: "Connection") -> None:
         if self._options.on_command is not None or self._options.state is not None:
-            for_tools = kind_of(self._options.role) == subjects.TOOL_ROLE
-            subject = subjects.tool_command_subject if for_tools else subjects.command_subject
+            subject = subjects.tool_command_subject if self._is_tool else subjects.command_subject
             await client.subscribe(subject(self._options.node), cb=self._on_commands)
         if self._options.on_heartbeat is not None:
             await client.subscribe(subjects.heartbeat_subject(self._options.node), cb=self._on_heartbeat)
@@ -250,6 +253,7 @@ class Pump:
             while not client.is_closed:
                 self.hurried = False
                 if not self._unconfirmed:
+                    self._say_again()
                     self._take(client.max_payload)
                 if self._unconfirmed:
                     await self._send(client)
@@ -279,6 +283,12 @@ class Pump:
         if not (self._closing or self.hurried):
             await self._kick.wait()
         timer.cancel()
+
+    def _say_again(self) -> None:
+        """What may be lost, in its old numbers: whoever has it drops it."""
+        if self._again_from_ns is not None:
+            self._unconfirmed += self._said.take_since(self._again_from_ns)
+            self._again_from_ns = None
 
     def _take(self, max_bytes: int) -> None:
         """Move some of the queue to ``_unconfirmed``, numbered and encoded."""
@@ -328,6 +338,8 @@ class Pump:
         await self._confirm(client)
         self.counters.sent += sum(packed.events for packed in batches)
         self.counters.batches += len(batches)
+        if self._is_tool:
+            self._said.keep(batches, self._now_ns())
         self._unconfirmed = []
 
     async def _confirm(self, client: "Connection") -> None:
@@ -352,13 +364,24 @@ class Pump:
             self._fail(str(error))
             return
         for command in commands:
+            if isinstance(command, StateRequest):
+                self._asked(command)
             if isinstance(command, StateRequest) and self._options.state is not None:
-                if command.publisher in ("", self._options.publisher):
-                    self._queue.append((0, StateMark()))
-                    self.hurried = True
-                    self._kick.set()
-            elif self._options.on_command is not None:
+                continue
+            if self._options.on_command is not None:
                 self._call("on_command", self._options.on_command, command)
+
+    def _asked(self, request: StateRequest) -> None:
+        """Say again what may be lost, and then what is held."""
+        if request.publisher not in ("", self._options.publisher):
+            return
+        if self._is_tool and request.lost_ns > 0:
+            from_ns = self._now_ns() - request.lost_ns
+            self._again_from_ns = min(from_ns, self._again_from_ns if self._again_from_ns is not None else from_ns)
+        if self._options.state is not None:
+            self._queue.append((0, StateMark()))
+        self.hurried = True
+        self._kick.set()
 
     async def _on_heartbeat(self, message: "Msg") -> None:
         from controlplane.wire.codec import decode_heartbeat

@@ -17,6 +17,8 @@ class HeartbeatLike(Protocol):
     def limit(self) -> int: ...
     @property
     def draining(self) -> bool: ...
+    @property
+    def command_id(self) -> int: ...
 
 
 class Mode(StrEnum):
@@ -40,6 +42,7 @@ class Authority:
         self._limit = 0
         self._draining = False
         self._boot_id = ""
+        self._command_id = 0
         self._lease_ns = 0
         self._heard_at_ns: int | None = None
 
@@ -64,6 +67,14 @@ class Authority:
     def set_limit(self, limit: int) -> None:
         self._limit = max(0, limit)
 
+    def is_outdated(self, beat: HeartbeatLike, now_ns: int) -> bool:
+        """Whether an older daemon than the one that governs sent it: its commands have lower numbers.
+
+        Once the younger one's lease has ended, whoever is there is believed.
+        """
+        is_other = beat.boot_id != self._boot_id and beat.command_id < self._command_id
+        return is_other and self.mode(now_ns) is Mode.GOVERNED
+
     def heard(self, beat: HeartbeatLike, now_ns: int) -> bool:
         """Take note of a heartbeat; true when the daemon is new, restarted or back from a silence."""
         fresh = self.mode(now_ns) is not Mode.GOVERNED or beat.boot_id != self._boot_id
@@ -71,7 +82,7 @@ class Authority:
         lease_ns = beat.lease_ttl_ns if beat.lease_ttl_ns > 0 else self._limits.lease_ns
         # And a daemon's word is no reason to hold turns for ever once it has gone.
         self._lease_ns = min(max(lease_ns, self._limits.wall_second_ns), self._limits.most_lease_ns)
-        self._boot_id = beat.boot_id
+        self._boot_id, self._command_id = beat.boot_id, beat.command_id
         self._heard_at_ns = max(now_ns, self._heard_at_ns or now_ns)
         self.set_limit(beat.limit)
         self._draining = beat.draining

@@ -176,7 +176,8 @@ class Gate:
                 ttl_ns = command.ttl_ns if isinstance(command, Admit) else 0
                 root_id = self._programs.root_id(command.program_id)
                 program = self._programs.use(root_id)
-                program.grant(ttl_ns if ttl_ns > 0 else self.limits.grant_ttl_ns, now_ns, local=False)
+                ttl_ns = ttl_ns if ttl_ns > 0 else self.limits.grant_ttl_ns
+                program.grant(ttl_ns, now_ns, local=False, command_id=command.command_id)
                 self._release(program, now_ns, command.reason or "admitted")
             case Adopt():
                 if self.tenants.share(command.tenant, command.program_id, command.parent_id):
@@ -191,13 +192,20 @@ class Gate:
                 return False
         return True
 
-    def on_heartbeat(self, beat: HeartbeatLike, received_ns: int | None = None) -> None:
-        """The daemon lives. Back from a loss it decides again: grants given here end, and all held is asked for."""
+    def on_heartbeat(self, beat: HeartbeatLike, received_ns: int | None = None) -> bool:
+        """The daemon lives. Back from a loss it decides again: grants given here end, and all held is asked for.
+
+        False: a daemon that was replaced still speaks, and nothing changes.
+        """
         now_ns = self._now_ns()
+        received_ns = received_ns if received_ns is not None else now_ns
         self._look(now_ns)
-        if not self._authority.heard(beat, received_ns if received_ns is not None else now_ns):
+        if self._authority.is_outdated(beat, received_ns):
+            self.counters.outdated += 1
+            return False
+        if not self._authority.heard(beat, received_ns):
             self._arm()
-            return
+            return True
         self.counters.daemon_returned += 1
         self._was_governed = True
         for program in self._programs:
@@ -206,6 +214,7 @@ class Gate:
         for held in self._holds:
             self._ask(held, now_ns, urgent=True)
         self._arm()
+        return True
 
     # -- what others may see -------------------------------------------------------------------------------
 
@@ -220,12 +229,7 @@ class Gate:
             )
             for one in self._holds
         )
-        granted = tuple(
-            program.program_id
-            for program in self._programs
-            if program.granted(now_ns) and not program.local_grant  # who came in unasked has no claim to a slot
-        )
-        return GateState(held_turns=held, granted=granted)
+        return GateState(held_turns=held, grants=self._programs.grants(now_ns))
 
     def health(self) -> dict[str, object]:
         """A JSON-ready account: mode, what is held, what runs, the daemon, and every counter."""

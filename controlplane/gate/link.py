@@ -6,10 +6,13 @@ from controlplane.core.commands import CancelEnvironment, Command, PrepareEnviro
 from controlplane.core.events import CommandApplied, CommandRejected, PublisherState
 from controlplane.gate.authority import HeartbeatLike
 from controlplane.gate.gate import Gate, Send
+from controlplane.gate.hearing import Hearing
 
 
 class GateLink:
     """Hands heartbeats and commands to ``gate``, and answers the daemon. Use it in the gate's thread.
+
+    A gate that missed a command tells its state, with the next heartbeat, and the daemon makes up for it.
 
     ``publisher`` tells the emitter's name. ``state`` tells all that this publisher holds; without it, what the
     gate does. ``obey`` takes the commands that are not the gate's and returns a problem, empty if it obeyed;
@@ -30,14 +33,19 @@ class GateLink:
         self._publisher = publisher
         self._state = state if state is not None else self._gate_state
         self._obey = obey
+        self._hearing = Hearing()
 
     def receive(self, item: Command | HeartbeatLike, received_ns: int) -> None:
         """A command or a heartbeat from the daemon, in the order of their receipt."""
         if not isinstance(item, Command):
-            self._gate.on_heartbeat(item, received_ns)
+            if self._gate.on_heartbeat(item, received_ns) and self._hearing.misses(item):
+                self._send(self._state(), True)
         elif isinstance(item, StateRequest):
+            self._hearing.is_next(item.command_id)
             if item.publisher in ("", self._publisher()):
                 self._send(self._state(), True)
+        elif not self._hearing.is_next(item.command_id):
+            return  # of a daemon that was replaced, or overtaken by a later word
         elif isinstance(item, StartTool | PrepareEnvironment | CancelEnvironment):
             return  # a tool runtime's
         elif self._gate.on_command(item):
@@ -54,4 +62,4 @@ class GateLink:
 
     def _gate_state(self) -> PublisherState:
         held = self._gate.state()
-        return PublisherState(role="gate", held_turns=held.held_turns, granted=held.granted)
+        return PublisherState(role="gate", held_turns=held.held_turns, grants=held.grants)

@@ -8,6 +8,8 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from controlplane.core.events import Grant
+
 
 @dataclass(slots=True)
 class RootProgram:
@@ -16,6 +18,7 @@ class RootProgram:
     program_id: str
     grant_ttl_ns: int = 0
     granted_until_ns: int = 0  # 0: no grant
+    grant_id: int = 0  # the number of the command that gave it; 0: nobody counted it
     local_grant: bool = False  # given by the gate itself while the daemon was lost
     known: bool = False  # some turn of it has run
     running: int = 0  # turns between entry and end
@@ -25,7 +28,8 @@ class RootProgram:
         """Whether its turns pass. A running turn keeps the lease alive."""
         return self.granted_until_ns > 0 and (self.running > 0 or now_ns < self.granted_until_ns)
 
-    def grant(self, ttl_ns: int, now_ns: int, *, local: bool) -> None:
+    def grant(self, ttl_ns: int, now_ns: int, *, local: bool, command_id: int = 0) -> None:
+        self.grant_id = command_id
         self.grant_ttl_ns = ttl_ns
         self.granted_until_ns = now_ns + ttl_ns
         self.local_grant = local
@@ -44,7 +48,7 @@ class RootProgram:
         self.held.update(child.held)
         child.held.clear()
         if child.granted(now_ns) and not self.granted(now_ns):
-            self.grant(child.grant_ttl_ns, now_ns, local=child.local_grant)
+            self.grant(child.grant_ttl_ns, now_ns, local=child.local_grant, command_id=child.grant_id)
         child.revoke()
 
     @property
@@ -66,6 +70,14 @@ class ProgramTable:
 
     def __iter__(self) -> Iterator[RootProgram]:
         return iter(self._roots.values())
+
+    def grants(self, now_ns: int) -> tuple[Grant, ...]:
+        """Those of a daemon: who came in unasked has no claim to a slot."""
+        return tuple(
+            Grant(program_id=program.program_id, command_id=program.grant_id)
+            for program in self._roots.values()
+            if program.granted(now_ns) and not program.local_grant
+        )
 
     def link(self, program_id: str, parent_id: str, now_ns: int) -> bool:
         """Take note of a parent; true where it is news. The first one that is known stays, as in the ledger.

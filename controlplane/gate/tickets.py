@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from controlplane.core.errors import ControlPlaneError
-from controlplane.core.events import OpenTurn
+from controlplane.core.events import Grant, OpenTurn
 from controlplane.gate.limits import GateLimits
 
 
@@ -77,7 +77,7 @@ class GateState:
     """The gate's share of a ``PublisherState``."""
 
     held_turns: Sequence[OpenTurn] = field(default_factory=tuple)
-    granted: Sequence[str] = field(default_factory=tuple)
+    grants: Sequence[Grant] = field(default_factory=tuple)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -99,4 +99,5 @@ class GateCounters:
     daemon_lost: int = 0
     daemon_returned: int = 0
     programs_forgotten: int = 0
+    outdated: int = 0  # heartbeats of a daemon that was replaced
     unproven: int = 0  # turns that named a parent which neither an agent nor a turn of its has told of

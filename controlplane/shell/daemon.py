@@ -2,11 +2,12 @@
 
 import asyncio
 import secrets
+from functools import cached_property
 from pathlib import Path
 
 from controlplane.config import Config, Resolved, Source, show
 from controlplane.core.commands import StateRequest
-from controlplane.core.controller import Controller
+from controlplane.core.controller import LOST_NS, Controller
 from controlplane.core.engine_policies import EnginePolicies
 from controlplane.core.errors import ConfigError
 from controlplane.core.types import seconds
@@ -20,7 +21,7 @@ from controlplane.shell.logs import logger
 from controlplane.shell.pump import Pump
 from controlplane.shell.reload import Reloader
 from controlplane.shell.status import Status, describe
-from controlplane.wire.codec import Heartbeat, encode_events
+from controlplane.wire.codec import Heartbeat, encode_events, last_command_id
 from controlplane.wire.endpoint import shown
 from controlplane.wire.log import LogWriter
 from controlplane.wire.subjects import publisher_name
@@ -28,9 +29,11 @@ from controlplane.wire.subjects import publisher_name
 _RECOVERY_TIMEOUT_S = 30.0
 _LONGEST_WAIT_S = 0.5
 _QUIET_S = 5.0  # or three samples of the host
+_FROZEN_S = 2.0  # between two looks, which are at most ``_LONGEST_WAIT_S`` apart
 _SAMPLES_MISSED = 2.5  # of the host, until what is known may be out of date
 _HARDLY_BACK_S = 0.1
 _TELL_AGAIN_S = 10.0
+_NS_PER_NUMBER = 1_000_000  # no daemon sends a command each millisecond of its life
 _SAVING_AT_MOST = 20  # saves are this many times their own duration apart
 
 
@@ -71,6 +74,14 @@ class Daemon:
         self._refusals_told_s = -_TELL_AGAIN_S
         self._unsaved = ""  # why the last snapshot was not written
         self._resync_all = False
+        self._sampled = 0  # samples of the host that were published
+        self._proof = 1  # the one that has to come back before anything is decided
+        self._looked_s = 0.0
+        self._was_frozen = False
+        self._heard_s = 0.0
+        self._lost_s = 0.0  # for how long the stream may have kept nothing
+        self._lost_samples: tuple[int, int] | None = None
+        self._replaced = False  # the stream has commands of a daemon that started later
         self._log = logger("daemon")
 
     @property
@@ -88,7 +99,10 @@ class Daemon:
         self._stopping.set()
 
     async def run(self) -> None:
-        """Serve until ``stop``. The bus is connected. Raises ``ConfigError`` if the node has a daemon already."""
+        """Serve until ``stop``. The bus is connected.
+
+        Raises ``ConfigError`` if the node has a daemon already, or gets a later one: it was frozen, or cut off.
+        """
         other = await self.bus.another_daemon()
         if other:
             raise ConfigError(
@@ -117,9 +131,12 @@ class Daemon:
             for task in tasks:
                 task.cancel()
         self.pump.tell()
-        self._save(self.clock.now_ns())
+        if not self._replaced:
+            self._save(self.clock.now_ns())
         await self.bus.flush()
         self._log.info("down", node=self.config.node)
+        if self._replaced:
+            raise ConfigError(f"node {self.config.node!r} has a daemon that started later: this one stands down")
 
     # Recovery
 
@@ -142,6 +159,7 @@ class Daemon:
                 else:
                     self.pump.feed(delivery.data, now_ns, delivery.subject)
                 self.position = delivery.sequence
+        self.controller.numbering.begin(self.clock.now_ns() // _NS_PER_NUMBER)
         self._resync_all = True
         self._log.info(
             "recovered",
@@ -243,14 +261,26 @@ class Daemon:
             for delivery in await inbox.take(min(_LONGEST_WAIT_S, max(0.0, wait_s))):
                 if not delivery.is_command:
                     pump.feed(delivery.data, clock.now_ns(), delivery.subject)
+                elif last_command_id(delivery.data) > self.controller.numbering.sent:
+                    self._replaced = True
                 self.position = delivery.sequence
+            if self._replaced:
+                self.stop()
+                return
+            self._note_gap()
             self._tell_refusals()
             now_ns = clock.now_ns()
             hears = self._hears
             commands = pump.decide(now_ns) if hears else ()
             if hears and self._resync_all:
                 self._resync_all = False
-                commands = [*commands, StateRequest(reason="the daemon started, or the stream is new")]
+                why = "the daemon started, or the stream has lost something"
+                number, lost_ns = (
+                    self.controller.numbering.sent,
+                    LOST_NS + seconds(self._lost_s * self.config.time_scale),
+                )
+                commands = [*commands, StateRequest(command_id=number, lost_ns=lost_ns, reason=why)]
+                self._lost_s = 0.0
             await self.bus.send(commands)
             await asyncio.sleep(0)  # the client's writer sends them now; then there is time to write them down
             self.pump.tell()
@@ -267,13 +297,50 @@ class Daemon:
             self._log.warning("events refused", events=refused - self._refused_told, why=self.pump.last_rejection)
             self._refused_told, self._refusals_told_s = refused, now_s
 
+    @cached_property
+    def _host_publisher(self) -> str:
+        return publisher_name(self.config.node, "host", self.boot_id)
+
     @property
     def _hears(self) -> bool:
         """Whether what is decided now goes by what happens now: our own samples have come back.
 
         Who hears nothing takes the engine for idle, and would give away slot after slot.
         """
-        return self.bus.silent_s < _SAMPLES_MISSED * max(1.0, self.config.host.probe_interval_s)
+        return not self._is_quiet and self._is_up_to_date
+
+    @property
+    def _is_quiet(self) -> bool:
+        return self.bus.silent_s >= _SAMPLES_MISSED * max(1.0, self.config.host.probe_interval_s)
+
+    @property
+    def _is_up_to_date(self) -> bool:
+        """Whether a sample that was taken after the last gap has come back, and with it what happened then."""
+        host = self.controller.state.ledger.host
+        return host is not None and host.publisher == self._host_publisher and host.sequence >= self._proof
+
+    def _note_gap(self) -> None:
+        """Who was frozen or cut off finds what happened meanwhile in the stream, and maybe another daemon."""
+        now_s = asyncio.get_running_loop().time()
+        if not self._looked_s:
+            self._looked_s = self._heard_s = now_s
+        frozen_s, self._looked_s = now_s - self._looked_s, now_s
+        if frozen_s > _FROZEN_S:
+            self._log.warning("was frozen", for_s=round(frozen_s, 1), action="reading what happened meanwhile")
+            self._was_frozen = True
+        elif self._is_up_to_date:
+            self._was_frozen = False
+        if frozen_s > _FROZEN_S or self._is_quiet:
+            self._proof = self._sampled + 1
+        if self._is_quiet:  # nobody knows what of it was kept
+            self._resync_all = True
+            self._lost_s = now_s - self._heard_s
+        else:
+            self._heard_s = now_s
+        samples = self.controller.state.ledger.sequences.get(self._host_publisher)
+        lost = samples.missing[-1] if samples is not None and samples.missing else None
+        if lost is not None and lost != self._lost_samples:
+            self._lost_samples, self._resync_all = lost, True
 
     async def _beat(self) -> None:
         """Only while events arrive: gates that ask a daemon which hears nothing would wait for ever."""
@@ -286,21 +353,20 @@ class Daemon:
                 limit=window.limit,
                 draining=self.controller.state.ledger.draining,
                 window=window.window,
+                command_id=self.controller.numbering.sent,
                 engine_policies=EnginePolicies(priority=policies.priority, memory=policies.memory).dumps(),
             )
-            if self.bus.delivers:
+            if self.bus.delivers and not self._was_frozen:
                 await self.bus.beat(heartbeat)
             await asyncio.sleep(self.config.heartbeat_s)
 
     async def _probe_host(self) -> None:
-        publisher = publisher_name(self.config.node, "host", self.boot_id)
-        sequence = 0
         while not self._stopping.is_set():
             self.bus.quiet_s = max(_QUIET_S, 3 * self.config.host.probe_interval_s)
             if self.bus.connected:
-                sequence += 1
+                self._sampled += 1
                 sample = self._probe.sample(self.config.host.cpus)
-                batch = encode_events(publisher, sequence, [(self.clock.now_ns(), sample)])
+                batch = encode_events(self._host_publisher, self._sampled, [(self.clock.now_ns(), sample)])
                 await self.bus.publish_events("host", batch)
             await asyncio.sleep(self.config.host.probe_interval_s)
 

@@ -1,6 +1,6 @@
 """Bytes on the bus to records of core and back: all that other rooms need of protobuf."""
 
-from controlplane.wire.command_codec import decode_commands, encode_commands
+from controlplane.wire.command_codec import decode_commands, encode_commands, last_command_id
 from controlplane.wire.event_decoding import DecodedBatch, decode_events
 from controlplane.wire.event_encoding import encode_events
 from controlplane.wire.heartbeat import Heartbeat, decode_heartbeat, encode_heartbeat
@@ -14,4 +14,5 @@ __all__ = [
     "encode_commands",
     "encode_events",
     "encode_heartbeat",
+    "last_command_id",
 ]

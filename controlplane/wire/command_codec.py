@@ -64,6 +64,15 @@ def decode_commands(data: bytes) -> list[Command]:
     return [command for message in batch.commands if (command := read_command(message)) is not None]
 
 
+def last_command_id(data: bytes) -> int:
+    """The highest number in a batch that somebody may have counted to; 0 for one that cannot be read."""
+    try:
+        commands = pb.CommandBatch.FromString(data).commands
+    except DecodeError:
+        return 0
+    return max((each.command_id for each in commands if each.command_id <= MOST_COMMAND_ID), default=0)
+
+
 def read_command(message: pb.Command) -> Command | None:
     """None for a kind that this version does not know, a number that nobody counts to, a command about nobody."""
     kind = message.WhichOneof("kind")

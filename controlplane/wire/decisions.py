@@ -82,7 +82,7 @@ def read_decisions(path: Path) -> Iterator[Record]:
                 for line in lines:
                     try:
                         yield _decode(line)
-                    except msgspec.DecodeError:
+                    except (msgspec.DecodeError, UnicodeDecodeError):
                         continue
         except FileNotFoundError:
             continue  # it was rotated away meanwhile

@@ -357,7 +357,7 @@ def _publisher_state(m: pb.PublisherState, publisher: str, sequence: int, at_ns:
             )
             for t in m.open_tools
         ),
-        granted=tuple(m.granted),
+        grants=tuple(core.Grant(program_id=g.program_id, command_id=g.command_id) for g in m.grants),
         pins=tuple(core.Pin(program_id=p.program_id, ttl_ns=p.ttl_ns) for p in m.pins),
         role=m.role,
         part=m.part,

@@ -79,7 +79,8 @@ def _publisher_state(event: PublisherState, message: pb.Event) -> None:
     state = message.publisher_state
     state.SetInParent()
     state.role, state.part, state.more = event.role, event.part, event.more
-    state.granted.extend(event.granted)
+    for grant in event.grants:
+        state.grants.add(program_id=grant.program_id, command_id=grant.command_id)
     for turns, target in ((event.held_turns, state.held_turns), (event.open_turns, state.open_turns)):
         for turn in turns:
             target.add(

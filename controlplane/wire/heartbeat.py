@@ -6,6 +6,7 @@ from google.protobuf.message import DecodeError
 
 from controlplane.core.errors import RemoteEventError
 from controlplane.wire._generated import control_pb2 as pb
+from controlplane.wire.command_codec import MOST_COMMAND_ID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,6 +15,7 @@ class Heartbeat:
 
     ``limit`` is how many root programs may be active (0: no limit), ``window`` the same before its caps.
     ``engine_policies`` is for ``controlplane.core.engine_policies.loads``. ``draining``: nobody new is let in.
+    ``command_id`` is the number of the last command: whoever has not heard it misses one.
     """
 
     node: str
@@ -23,6 +25,7 @@ class Heartbeat:
     window: float
     engine_policies: str = ""
     draining: bool = False
+    command_id: int = 0
 
 
 def encode_heartbeat(heartbeat: Heartbeat) -> bytes:
@@ -35,19 +38,21 @@ def encode_heartbeat(heartbeat: Heartbeat) -> bytes:
         window=heartbeat.window,
         engine_policies=heartbeat.engine_policies,
         draining=heartbeat.draining,
+        command_id=heartbeat.command_id,
     ).SerializeToString()
 
 
 def decode_heartbeat(data: bytes) -> Heartbeat:
     """Read one.
 
-    :raises RemoteEventError: the bytes are none, or a number is negative.
+    :raises RemoteEventError: the bytes are none, or a number is negative or one that nobody counts to.
     """
     try:
         message = pb.Heartbeat.FromString(data)
     except DecodeError as error:
         raise RemoteEventError(f"malformed heartbeat of {len(data)} bytes: {error}") from error
-    if not message.node or (message.lease_ttl_ns | message.limit) < 0 or not message.window >= 0:
+    counts = (message.lease_ttl_ns, message.limit, message.command_id)
+    if not message.node or min(counts) < 0 or message.command_id > MOST_COMMAND_ID or not message.window >= 0:
         raise RemoteEventError(f"heartbeat that makes no sense: {str(message)[:200]}")
     return Heartbeat(
         node=message.node,
@@ -57,4 +62,5 @@ def decode_heartbeat(data: bytes) -> Heartbeat:
         window=message.window,
         engine_policies=message.engine_policies,
         draining=message.draining,
+        command_id=message.command_id,
     )

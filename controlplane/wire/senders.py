@@ -60,6 +60,6 @@ def _is_own_state(event: Event, kind: str) -> bool:
     if not isinstance(event, PublisherState):
         return False
     if kind == TOOL_ROLE:
-        others = (event.held_turns, event.open_turns, event.granted, event.pins)
+        others = (event.held_turns, event.open_turns, event.grants, event.pins)
         return event.role == TOOL_ROLE and not any(others)
     return kind in SERVING_ROLES and event.role in SERVING_ROLES and not event.open_tools

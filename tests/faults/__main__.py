@@ -24,7 +24,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--cpu-s", type=float, default=0.0, help="stop after so many seconds of CPU")
     parser.add_argument("--keep", help="of one seed's faults only those with these numbers: 0,3,4")
     parser.add_argument("--kinds", default="", help="only faults of these kinds, separated by commas")
-    parser.add_argument("--strict", action="store_true", help="also what is known to be broken: failure-rules.md")
     parser.add_argument("--programs", type=int, help="of one seed's programs so many")
     parser.add_argument("--flaw", choices=sorted(FLAWS), help="with a flaw that was mended put back")
     return parser.parse_args()
@@ -32,7 +31,7 @@ def _arguments() -> argparse.Namespace:
 
 def _plan(arguments: argparse.Namespace, seed: int) -> Plan:
     kinds = [kind for kind in arguments.kinds.split(",") if kind]
-    plan = replace(plan_of(seed, kinds=kinds), strict=arguments.strict)
+    plan = plan_of(seed, kinds=kinds)
     if arguments.keep is not None:
         kept = [int(number) for number in arguments.keep.split(",") if number]
         plan = replace(plan, faults=tuple(plan.faults[number] for number in kept))
@@ -54,7 +53,6 @@ def _tell(failed: Result, arguments: argparse.Namespace) -> None:
     keep = ",".join(str(whole.index(fault)) for fault in short.plan.faults)
     asked = f" --flaw {arguments.flaw!r}" if arguments.flaw else ""
     asked += f" --kinds {arguments.kinds!r}" if kinds else ""
-    asked += " --strict" if arguments.strict else ""
     print(f"python -m tests.faults --seed {seed} --keep '{keep}' --programs {short.plan.programs}{asked}")
 
 

@@ -26,10 +26,13 @@ FREE_SLOT_S = 6.0
 FREE_SLOT_WITH_FAULTS_S = 75.0
 # "A queue, and the engine idle for 1 s: the head of the queue is admitted", and the way there.
 IDLE_S = 6.0
+# What a gate read of a reply is said once: agents' hooks alone say their words again.
+_UNREAD = "ended with a reply that no stream kept"
+_UNDER_WAY_S = 5.0
+# A daemon that was replaced hears of it as soon as the stream delivers.
+STANDS_DOWN_S = 2.0
 # After a fault: the longest time until everybody is connected again, told and asked.
 CALM_AFTER_S = 20.0
-_UNHEARD = "said goodbye while nothing was kept"
-_UNDER_WAY_S = 5.0  # a slow connection's messages
 _REPLY_ENDS_S = 8.0  # 5 s after a reply without a tool call the program has ended, an interval, and the way
 
 
@@ -70,15 +73,15 @@ class Auditor:
         self._running: dict[str, EngineServer] = {}
         self._slots: dict[str, None] = {}  # roots that were let in anywhere and may keep their slots
         self._granted: dict[str, None] = {}  # roots that the daemon gave slots, as the stream has it
+        self._forgotten: dict[str, None] = {}  # of these: what the stream has lost
         self._gates: dict[str, _Gate] = {}
         self._unasked: dict[str, None] = {}  # roots that a gate without a daemon let in
-        self._unpaused: dict[tuple[str, str], None] = {}  # (gate, root) that was not told of a Pause
         self._goodbyes: dict[str, int] = {}  # by program, where it stands in the stream
         self._limit = 0
         self._free_since_ns: int | None = None
         self._idle_since_ns = 0
         self._entered_ns = 0
-        self._served_ns = 0  # when a daemon was last there to hear
+        self._two_since_ns = 0  # daemons that serve
 
     @property
     def _now_ns(self) -> int:
@@ -97,7 +100,7 @@ class Auditor:
 
     def over(self, name: str, manner: str) -> None:
         self._over[name] = self._now_ns
-        self._manners[name] = manner if self._world.nats.keeps else _UNHEARD
+        self._manners[name] = manner if manner != "replies" or self._world.nats.keeps else _UNREAD
 
     def failed(self, server: "EngineServer", ticket: Ticket, problem: str) -> None:
         """A request failed. That is nobody's fault but the gate's, unless the server was killed under it."""
@@ -148,7 +151,6 @@ class Auditor:
         self._held = {name: held for name, held in self._held.items() if held.server is not server}
         self._running = {name: other for name, other in self._running.items() if other is not server}
         self._gates.pop(server.name, None)
-        self._unpaused = {key: None for key in self._unpaused if key[0] != server.name}
 
     def reached_gate(self, server: "EngineServer", item: Any) -> None:
         """A heartbeat or a command."""
@@ -160,7 +162,6 @@ class Auditor:
         elif isinstance(item, cmd.Admit):
             gate.granted[self.root_of(item.program_id)] = None
         elif isinstance(item, cmd.Pause):
-            self._unpaused.pop((server.name, item.program_id), None)
             gate.slots.pop(item.program_id, None)
             gate.granted.pop(item.program_id, None)
 
@@ -171,9 +172,6 @@ class Auditor:
         for command in decode_commands(data):
             if isinstance(command, cmd.Pause):
                 self._slots.pop(command.program_id, None)
-                for name, gate in self._gates.items():
-                    if command.program_id in gate.granted:
-                        self._unpaused[(name, command.program_id)] = None
                 self._granted.pop(command.program_id, None)
             elif isinstance(command, cmd.SetWindow):
                 self._limit = command.limit
@@ -187,7 +185,8 @@ class Auditor:
                 self._granted.pop(command.program_id, None)
             if not isinstance(command, cmd.Admit) or self.root_of(command.program_id) != command.program_id:
                 continue
-            is_new = command.program_id not in self._granted
+            is_new = command.program_id not in self._granted and command.program_id not in self._forgotten
+            self._forgotten.pop(command.program_id, None)
             self._granted[command.program_id] = None
             limit = max([self._limit, *limits])
             granted = len(self._granted.keys() - self._unasked.keys())
@@ -207,11 +206,11 @@ class Auditor:
 
     def lost_messages(self) -> None:
         """The stream lost some or all of its messages: grants and last words may be unknown to the daemon."""
+        self._forgotten |= self._granted  # "a grant that was sent holds"
         self._granted.clear()
-        since_ns = min(self._served_ns, self._now_ns) - round(_UNDER_WAY_S * 1e9)
         for name, over_ns in self._over.items():
-            if over_ns >= since_ns:
-                self._manners[name] = _UNHEARD
+            if self._manners[name] == "replies" and over_ns >= self._now_ns - round(_UNDER_WAY_S * 1e9):
+                self._manners[name] = _UNREAD
 
     # From time to time
 
@@ -219,8 +218,7 @@ class Auditor:
         """Every half second."""
         now_ns = self._now_ns
         self._drop_who_is_over()
-        taken = self._slots.keys() | (set() if self._world.plan.strict else {root for _, root in self._unpaused})
-        free = not self._limit or len(taken) < self._limit
+        free = not self._limit or len(self._slots) < self._limit
         self._free_since_ns = (self._free_since_ns or now_ns) if free else None
         if self._running or not self._held:
             self._idle_since_ns = now_ns
@@ -239,11 +237,20 @@ class Auditor:
                 )
                 self._entered_ns = now_ns
         self._goodbyes_hold()
-        serving = [one.name for one in self._world.daemons if one.serves]
-        if any(one.serves and one.threads[0].frozen_until_ns <= now_ns for one in self._world.daemons):
-            self._served_ns = now_ns
-        if len(serving) > 1:
-            self.broken(f"recover-from-failures.md: a second daemon is refused, but {serving} serve")
+        self._one_serves(now_ns)
+
+    def _one_serves(self, now_ns: int) -> None:
+        """At once where they share a machine; where they do not, the older one stands down when it hears again."""
+        serving = [one for one in self._world.daemons if one.serves]
+        machines = {one.machine for one in serving}
+        if len(machines) < len(serving):
+            names = [one.name for one in serving]
+            self.broken(f"recover-from-failures.md: a second daemon is refused, but {names} serve")
+        awake = [one.name for one in serving if one.threads[0].frozen_until_ns <= now_ns]
+        if len(awake) < 2 or self._world.calm_since_ns is None:
+            self._two_since_ns = now_ns
+        elif now_ns - self._two_since_ns > STANDS_DOWN_S * 1e9:
+            self.broken(f"recover-from-failures.md: an older daemon stands down, but {awake} serve")
 
     def _goodbyes_hold(self) -> None:
         """What an engine tells late, by less than 5 s, does not take a program's goodbye back."""
@@ -293,10 +300,7 @@ class Auditor:
             self.broken(f"recovery.md: the daemon believes that a gate holds {turn_id}")
         for turn_id in ledger.state.running:
             self.broken(f"recovery.md: the daemon believes that an engine runs {turn_id}")
-        forgiven = set() if world.plan.strict else {root for _, root in self._unpaused}
         for name, program in ledger.programs.items():
-            if name in forgiven:
-                continue
             if program.status is Status.ACTIVE and self._manners.get(name) in ("tells", "replies"):
                 self.broken(f"adr/0029: {name} ended by its own word, and the daemon keeps its slot")
         self._conserves(ledger)

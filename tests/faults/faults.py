@@ -54,6 +54,14 @@ def _second_daemon(world: "World", fault: Fault) -> Callable[[], None]:
     return _nothing
 
 
+def _replace_daemon(world: "World", fault: Fault) -> Callable[[], None]:
+    """It is frozen, and on another machine one is started that knows nothing of it; then it goes on."""
+    _freeze_daemon(world, fault)
+    if not world.is_embedded:  # else NATS is on the machine that is frozen
+        world.start_daemon(second=True, machine=f"machine {fault.at_s:.3f}")
+    return _nothing
+
+
 def _restart_nats(world: "World", fault: Fault) -> Callable[[], None]:
     world.nats.stop()
     return world.nats.start
@@ -180,6 +188,7 @@ KINDS: dict[str, Kind] = {
     "daemon stays away": Kind(begin=_kill_daemon, for_s=(6, 50)),
     "daemon is frozen": Kind(begin=_freeze_daemon, for_s=(0.5, 15)),
     "second daemon": Kind(begin=_second_daemon, for_s=(0.1, 2)),
+    "daemon is replaced": Kind(begin=_replace_daemon, for_s=(2, 20)),
     "NATS is restarted": Kind(begin=_restart_nats, for_s=(0.01, 8)),
     "NATS is frozen": Kind(begin=_freeze_nats, for_s=(0.5, 12)),
     "stream is deleted": Kind(begin=_delete_stream, for_s=(0.1, 0.1)),

@@ -99,8 +99,9 @@ class _Probe:
 class DaemonProcess(Process):
     """``penstock up``, as ``controlplane.compose`` puts it together, without its pages and logs."""
 
-    def __init__(self, world: "World", name: str) -> None:
+    def __init__(self, world: "World", name: str, machine: str) -> None:
         super().__init__(world, name)
+        self.machine = machine  # that of its state folder
         self.refused = ""  # why it did not start
         self.crashed = ""
         self.has_ended = False
@@ -117,7 +118,7 @@ class DaemonProcess(Process):
             Source(),
             Resolved(config=world.config, origins={}),
             self.bus,
-            DiskPath(world.disk, f"{NODE}/snapshot.json"),  # type: ignore[arg-type]
+            DiskPath(world.disk, f"{machine}/snapshot.json"),  # type: ignore[arg-type]
             clock=Clock(wall_ns=world.wall_ns, monotonic_ns=lambda: scheduler.now_ns),
             probe=_Probe(),  # type: ignore[arg-type]
         )
@@ -140,7 +141,7 @@ class DaemonProcess(Process):
 
     async def _run(self) -> None:
         try:
-            with only_one(NODE, self.world.folder):
+            with only_one(NODE, self.world.folder / self.machine):
                 await self.bus.connect()
                 try:
                     await self.daemon.run()

@@ -45,7 +45,6 @@ class Plan:
     horizon_s: float
     settle_s: float
     faults: tuple[Fault, ...]
-    strict: bool = False  # also that a gate which missed a Pause does not bring the program back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,9 +142,10 @@ class World:
         self._boots += 1
         return self._boots
 
-    def start_daemon(self, *, second: bool = False) -> None:
+    def start_daemon(self, *, second: bool = False, machine: str = "machine") -> None:
         if second or not any(one.is_alive and not one.has_ended for one in self.daemons):
-            self.daemons.append(DaemonProcess(self, f"daemon{self._boot()}"))
+            (self.folder / machine).mkdir(exist_ok=True)
+            self.daemons.append(DaemonProcess(self, f"daemon{self._boot()}", machine))
 
     def kill_daemons(self) -> None:
         for process in self.daemons:
@@ -159,7 +159,7 @@ class World:
         if process in self.daemons:
             self.daemons.remove(process)
         self._ended.append(process)
-        if process.refused and "has a daemon already" in process.refused:
+        if process.refused and "has a daemon" in process.refused:
             return
         if self.is_embedded:  # which a daemon that ends takes with it, and the next one starts
             self.nats.stop()

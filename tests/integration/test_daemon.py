@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from support.daemon_process import BusClient, DaemonProcess, eventually, most_start_s, says, serving
+from support.nats import NatsServer
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
@@ -209,6 +210,69 @@ def test_two_daemons_on_one_node_are_refused(daemon: DaemonProcess, tmp_path: Pa
     assert second.wait() == 1
     assert "has a daemon already" in second.log
     assert "Traceback" not in second.log
+
+
+def test_a_daemon_that_was_frozen_and_replaced_stands_down(tmp_path: Path) -> None:
+    """On another machine, so that no lock tells: the stream does."""
+    nats_server = NatsServer(tmp_path / "nats")
+    first = DaemonProcess(tmp_path / "first", "--nats", nats_server.url)
+    later = DaemonProcess(tmp_path / "later", "--nats", nats_server.url)
+
+    async def run() -> None:
+        first.start()
+        bus = await BusClient.connect(nats_server.url)
+        await bus.status()
+        await bus.publish(ENGINE, 1, [POOL])
+        await bus.publish(GATE, 1, queued(1))
+        before = await bus.hears(lambda c: isinstance(c, cmd.Admit) and c.program_id == "p0", "grant for p0")
+        assert first.process is not None
+        first.process.send_signal(signal.SIGSTOP)
+        later.start()
+        await says(later, '"event": "up"')
+        bus.commands.clear()
+        await bus.publish(GATE, 2, queued(1, 1))
+        after = await bus.hears(lambda c: isinstance(c, cmd.Admit) and c.program_id == "p1", "grant for p1")
+        assert after.command_id > before.command_id
+        bus.commands.clear()
+        first.process.send_signal(signal.SIGCONT)
+        assert await asyncio.to_thread(first.wait) == 1
+        assert "a daemon that started later: this one stands down" in first.log
+        assert all(command.command_id > after.command_id for command in bus.commands), "it said nothing more"
+        await bus.publish(GATE, 3, queued(1, 2))
+        await bus.hears(lambda c: isinstance(c, cmd.Admit) and c.program_id == "p2", "grant for p2")
+        await bus.close()
+
+    try:
+        asyncio.run(run())
+    finally:
+        first.clean_up()
+        later.clean_up()
+        nats_server.kill()
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_server_that_nobody_knows_of_does_not_share_the_store(daemon: DaemonProcess, frozen: bool) -> None:
+    """The daemon was killed after it had started its server, and before it had said where that listens."""
+
+    async def run() -> None:
+        daemon.start()
+        bus = await serving(daemon)
+        await bus.publish(GATE, 1, queued(1))
+        await bus.close()
+        stray = read_endpoint("test", daemon.folder)
+        assert stray is not None
+        daemon.kill()
+        endpoint_path("test", daemon.folder).unlink()
+        if frozen:
+            os.kill(stray.pid, signal.SIGSTOP)
+        daemon.start()
+        bus = await serving(daemon)
+        with pytest.raises(ProcessLookupError):
+            os.kill(stray.pid, 0)
+        assert "p0" in (await bus.status())["programs"], "what was said is kept"
+        await bus.close()
+
+    asyncio.run(run())
 
 
 def test_a_second_daemon_on_the_same_state_leaves_the_first_alone(daemon: DaemonProcess) -> None:

@@ -59,6 +59,7 @@ class DaemonDouble:
         self._news = asyncio.Event()
         self.events: list[Event] = []
         self.beating = True
+        self._said = 0  # commands
 
     async def hear(self, message: Any) -> None:
         batch = decode_events(message.data)
@@ -73,7 +74,8 @@ class DaemonDouble:
             await asyncio.sleep(0.1)
 
     async def say(self, *commands: Command) -> None:
-        numbered = [replace(command, command_id=index + 1) for index, command in enumerate(commands)]
+        numbered = [replace(command, command_id=self._said + number) for number, command in enumerate(commands, 1)]
+        self._said += len(commands)
         await self._client.publish(subjects.command_subject(NODE), encode_commands(numbered))
 
     async def until(self, kind: type[Event], count: int = 1, **fields: object) -> Any:
@@ -242,12 +244,12 @@ def test_commands_for_the_engine_and_a_request_for_the_state(nats_server: Any) -
         state = await scene.daemon.until(PublisherState)
         assert state.role == "engine"
         assert [turn.program_id for turn in state.held_turns] == ["q"]
-        assert state.granted == ("p",)
+        assert [grant.program_id for grant in state.grants] == ["p"]
         assert [pin.program_id for pin in state.pins] == ["p"]
         assert 0 < state.pins[0].ttl_ns <= seconds(600)
         samples = 1
-        assert "not support" in (await scene.daemon.until(CommandRejected, command_id=3)).reason
-        assert "cached" in (await scene.daemon.until(CommandRejected, command_id=4)).reason
+        assert "not support" in (await scene.daemon.until(CommandRejected, command_id=4)).reason
+        assert "cached" in (await scene.daemon.until(CommandRejected, command_id=5)).reason
         assert [type(event) for event in scene.daemon.events].count(PublisherState) == 1
         while (await scene.daemon.until(PoolSampled, samples)).retained_blocks == 0:
             samples += 1

@@ -14,7 +14,7 @@ import pytest
 from nats.aio.client import Client
 
 from controlplane.core.commands import Admit, Command, StateRequest
-from controlplane.core.events import OpenTurn, PublisherState, ToolStarted
+from controlplane.core.events import Grant, OpenTurn, PublisherState, ToolStarted
 from controlplane.core.state_parts import joined
 from controlplane.emit.emitter import Emitter
 from controlplane.wire import subjects
@@ -295,7 +295,10 @@ def test_a_state_request_is_answered_in_sequence(listener: Listener, make_emitte
     turn = OpenTurn(program_id="p", turn_id="t", blocks=3)
     others: list[Command] = []
     emitter = make_emitter(
-        state=lambda: PublisherState(open_turns=(turn,), granted=("p",), role="tool"), on_command=others.append
+        state=lambda: PublisherState(
+            open_turns=(turn,), grants=(Grant(program_id="p", command_id=7),), role="tool"
+        ),
+        on_command=others.append,
     )
     emitter.start()
     wait_until(lambda: emitter.stats.connected, "connected")
@@ -310,8 +313,37 @@ def test_a_state_request_is_answered_in_sequence(listener: Listener, make_emitte
     assert [event.sequence for event in events] == [1, 2, 3, 4]
     state = events[1]
     assert isinstance(state, PublisherState)
-    assert (state.open_turns, state.granted, state.role) == ((turn,), ("p",), "tool")
+    assert (state.open_turns, state.role) == ((turn,), "tool")
+    assert state.grants == (Grant(program_id="p", command_id=7),)
     assert others == []
+
+
+def test_what_may_be_lost_is_said_again_before_the_state(listener: Listener, make_emitter: Any) -> None:
+    """A server that has read a batch may lose it with its stream."""
+    emitter = make_emitter(state=lambda: PublisherState(role="tool"))
+    emitter.start()
+    wait_until(lambda: emitter.stats.connected, "connected")
+    emitter.emit(tool(0))
+    listener.wait_for(1)
+    for asked in (1, 2):
+        ask = [StateRequest(lost_ns=60 * 10**9)]
+        listener.publish(subjects.tool_command_subject(NODE), encode_commands(ask))
+        listener.wait_for(3 * asked)
+    wait_until(lambda: len(listener.events) == 6, "all of it")
+    assert [event.sequence for event in listener.events] == [1, 1, 2, 1, 2, 3]
+
+
+def test_who_tells_states_says_nothing_again(listener: Listener, make_emitter: Any) -> None:
+    """An engine's past turns are no news, and its state has the others."""
+    emitter = make_emitter(role="engine", state=lambda: PublisherState(role="engine"))
+    emitter.start()
+    wait_until(lambda: emitter.stats.connected, "connected")
+    emitter.emit(tool(0))
+    listener.wait_for(1)
+    listener.publish(subjects.command_subject(NODE), encode_commands([StateRequest(lost_ns=60 * 10**9)]))
+    listener.wait_for(2)
+    emitter.emit(tool(1))
+    assert [event.sequence for event in listener.wait_for(3)] == [1, 2, 3]
 
 
 def test_a_state_larger_than_a_message_arrives_in_parts(listener: Listener, make_emitter: Any) -> None:

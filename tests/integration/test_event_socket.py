@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.daemon_process import NODE, BusClient, DaemonProcess, eventually
 
-from controlplane.core.events import Event, ProgramArrived, PublisherState, ToolStarted, TurnEnded
+from controlplane.core.events import Event, Grant, ProgramArrived, PublisherState, ToolStarted, TurnEnded
 from controlplane.emit.tool_reporter import ToolReporter
 from controlplane.wire.codec import encode_events
 from controlplane.wire.frames import MAX_FRAME_BYTES, Frame, pack
@@ -129,7 +129,7 @@ def test_only_runs_and_tools_may_be_told(daemon: DaemonProcess) -> None:
     kind, why = asked(path, batch(ProgramArrived(program_id="p"), role="engine"))
     assert (kind, f"expected {NODE}/tool/BOOT" in why) == (Frame.REFUSED, True)
     assert asked(path, batch(tool, node="another"))[0] == Frame.REFUSED
-    assert asked(path, batch(PublisherState(role="tool", granted=("p",))))[0] == Frame.REFUSED
+    assert asked(path, batch(PublisherState(role="tool", grants=(Grant(program_id="p"),))))[0] == Frame.REFUSED
     assert asked(path, batch(PublisherState(role="tool")))[0] == Frame.TAKEN
     assert asked(path, pack(Frame.EVENTS, b"\xff\xff"))[0] == Frame.REFUSED
     assert asked(path, struct.pack(">IB", MAX_FRAME_BYTES + 1, Frame.EVENTS))[0] == 0

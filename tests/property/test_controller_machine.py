@@ -30,6 +30,7 @@ PRESET_CHOICES: dict[str, Preset] = {
     **{f"fixed-{k}": replace(PRESETS["fcfs"], admission=Fixed(window=k)) for k in (1, 2)},
 }
 programs = st.sampled_from(sorted(PARENTS))
+GRANTS = st.builds(ev.Grant, program_id=programs, command_id=st.sampled_from([0, 1, 5, 20, 10**9]))
 turns = st.integers(0, 7).map("turn-{}".format)
 calls = st.integers(0, 4).map("call-{}".format)
 tool_names = st.sampled_from(["bash", "pytest", ""])
@@ -179,8 +180,8 @@ class ControllerMachine(RuleBasedStateMachine):
 
         state = ev.PublisherState(role=role)
         if role == "gate":
-            granted = data.draw(st.lists(programs, max_size=2))
-            state = replace(state, held_turns=draw_turns(parent=True), granted=granted)
+            grants = data.draw(st.lists(GRANTS, max_size=2))
+            state = replace(state, held_turns=draw_turns(parent=True), grants=grants)
         elif role.startswith("engine"):
             pins = [ev.Pin(program_id=p, ttl_ns=seconds(3)) for p in data.draw(st.lists(programs, max_size=2))]
             state = replace(state, open_turns=draw_turns(parent=False), pins=pins)
@@ -245,7 +246,7 @@ class ControllerMachine(RuleBasedStateMachine):
         self.check_commands(commands)
 
     def check_commands(self, commands: Sequence[cmd.Command]) -> None:
-        sent = self.controller.state.commands_sent
+        sent = self.controller.numbering.sent
         assert [c.command_id for c in commands] == list(range(sent - len(commands) + 1, sent + 1))
         assert all(c.reason for c in commands)
         assert all(c.ttl_ns > 0 for c in commands if isinstance(c, cmd.Retain | cmd.Admit))
@@ -339,7 +340,7 @@ class ControllerMachine(RuleBasedStateMachine):
         sent = self.controller.tick(self.now_ns)
         for command in [*sent, *sent]:
             restored.recall(command, self.now_ns)
-        assert restored.state.commands_sent == self.controller.state.commands_sent
+        assert restored.numbering.sent == self.controller.numbering.sent
         granted = {c.program_id for c in sent if isinstance(c, cmd.Admit)} & restored.ledger.active.keys()
         assert granted == {c.program_id for c in sent if isinstance(c, cmd.Admit)}
         self.controller = restored

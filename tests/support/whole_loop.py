@@ -57,7 +57,13 @@ class Loop:
 
     def start(self) -> None:
         self.daemon.start()
-        command = [sys.executable, "-m", "controlplane", "engine-double", "--port", "0", "--node", NODE]
+        self.start_double()
+        self.wait_for_daemon()
+
+    def start_double(self) -> None:
+        """Where it listened before, if it has run."""
+        port = self.url.rpartition(":")[2] or "0"
+        command = [sys.executable, "-m", "controlplane", "engine-double", "--port", port, "--node", NODE]
         command += [
             "--state-dir",
             str(self.folder),
@@ -74,7 +80,6 @@ class Loop:
         found = re.search(r"listens on (\S+)", log.read_text())
         assert found is not None
         self.url = found.group(1)
-        self.wait_for_daemon()
 
     @staticmethod
     def until(holds: Callable[[], bool], complaint: str) -> None:

@@ -414,13 +414,17 @@ class StateRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     PUBLISHER_FIELD_NUMBER: builtins.int
+    LOST_NS_FIELD_NUMBER: builtins.int
     publisher: builtins.str
     """`node/role/boot`; empty: every publisher."""
+    lost_ns: builtins.int
+    """Nanoseconds: what agents' hooks said in so long may be lost, and they say it again. 0: nothing is."""
     def __init__(
         self,
         *,
         publisher: builtins.str = ...,
+        lost_ns: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["publisher", b"publisher"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["lost_ns", b"lost_ns", "publisher", b"publisher"]) -> None: ...
 
 global___StateRequest = StateRequest

@@ -444,6 +444,7 @@ class NodeStatus(google.protobuf.message.Message):
     ORDERS_FIELD_NUMBER: builtins.int
     BUS_CONNECTED_FIELD_NUMBER: builtins.int
     FORECASTS_FIELD_NUMBER: builtins.int
+    REFUSED_FIELD_NUMBER: builtins.int
     node: builtins.str
     boot_id: builtins.str
     preset: builtins.str
@@ -458,6 +459,8 @@ class NodeStatus(google.protobuf.message.Message):
     last_rejection: builtins.str
     bus_connected: builtins.bool
     """Whether what is published comes back to the daemon: the server is there, and its stream keeps it."""
+    refused: builtins.int
+    """Of the rejected: events that were not their sender's to tell."""
     @property
     def window(self) -> global___WindowState: ...
     @property
@@ -490,9 +493,10 @@ class NodeStatus(google.protobuf.message.Message):
         orders: global___Orders | None = ...,
         bus_connected: builtins.bool = ...,
         forecasts: collections.abc.Iterable[global___ForecastState] | None = ...,
+        refused: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["config", b"config", "counts", b"counts", "orders", b"orders", "pressure", b"pressure", "window", b"window"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "bus_connected", b"bus_connected", "config", b"config", "counts", b"counts", "forecasts", b"forecasts", "last_rejection", b"last_rejection", "node", b"node", "now_ns", b"now_ns", "orders", b"orders", "preset", b"preset", "pressure", b"pressure", "programs", b"programs", "rejected", b"rejected", "stream_sequence", b"stream_sequence", "window", b"window"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "bus_connected", b"bus_connected", "config", b"config", "counts", b"counts", "forecasts", b"forecasts", "last_rejection", b"last_rejection", "node", b"node", "now_ns", b"now_ns", "orders", b"orders", "preset", b"preset", "pressure", b"pressure", "programs", b"programs", "refused", b"refused", "rejected", b"rejected", "stream_sequence", b"stream_sequence", "window", b"window"]) -> None: ...
 
 global___NodeStatus = NodeStatus
 
@@ -612,6 +616,7 @@ class Heartbeat(google.protobuf.message.Message):
     WINDOW_FIELD_NUMBER: builtins.int
     ENGINE_POLICIES_FIELD_NUMBER: builtins.int
     DRAINING_FIELD_NUMBER: builtins.int
+    COMMAND_ID_FIELD_NUMBER: builtins.int
     node: builtins.str
     boot_id: builtins.str
     """Changes with every start of the daemon."""
@@ -625,6 +630,8 @@ class Heartbeat(google.protobuf.message.Message):
     """The policies that engines run in their own queue and memory, as JSON; empty: the engine's own."""
     draining: builtins.bool
     """Nobody who has no slot will get one: gates send newcomers away at once."""
+    command_id: builtins.int
+    """The number of the daemon's last command: who has not heard it misses one."""
     def __init__(
         self,
         *,
@@ -635,7 +642,8 @@ class Heartbeat(google.protobuf.message.Message):
         window: builtins.float = ...,
         engine_policies: builtins.str = ...,
         draining: builtins.bool = ...,
+        command_id: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "draining", b"draining", "engine_policies", b"engine_policies", "lease_ttl_ns", b"lease_ttl_ns", "limit", b"limit", "node", b"node", "window", b"window"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "command_id", b"command_id", "draining", b"draining", "engine_policies", b"engine_policies", "lease_ttl_ns", b"lease_ttl_ns", "limit", b"limit", "node", b"node", "window", b"window"]) -> None: ...
 
 global___Heartbeat = Heartbeat

@@ -695,6 +695,27 @@ class OpenTool(google.protobuf.message.Message):
 global___OpenTool = OpenTool
 
 @typing.final
+class Grant(google.protobuf.message.Message):
+    """A program that holds a slot."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROGRAM_ID_FIELD_NUMBER: builtins.int
+    COMMAND_ID_FIELD_NUMBER: builtins.int
+    program_id: builtins.str
+    command_id: builtins.int
+    """Of the command that gave it; 0: nobody knows."""
+    def __init__(
+        self,
+        *,
+        program_id: builtins.str = ...,
+        command_id: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["command_id", b"command_id", "program_id", b"program_id"]) -> None: ...
+
+global___Grant = Grant
+
+@typing.final
 class Pin(google.protobuf.message.Message):
     """A retained program."""
 
@@ -724,11 +745,11 @@ class PublisherState(google.protobuf.message.Message):
     HELD_TURNS_FIELD_NUMBER: builtins.int
     OPEN_TURNS_FIELD_NUMBER: builtins.int
     OPEN_TOOLS_FIELD_NUMBER: builtins.int
-    GRANTED_FIELD_NUMBER: builtins.int
     PINS_FIELD_NUMBER: builtins.int
     ROLE_FIELD_NUMBER: builtins.int
     PART_FIELD_NUMBER: builtins.int
     MORE_FIELD_NUMBER: builtins.int
+    GRANTS_FIELD_NUMBER: builtins.int
     role: builtins.str
     """The publisher's role: engine, gate, tool."""
     part: builtins.int
@@ -746,24 +767,24 @@ class PublisherState(google.protobuf.message.Message):
     @property
     def open_tools(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___OpenTool]: ...
     @property
-    def granted(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+    def pins(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Pin]: ...
+    @property
+    def grants(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Grant]:
         """Programs that hold a slot."""
 
-    @property
-    def pins(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Pin]: ...
     def __init__(
         self,
         *,
         held_turns: collections.abc.Iterable[global___OpenTurn] | None = ...,
         open_turns: collections.abc.Iterable[global___OpenTurn] | None = ...,
         open_tools: collections.abc.Iterable[global___OpenTool] | None = ...,
-        granted: collections.abc.Iterable[builtins.str] | None = ...,
         pins: collections.abc.Iterable[global___Pin] | None = ...,
         role: builtins.str = ...,
         part: builtins.int = ...,
         more: builtins.bool = ...,
+        grants: collections.abc.Iterable[global___Grant] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["granted", b"granted", "held_turns", b"held_turns", "more", b"more", "open_tools", b"open_tools", "open_turns", b"open_turns", "part", b"part", "pins", b"pins", "role", b"role"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["grants", b"grants", "held_turns", b"held_turns", "more", b"more", "open_tools", b"open_tools", "open_turns", b"open_turns", "part", b"part", "pins", b"pins", "role", b"role"]) -> None: ...
 
 global___PublisherState = PublisherState
 

@@ -671,12 +671,12 @@ def test_recalled_grants_pauses_and_priorities_hold() -> None:
 def test_a_command_that_the_snapshot_holds_is_not_recalled() -> None:
     d = Driver(fixed(1))
     d.ask("a")
-    d.controller.state.commands_sent = 7
+    d.controller.numbering.sent = 7
     d.controller.recall(cmd.Admit(command_id=7, program_id="a"), d.now_ns)
     assert d.program("a").status is Status.WAITING
     d.controller.recall(cmd.Admit(command_id=9, program_id="unknown"), d.now_ns)
     d.controller.recall(cmd.StateRequest(command_id=10), d.now_ns)
-    assert d.controller.state.commands_sent == 10
+    assert d.controller.numbering.sent == 10
 
 
 def test_a_recalled_window_is_not_announced_again() -> None:

@@ -21,11 +21,11 @@ def asked(command: cmd.Command) -> Driver:
 
 def recall(d: Driver, command: cmd.Command) -> None:
     """As if the controller had issued it: policies that move KV come with their presets."""
-    d.controller.recall(replace(command, command_id=d.controller.state.commands_sent + 1), d.now_ns)
+    d.controller.recall(replace(command, command_id=d.controller.numbering.sent + 1), d.now_ns)
 
 
 def answer(d: Driver, kind: type[ev.CommandApplied] | type[ev.CommandRejected], program_id: str = "a") -> None:
-    d.send(d.engine(kind, command_id=d.controller.state.commands_sent, program_id=program_id))
+    d.send(d.engine(kind, command_id=d.controller.numbering.sent, program_id=program_id))
 
 
 @pytest.mark.parametrize(
@@ -82,4 +82,4 @@ def test_moves_that_nobody_answers_are_forgotten_some_day() -> None:
         recall(d, cmd.Demote(program_id="a"))
     moving = d.controller.state.ledger.moving
     assert len(moving) == 4096
-    assert d.controller.state.commands_sent in moving
+    assert d.controller.numbering.sent in moving

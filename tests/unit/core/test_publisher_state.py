@@ -41,7 +41,7 @@ def test_a_gate_lists_what_it_holds_and_whom_it_lets_pass() -> None:
         ev.OpenTurn(program_id="kept", turn_id="t2"),
         ev.OpenTurn(program_id="child", turn_id="t3", parent_id="kept"),
     ]
-    tell(d, d.gate, role="gate", held_turns=held, granted=["free"])
+    tell(d, d.gate, role="gate", held_turns=held, grants=[ev.Grant(program_id="free")])
     assert list(d.ledger.queue) == ["kept"]
     assert (d.program("kept").queued_turns, d.program("gone").queued_turns) == (2, 0)
     assert d.program("free").status is Status.ACTIVE
@@ -51,7 +51,7 @@ def test_a_gate_lists_what_it_holds_and_whom_it_lets_pass() -> None:
 def test_a_granted_child_stands_for_its_root() -> None:
     d = Driver(fixed(1))
     d.ask("child", parent="root")
-    tell(d, d.gate, role="gate", granted=["child"])
+    tell(d, d.gate, role="gate", grants=[ev.Grant(program_id="child")])
     assert (d.program("root").status, d.program("child").status) == (Status.ACTIVE, Status.ACTIVE)
     assert d.ledger.totals.active_roots == 1
 
@@ -190,3 +190,48 @@ def test_each_engine_of_a_node_has_a_gate_of_its_own_name() -> None:
     d.send(gates[1](ev.TurnQueued, program_id="d", turn_id="d"))
     assert d.program("a").retained_until_ns == 0
     assert d.program("b").retained_until_ns > 0
+
+
+def taken_back(d: Driver) -> list[cmd.Pause]:
+    """What the next tick takes back."""
+    return of(cmd.Pause, d.tick())
+
+
+def test_a_gate_that_missed_a_pause_is_told_again() -> None:
+    d = Driver(fixed(1))
+    d.ask("p", "t1")
+    (admit,) = of(cmd.Admit, d.tick())
+    d.submit("p", "t1")
+    d.finish("p", "t1")
+    d.end("p")
+    assert len(taken_back(d)) == 1
+    tell(d, d.gate, role="gate", grants=[ev.Grant(program_id="p", command_id=admit.command_id)])
+    assert d.program("p").status is Status.ENDED
+    assert [pause.program_id for pause in taken_back(d)] == ["p"]
+    assert taken_back(d) == []
+
+
+def test_a_program_that_was_forgotten_since_its_grant_is_not_taken_for_active() -> None:
+    d = Driver(fixed(1))
+    d.controller.numbering.sent = 100
+    tell(d, d.gate, role="gate", grants=[ev.Grant(program_id="long-gone", command_id=7)])
+    assert "long-gone" not in d.ledger.programs
+    assert [pause.program_id for pause in taken_back(d)] == ["long-gone"]
+
+
+def test_a_grant_of_a_time_that_is_not_remembered_holds() -> None:
+    d = Driver(fixed(1))
+    d.controller.numbering.begin(1000)
+    tell(d, d.gate, role="gate", grants=[ev.Grant(program_id="p", command_id=7)])
+    assert d.program("p").status is Status.ACTIVE
+    assert taken_back(d) == []
+
+
+def test_a_goodbye_comes_before_the_grant_of_a_program_that_is_forgotten() -> None:
+    """All is lost, stream and snapshot: the agent says goodbye once more, and then the gate tells of its grant."""
+    d = Driver(fixed(1))
+    d.controller.numbering.begin(1000)
+    d.end("p")
+    tell(d, d.gate, role="gate", grants=[ev.Grant(program_id="p", command_id=7)])
+    assert d.program("p").status is Status.ENDED
+    assert [pause.program_id for pause in taken_back(d)] == ["p"]

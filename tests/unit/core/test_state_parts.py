@@ -30,7 +30,7 @@ def test_whatever_a_state_lists_is_cut() -> None:
 
 @given(st.integers(0, 30), st.integers(0, 30), st.integers(1, 4000))
 def test_parts_make_the_whole_again(turns: int, granted: int, most_bytes: int) -> None:
-    state = replace(held(turns), granted=tuple(f"g{n}" for n in range(granted)), sequence=7)
+    state = replace(held(turns), grants=tuple(ev.Grant(program_id=f"g{n}") for n in range(granted)), sequence=7)
     parts = list(in_parts(state, most_bytes))
     assert [(part.part, part.more) for part in parts] == [(n, n < len(parts) - 1) for n in range(len(parts))]
     assert joined(parts) == state

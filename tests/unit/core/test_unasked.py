@@ -184,7 +184,7 @@ def test_a_grant_that_the_gate_remembers_counts() -> None:
     d.wait(1)
     d.submit("b")
     gate = Publisher("node/gate/1")
-    d.send(gate(ev.PublisherState, role="gate", granted=("b",), held_turns=()))
+    d.send(gate(ev.PublisherState, role="gate", grants=(ev.Grant(program_id="b"),), held_turns=()))
     d.send(gate(ev.TurnQueued, program_id="new", turn_id="new.1"))
     d.finish("a")
     d.finish("b")

@@ -145,7 +145,7 @@ def test_the_state_tells_of_open_turns_grants_and_pins() -> None:
         (state,) = [event for event in bench.sent if isinstance(event, PublisherState)]
         assert [(turn.program_id, turn.turn_id) for turn in state.open_turns] == [("q", "o")]
         assert state.open_turns[0].blocks == (160 + 10_000) // 16
-        assert state.granted == ("g",)
+        assert [grant.program_id for grant in state.grants] == ["g"]
         assert [pin.program_id for pin in state.pins] == ["p"]
         bench.driver.abort_all()
 

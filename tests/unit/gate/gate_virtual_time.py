@@ -48,6 +48,7 @@ class Beat:
     lease_ttl_ns: int = seconds(5)
     limit: int = 4
     draining: bool = False
+    command_id: int = 0
 
 
 @dataclass
@@ -58,6 +59,11 @@ class Bench:
     gate: Gate
     sent: list[Event] = field(default_factory=list)
     urgent: list[Event] = field(default_factory=list)
+
+    @property
+    def granted(self) -> list[str]:
+        """Programs whose grant the gate tells a daemon of."""
+        return [grant.program_id for grant in self.gate.state().grants]
 
     def of(self, kind: type[Event]) -> list[Any]:
         return [event for event in self.sent if type(event) is kind]

@@ -6,7 +6,7 @@ from dataclasses import MISSING, fields
 from hypothesis import strategies as st
 
 from controlplane.core.commands import COMMAND_TYPES, Command
-from controlplane.core.events import EVENT_TYPES, Event, OpenTool, OpenTurn, Pin, PublisherState
+from controlplane.core.events import EVENT_TYPES, Event, Grant, OpenTool, OpenTurn, Pin, PublisherState
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 counts = st.integers(min_value=0, max_value=2**53 - 1)
@@ -50,7 +50,7 @@ def _states(**fixed: object) -> st.SearchStrategy[PublisherState]:
         held_turns=some(records(OpenTurn)),
         open_turns=some(records(OpenTurn)),
         open_tools=some(records(OpenTool)),
-        granted=some(names),
+        grants=some(records(Grant)),
         pins=some(records(Pin)),
         role=st.one_of(st.just(""), names),
         part=counts,

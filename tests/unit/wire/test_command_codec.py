@@ -17,6 +17,7 @@ from controlplane.wire.codec import (
     decode_heartbeat,
     encode_commands,
     encode_heartbeat,
+    last_command_id,
 )
 from controlplane.wire.command_codec import MOST_COMMAND_ID
 
@@ -62,6 +63,7 @@ def test_what_cannot_be_encoded_is_our_own_error(command: Any) -> None:
         lease_ttl_ns=st.integers(0, 2**62),
         limit=st.integers(0, 2**62),
         window=st.floats(min_value=0, allow_nan=False),
+        command_id=st.integers(0, MOST_COMMAND_ID),
     )
 )
 def test_a_heartbeat_survives_the_wire(heartbeat: Heartbeat) -> None:
@@ -74,6 +76,8 @@ def test_a_heartbeat_survives_the_wire(heartbeat: Heartbeat) -> None:
         control_pb2.Heartbeat(),
         control_pb2.Heartbeat(node="n", lease_ttl_ns=-1),
         control_pb2.Heartbeat(node="n", limit=-1),
+        control_pb2.Heartbeat(node="n", command_id=-1),
+        control_pb2.Heartbeat(node="n", command_id=MOST_COMMAND_ID + 1),
         control_pb2.Heartbeat(node="n", window=float("nan")),
     ],
 )
@@ -90,3 +94,9 @@ def test_a_number_that_nobody_counts_to_is_not_taken_over(number: int) -> None:
         core.SetWindow(command_id=MOST_COMMAND_ID, limit=2, window=2.0),
     ]
     assert decode_commands(encode_commands(commands)) == commands[1:]
+    assert last_command_id(encode_commands(commands)) == MOST_COMMAND_ID
+
+
+def test_the_last_number_of_bytes_that_are_no_batch() -> None:
+    assert last_command_id(b"\xff\xff") == 0
+    assert last_command_id(b"") == 0

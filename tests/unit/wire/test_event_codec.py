@@ -120,7 +120,10 @@ def test_malformed_bytes_say_so() -> None:
             "publisher_state.open_turns[1].turn_id: expected a name",
         ),
         ({"publisher_state": {"pins": [{"program_id": "p", "ttl_ns": -1}]}}, "pins[0].ttl_ns: expected >= 0"),
-        ({"publisher_state": {"granted": ["p", ""]}}, "publisher_state.granted[1]: expected a name"),
+        (
+            {"publisher_state": {"grants": [{"program_id": "p"}, {}]}},
+            "publisher_state.grants[1].program_id: expected a name",
+        ),
     ],
 )
 def test_one_bad_event_is_left_out_and_described(kind: dict[str, Any], fault: str) -> None:

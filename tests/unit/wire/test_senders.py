@@ -27,7 +27,7 @@ def told(role: str, *events: ev.Event, publisher: str = "", subject: str = "") -
 @pytest.mark.parametrize(
     ("role", "events"),
     [
-        ("engine", [ENDED, POOL, ARRIVED, ev.PublisherState(role="engine", granted=("p",))]),
+        ("engine", [ENDED, POOL, ARRIVED, ev.PublisherState(role="engine", grants=(ev.Grant(program_id="p"),))]),
         ("engine-30000", [ENDED, POOL]),
         ("gate", [QUEUED, ev.ProgramEnded(program_id="p"), ev.PublisherState(role="gate")]),
         ("gate-30000", [ev.ReplyRead(program_id="p", turn_id="t"), ev.CommandApplied(command_id=1)]),
@@ -53,7 +53,7 @@ def test_what_is_ones_own_to_tell_is_believed(role: str, events: list[ev.Event])
         ("tool", ev.PublisherState(role="engine"), "PublisherState: only runs and tools are told here"),
         (
             "tool",
-            ev.PublisherState(role="tool", granted=("p",)),
+            ev.PublisherState(role="tool", grants=(ev.Grant(program_id="p"),)),
             "PublisherState: only runs and tools are told here",
         ),
         ("engine", TOOL, "ToolStarted: only turns and the KV pool are told here"),

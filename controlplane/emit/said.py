@@ -1,0 +1,34 @@
+"""What was said and confirmed, for a while: a server that has read a batch may still lose it with its stream."""
+
+from collections import deque
+
+from controlplane.emit.batching import Packed
+
+_MOST_BYTES = 4 << 20
+_MOST_AGE_NS = 3600 * 1_000_000_000
+
+
+class Said:
+    """The latest batches, with the times at which they were confirmed."""
+
+    def __init__(self) -> None:
+        self._batches: deque[tuple[int, Packed]] = deque()
+        self._bytes = 0
+
+    def keep(self, batches: list[Packed], now_ns: int) -> None:
+        """Remember these; the oldest go where there are too many."""
+        for packed in batches:
+            self._batches.append((now_ns, packed))
+            self._bytes += len(packed.data)
+        kept = self._batches
+        while kept and (self._bytes > _MOST_BYTES or kept[0][0] < now_ns - _MOST_AGE_NS):
+            self._bytes -= len(kept.popleft()[1].data)
+
+    def take_since(self, at_ns: int) -> list[Packed]:
+        """Those that were confirmed then or later, in order, to be confirmed once more."""
+        taken: deque[Packed] = deque()
+        while self._batches and self._batches[-1][0] >= at_ns:
+            packed = self._batches.pop()[1]
+            self._bytes -= len(packed.data)
+            taken.appendleft(packed)
+        return list(taken)

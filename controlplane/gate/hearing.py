@@ -1,0 +1,43 @@
+"""What a gate has heard of the daemon's commands, by their numbers.
+
+They come over a bus that may lose or delay them, and an older daemon may still speak. A number that was skipped, or
+that a heartbeat names and nobody heard, is a command that was missed; one that is not higher than the last is of
+another life, or too late to be obeyed.
+"""
+
+from controlplane.gate.authority import HeartbeatLike
+
+
+class Hearing:
+    """One daemon's commands, as they come in."""
+
+    def __init__(self) -> None:
+        self._boot_id = ""
+        self._last: int | None = None
+        self._told = 0  # by the last heartbeat, whose commands may still be on the way
+        self._missed = False
+
+    def is_next(self, command_id: int) -> bool:
+        """Take note of a command; false for one that must not be obeyed any more. 0: nobody counts it."""
+        if not command_id:
+            return True
+        if self._last is not None:
+            if command_id <= self._last:
+                return False
+            self._missed = self._missed or command_id != self._last + 1
+        self._last = command_id
+        return True
+
+    def misses(self, beat: HeartbeatLike) -> bool:
+        """Take note of a heartbeat; whether the daemon should be told what this gate holds.
+
+        A daemon that has just started asks for that by itself.
+        """
+        if beat.boot_id != self._boot_id:
+            self._boot_id, self._last, self._told, self._missed = beat.boot_id, beat.command_id, 0, False
+            return False
+        if self._last is None or self._told > self._last:
+            self._last, self._missed = self._told, True
+        self._told = beat.command_id
+        missed, self._missed = self._missed, False
+        return missed
