@@ -6,12 +6,14 @@ docs/explanation/how-it-decides.md. ``NO_CAP`` stands for a limit that cannot be
 
 from math import floor
 
-from controlplane.core.facts import Facts
+from controlplane.core.facts import Facts, return_price
 from controlplane.core.types import Pressure
 
 NO_CAP = 1 << 30
 _LEAST_TOOLS_PER_PROGRAM = 0.05
 _MOST_EXCESS = 0.5
+_LEAST_PRICE = 0.01  # of computing: below that all that fits is tolerated anyhow
+_MARGIN = 8  # of what is displaced next, this power of the share kept so far is: memory that is full keeps no more
 
 
 def cpu_cap(pressure: Pressure, *, always: bool = False) -> int:
@@ -44,15 +46,23 @@ def rooms(pressure: Pressure) -> tuple[int, ...]:
     )
 
 
-def tolerated_excess(facts: Facts, waste_ratio: float) -> tuple[float, float]:
+def tolerated_excess(facts: Facts, waste_ratio: float, below_ratio: float = 0.0) -> tuple[float, float]:
     """The shares by which the demand may exceed the pool over the time to come, and now (ADR 0019, 0031).
 
     What exceeds it is evicted, and that share of the turns computes its context again, which holds up all that run
     beside it; a turn's own part of the engine's time is what it takes there, shared with those. What is forecast
     may not come, so that less is tolerated now. 0 while nothing is known of what it costs.
+
+    ``below_ratio``: memory below the device, in parts of the pool. As far as that keeps what is evicted, the price
+    is to load it, not to compute it (ADR 0039).
     """
     again_ns = facts.again_ns * max(1.0, facts.turns_running)
     if not waste_ratio or again_ns <= 0:
         return 0.0, 0.0
     worth = waste_ratio * (facts.turn_service_ns / again_ns) ** 4
-    return min(_MOST_EXCESS, worth), min(_MOST_EXCESS, worth * worth)
+    later, now = min(_MOST_EXCESS, worth), min(_MOST_EXCESS, worth * worth)
+    kept_ratio = facts.kept_ratio**_MARGIN
+    if most := below_ratio * kept_ratio:
+        worth /= max(_LEAST_PRICE, return_price(facts, kept_ratio)) ** 4
+        later, now = max(later, min(most, worth)), max(now, min(most, worth * worth))
+    return later, now

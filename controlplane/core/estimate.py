@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import exp, log, sqrt
 
+from controlplane.core.displaced import Displaced
 from controlplane.core.durations import Durations
 from controlplane.core.gaps import Gaps, returning
 from controlplane.core.lives import Population
@@ -118,6 +119,7 @@ class Estimates:
     output: MovingAverage = field(default_factory=MovingAverage)
     tokens_per_byte: MovingAverage = field(default_factory=lambda: MovingAverage(value=0.25))
     prefill: PrefillCost = field(default_factory=PrefillCost)
+    displaced: Displaced = field(default_factory=Displaced)
     eviction_delay: MovingAverage = field(default_factory=MovingAverage)
     service: MovingAverage = field(default_factory=lambda: MovingAverage(weight=_PRICE_WEIGHT, settle=True))
     again: MovingAverage = field(default_factory=lambda: MovingAverage(weight=_PRICE_WEIGHT, settle=True))
@@ -231,6 +233,14 @@ class Estimates:
     @property
     def again_ns(self) -> int:
         return round(self.again.value)
+
+    @property
+    def kept_ratio(self) -> float:
+        return self.displaced.kept_ratio
+
+    @property
+    def load_ratio(self) -> float:
+        return self.displaced.load_ratio
 
     @property
     def output_tokens(self) -> float:

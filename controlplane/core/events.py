@@ -100,6 +100,7 @@ class FirstToken(ProgramEvent):
     prefill_ns: int = 0  # from the first scheduled prefill to the first token
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    loaded_tokens: int = 0  # of the cached ones, from below the device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,6 +53,14 @@ class Facts(Protocol):
         """Moving average of the time to compute a turn's context again, alone; 0 while nothing is known."""
 
     @property
+    def kept_ratio(self) -> float:
+        """The share of what left the device that was found in memory below it; 0 while nothing is known."""
+
+    @property
+    def load_ratio(self) -> float:
+        """What loading a context from there takes of computing it again, at most 1; 1 while nothing is known."""
+
+    @property
     def output_tokens(self) -> float:
         """Moving average of a turn's output."""
 
@@ -66,6 +74,11 @@ class Facts(Protocol):
 
     def blocks(self, tokens: float) -> int:
         """Tokens in whole KV blocks."""
+
+
+def return_price(facts: Facts, kept_ratio: float) -> float:
+    """What having a context back costs, of computing it again, where that share of what left is kept below."""
+    return 1.0 - kept_ratio * (1.0 - facts.load_ratio)
 
 
 def own_blocks(blocks: int, facts: Facts, *, alone: bool) -> int:

@@ -151,7 +151,7 @@ def first_token(ledger: "Ledger", event: ev.FirstToken, now_ns: int) -> None:
         return
     estimates = ledger.estimates
     computed_tokens = event.prompt_tokens - event.cached_tokens
-    if event.prefill_ns > 0 and computed_tokens >= _LEAST_PREFILL_TOKENS:
+    if event.prefill_ns > 0 and computed_tokens >= _LEAST_PREFILL_TOKENS and not event.loaded_tokens:
         estimates.prefill.add(computed_tokens, event.cached_tokens, event.prefill_ns)
     if event.prompt_tokens <= 0:
         return
@@ -161,10 +161,25 @@ def first_token(ledger: "Ledger", event: ev.FirstToken, now_ns: int) -> None:
         return
     if event.prompt_tokens < program.prompt_tokens:
         return  # the agent rewrote its history: what was cached is not what it asks for
+    _came_back(ledger, program, event)
     if event.cached_tokens < ledger.cold_return_ratio * program.prompt_tokens:
         estimates.eviction_delay.add(event.launch_delay_ns)
         if program.warm:
             ledger.state.signals.cold_returns += 1
+
+
+def _came_back(ledger: "Ledger", program: Program, event: ev.FirstToken) -> None:
+    """Learn what it cost to have back what had left the device of the program's context."""
+    prefill, loaded_tokens = ledger.estimates.prefill, event.loaded_tokens
+    lost_tokens = max(0, min(program.context_tokens, event.prompt_tokens) - event.cached_tokens)
+    if lost_tokens + loaded_tokens < _LEAST_PREFILL_TOKENS:
+        return
+    load_ns = computing_ns = 0
+    if loaded_tokens:
+        alone_ns = prefill.part_ns(event.prompt_tokens - event.cached_tokens, event.cached_tokens)
+        load_ns = max(0, event.prefill_ns - alone_ns)
+        computing_ns = prefill.part_ns(loaded_tokens, event.cached_tokens - loaded_tokens)
+    ledger.estimates.displaced.add(lost_tokens, loaded_tokens, load_ns, computing_ns)
 
 
 def turn_ended(ledger: "Ledger", event: ev.TurnEnded, now_ns: int) -> None:
@@ -215,7 +230,11 @@ def reply_read(ledger: "Ledger", event: ev.ReplyRead, now_ns: int) -> None:
             del replies[next(iter(replies))]
         return
     program = ledger.programs.get(event.program_id)
-    if program is None or program.open_turns or program.queued_turns or program.status is Status.ENDED:
+    if program is None or program.open_turns or program.status is Status.ENDED:
+        ledger.state.counts.late += 1
+        return
+    if program.queued_turns:  # it goes on, unless its gate no longer holds that turn, of which it has yet to tell
+        program.may_end = _calls_nothing(program, event.tool_calls)
         ledger.state.counts.late += 1
         return
     _answered(ledger, program, event, now_ns)
@@ -231,12 +250,15 @@ def _answered(ledger: "Ledger", program: Program, reply: ev.ReplyRead, now_ns: i
 
 def _asks_for(ledger: "Ledger", program: Program, tool: str, tool_calls: int) -> None:
     """What the reply of the turn that ended calls; -1 calls: nobody looked."""
-    # A title request may end beside the turn that matters, or after it.
-    busy = program.open_turns or program.open_tools or program.gap_has_tool
-    program.may_end = tool_calls == 0 and not busy
+    program.may_end = _calls_nothing(program, tool_calls)
     if tool and not program.gap_has_tool:  # else the tool itself was reported, by the name that its times go by
         program.tool = program.gap_tool = tool
         ledger.changed[program.program_id] = None
+
+
+def _calls_nothing(program: Program, tool_calls: int) -> bool:
+    """Whether the program may have ended: a title request may end beside the turn that matters, or after it."""
+    return tool_calls == 0 and not (program.open_turns or program.open_tools or program.gap_has_tool)
 
 
 def turn_left(ledger: "Ledger", turn_id: str, now_ns: int) -> None:

@@ -36,9 +36,13 @@ class PrefillCost:
 
     def estimate_ns(self, tokens: int) -> int:
         """Of a prompt of which nothing is cached; 0 while nothing was seen."""
+        return self.part_ns(tokens, 0)
+
+    def part_ns(self, new_tokens: int, cached_tokens: int) -> int:
+        """Of ``new_tokens`` behind cached ones; 0 while nothing was seen."""
         linear, square = self._fit()
-        x = tokens / _KILO
-        return round(linear * x + square * x * x)
+        x, before = new_tokens / _KILO, cached_tokens / _KILO
+        return round(linear * x + square * ((before + x) ** 2 - before**2))
 
     def _fit(self) -> tuple[float, float]:
         """Neither is negative: one that would be is left out."""

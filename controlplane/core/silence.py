@@ -59,7 +59,7 @@ def sweep(ledger: Ledger, rules: SilenceRules, now_ns: int, *, lends: bool) -> I
             if program.idle_since_ns and _never_came(ledger, program, rules, now_ns):
                 yield Pause(program_id=name, reason="it was let in and its turn never came")
         elif program.may_end and now_ns - program.gap_since_ns >= seconds(rules.end_after_reply_s):
-            if not program.open_tools and not _family_is_busy(ledger, program):
+            if not (program.open_tools or program.queued_turns or _family_is_busy(ledger, program)):
                 ledger.end(program, now_ns, "its last reply called no tool")
         elif left and now_ns - program.weighed_at_ns >= pause_ns:
             left -= 1

@@ -177,6 +177,8 @@ def _alternatives(controller: Controller, program_id: str, now_ns: int) -> list[
 
 def _first_token(event: ev.FirstToken) -> str:
     cached = f"{event.cached_tokens:,} of {event.prompt_tokens:,} prompt tokens were cached"
+    if event.loaded_tokens:
+        cached += f", {event.loaded_tokens:,} of them below the device"
     return f"its turn began after {event.launch_delay_ns / NANOSECONDS_PER_SECOND:.2f}s in the engine; {cached}"
 
 

@@ -118,6 +118,7 @@ class Traces:
             {
                 "gen_ai.usage.input_tokens": event.prompt_tokens,
                 "penstock.cached_tokens": event.cached_tokens,
+                "penstock.loaded_tokens": event.loaded_tokens,
                 "penstock.launch_delay_s": event.launch_delay_ns / 1e9,
             }
         )

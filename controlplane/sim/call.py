@@ -53,6 +53,7 @@ class Progress:
     service_ns: int = 0  # up to the last retraction
     produced_tokens: int = 0  # up to the last retraction
     cached_tokens: int = 0  # found at the first start
+    loaded_tokens: int = 0  # of those, below the device
     loaded_blocks: int = 0  # from below the device, by the next chunk
     load_ps: int = 0  # what that takes
     node: Node | None = None

@@ -252,6 +252,7 @@ class Scheduler:
         if turn.scheduled_ns < 0:
             turn.scheduled_ns = now_ns
             turn.cached_tokens = turn.kv_tokens
+            turn.loaded_tokens = turn.loaded_blocks * self._block_tokens
 
     def _undo_start(self, turn: Progress, now_ns: int) -> None:
         self._let_go(turn, keep_tokens=0, now_ns=now_ns)

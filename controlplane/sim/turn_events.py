@@ -34,6 +34,7 @@ def first_token(publisher: Publisher, turn: Progress, now_ns: int) -> FirstToken
         prefill_ns=now_ns - turn.scheduled_ns,
         prompt_tokens=call.prompt_tokens,
         cached_tokens=turn.cached_tokens,
+        loaded_tokens=turn.loaded_tokens,
     )
 
 

@@ -162,8 +162,9 @@ def _turn_submitted(m: pb.TurnSubmitted, publisher: str, sequence: int, at_ns: i
 def _first_token(m: pb.FirstToken, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
     program_id, turn_id = m.program_id, m.turn_id
     delay_ns, prefill_ns, tokens, cached = m.launch_delay_ns, m.prefill_ns, m.prompt_tokens, m.cached_tokens
+    loaded = m.loaded_tokens
     faulty = (len(program_id) - 1 | len(turn_id) - 1) >> NAME_BITS
-    if faulty or (delay_ns | prefill_ns | tokens | cached) >> COUNT_BITS:
+    if faulty or (delay_ns | prefill_ns | tokens | cached | loaded) >> COUNT_BITS:
         return None
     return _FirstToken(
         publisher=publisher,
@@ -175,6 +176,7 @@ def _first_token(m: pb.FirstToken, publisher: str, sequence: int, at_ns: int) ->
         prefill_ns=prefill_ns,
         prompt_tokens=tokens,
         cached_tokens=cached,
+        loaded_tokens=loaded,
     )
 
 

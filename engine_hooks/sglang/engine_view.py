@@ -216,6 +216,11 @@ def cached_tokens(request: Any) -> int:
     return int(request.prefix_len)  # 0.5.23
 
 
+def loaded_tokens(request: Any) -> int:
+    """How many of those were loaded from host memory or a disk; known once its first step is planned."""
+    return int(getattr(request, "cached_tokens_host", 0)) + int(getattr(request, "cached_tokens_storage", 0))
+
+
 def extended_tokens(request: Any) -> int:
     """The tokens that the present step prefills for it."""
     if hasattr(request, "extend_range"):

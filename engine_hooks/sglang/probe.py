@@ -27,6 +27,7 @@ from engine_hooks.sglang.engine_view import (
     cached_tokens,
     custom_params,
     is_unnamed,
+    loaded_tokens,
     program_of,
     turn_of,
 )
@@ -139,6 +140,7 @@ class Probe:
                 prefill_ns=now_ns - scheduled_ns,
                 prompt_tokens=turn.prompt_tokens,
                 cached_tokens=turn.cached_tokens,
+                loaded_tokens=loaded_tokens(request),
             )
         )
 

@@ -13,7 +13,14 @@ from support.daemon_process import eventually
 from tiny_model import words
 
 from controlplane.core.commands import Command, Demote, Discard, Label, Prefetch, Retain
-from controlplane.core.events import CommandApplied, CommandRejected, Event, PoolSampled, TurnEnded
+from controlplane.core.events import (
+    CommandApplied,
+    CommandRejected,
+    Event,
+    FirstToken,
+    PoolSampled,
+    TurnEnded,
+)
 from controlplane.core.types import seconds
 
 _HOST_MEMORY = (
@@ -140,6 +147,8 @@ def test_a_demoted_context_leaves_the_device_and_hits_from_the_host(
         assert after.host_used_blocks >= PROMPT_TOKENS
         _, device, host = await _next_turn(scene, "moved", messages)
         assert (device, host >= PROMPT_TOKENS) == (0, True)
+        first, again = scene.heard(FirstToken, program_id="moved")
+        assert (first.loaded_tokens, again.loaded_tokens) == (0, host)
 
     play(story, host_engine, host_bus)
 

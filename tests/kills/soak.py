@@ -11,7 +11,7 @@ import asyncio
 import os
 import signal
 import time
-from collections import Counter
+from collections import Counter, deque
 from contextlib import suppress
 from math import inf
 from pathlib import Path
@@ -28,6 +28,7 @@ from .clients import Clients
 SLOTS = 4
 CLIENTS = 10
 FREE_SLOT_S = 75.0  # failure-rules.md: the longest that anybody waits beside a free slot while faults go on
+SLOW_S = 20.0  # a gate that does not hear a daemon for so long after a kill is told with what led to it
 WEIGHTS = {
     "daemon is killed": 6,
     "nats-server is killed": 5,
@@ -81,12 +82,16 @@ class Killer:
         self._loop, self._clients, self._watch, self._random = loop, clients, watch, random
         self.counts: Counter[str] = Counter()
         self.recovered_s: list[float] = []  # from a kill until the gate hears a daemon
+        self._latest: deque[str] = deque(maxlen=8)
 
     async def kill(self, kind: str) -> None:
         self.counts[kind] += 1
+        self._latest.append(kind)
         began_s = time.monotonic()
         match kind:
             case "daemon is killed":
+                if self._loop.daemon.has_ended:
+                    self.tell("a daemon has ended by itself")
                 self._loop.daemon.kill()
                 await asyncio.sleep(self._random.choice((0.0, 0.0, 0.5, 3.0)))
                 self._loop.daemon.start()
@@ -112,7 +117,14 @@ class Killer:
         if self._random.random() < 0.5:  # else the next one comes before this one is over
             while self._watch.mode != "governed" and time.monotonic() < began_s + 60:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-            self.recovered_s.append(time.monotonic() - began_s)
+            self.recovered_s.append(took_s := time.monotonic() - began_s)
+            if took_s > SLOW_S:
+                self.tell(f"slow: {took_s:.1f} s until the gate hears a daemon")
+
+    def tell(self, what: str) -> None:
+        """With what led to it."""
+        print(f"{what}; the latest kills: {', '.join(self._latest)}; the daemon's log ends with")
+        print("   ", "\n    ".join(self._loop.daemon.log.splitlines()[-12:]), flush=True)
 
     async def _freeze(self, pid: int) -> None:
         with suppress(ProcessLookupError):

@@ -50,6 +50,10 @@ class DaemonProcess:
             self.process = subprocess.Popen([*command, *self.arguments], stdout=log, stderr=log)
 
     @property
+    def has_ended(self) -> bool:
+        return self.process is not None and self.process.poll() is not None
+
+    @property
     def log(self) -> str:
         return self.log_path.read_text()
 

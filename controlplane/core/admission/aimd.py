@@ -83,7 +83,8 @@ class Aimd:
         if not pressure.kv_total_blocks or not self.forecast:
             return state, decided  # nothing is known of the pool, or it is in W_kv
         filled, each = self.kv_high * pressure.kv_total_blocks, rooms(pressure)
-        later, now = tolerated_excess(facts, self.waste)
+        below_ratio = pressure.host_total_blocks / pressure.kv_total_blocks
+        later, now = tolerated_excess(facts, self.waste, below_ratio)
         return state, replace(
             decided,
             room_blocks=each,

@@ -8,6 +8,8 @@ what it costs:
 
     keep  =  rate x F(C) x B / C
 
+where memory below the device keeps what is evicted, F is what it costs to have a context back on the mean.
+
 Below 1 the memory does more for somebody else. The rate falls the longer a gap lasts, so that a short tool is
 waited for, and a long one, or a client that has left, is not.
 
@@ -19,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from heapq import nsmallest
 
 from controlplane.core.commands import Command, Pause, Release
-from controlplane.core.facts import Facts
+from controlplane.core.facts import Facts, return_price
 from controlplane.core.types import Pressure, ProgramView, Status
 
 _JUST_BEGUN = float("inf")
@@ -28,7 +30,7 @@ _MOST_AT_ONCE = 64  # slots a tick; the next one goes on
 
 def keep_ratio(program: ProgramView, facts: Facts, running_blocks: int, now_ns: int) -> float:
     """What keeping the program's context brings over what it costs, now."""
-    again_ns = facts.prefill_ns(program.context_tokens)
+    again_ns = facts.prefill_ns(program.context_tokens) * return_price(facts, facts.kept_ratio)
     return facts.return_rate(program, now_ns) * again_ns * running_blocks / max(1, program.kv_blocks)
 
 

@@ -274,6 +274,7 @@ class FirstToken(google.protobuf.message.Message):
     PREFILL_NS_FIELD_NUMBER: builtins.int
     PROMPT_TOKENS_FIELD_NUMBER: builtins.int
     CACHED_TOKENS_FIELD_NUMBER: builtins.int
+    LOADED_TOKENS_FIELD_NUMBER: builtins.int
     program_id: builtins.str
     turn_id: builtins.str
     launch_delay_ns: builtins.int
@@ -284,6 +285,8 @@ class FirstToken(google.protobuf.message.Message):
     """Tokens of the prompt."""
     cached_tokens: builtins.int
     """How many of them the cache held."""
+    loaded_tokens: builtins.int
+    """How many of those lay below the device, in memory of the host or on a disk, and were loaded."""
     def __init__(
         self,
         *,
@@ -293,8 +296,9 @@ class FirstToken(google.protobuf.message.Message):
         prefill_ns: builtins.int = ...,
         prompt_tokens: builtins.int = ...,
         cached_tokens: builtins.int = ...,
+        loaded_tokens: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["cached_tokens", b"cached_tokens", "launch_delay_ns", b"launch_delay_ns", "prefill_ns", b"prefill_ns", "program_id", b"program_id", "prompt_tokens", b"prompt_tokens", "turn_id", b"turn_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cached_tokens", b"cached_tokens", "launch_delay_ns", b"launch_delay_ns", "loaded_tokens", b"loaded_tokens", "prefill_ns", b"prefill_ns", "program_id", b"program_id", "prompt_tokens", b"prompt_tokens", "turn_id", b"turn_id"]) -> None: ...
 
 global___FirstToken = FirstToken
 

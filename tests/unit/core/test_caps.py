@@ -68,5 +68,27 @@ def test_nothing_is_tolerated_while_it_is_not_known_what_that_costs(unknown: dic
     assert tolerated_excess(MadeFacts(**FACTS | unknown), 0.4) == (0.0, 0.0)
 
 
+# All that left the device lies below it, in memory of twice the pool.
+BELOW = FACTS | {"kept_ratio": 1.0}
+
+
+def test_where_loading_costs_nothing_all_that_memory_below_the_device_keeps_is_tolerated() -> None:
+    facts = MadeFacts(**BELOW | {"load_ratio": 0.0})
+    assert tolerated_excess(facts, 0.1, below_ratio=2.0) == (2.0, 2.0)
+
+
+def test_loading_has_its_price_as_computing_has() -> None:
+    facts = MadeFacts(**BELOW | {"load_ratio": 0.5})
+    assert tolerated_excess(facts, 0.1, below_ratio=2.0) == pytest.approx((0.1, 0.01))
+
+
+@pytest.mark.parametrize("little", [{"kept_ratio": 0.0}, {"kept_ratio": 0.5, "load_ratio": 0.0}])
+def test_memory_below_that_lets_much_go_is_not_counted_on(little: dict[str, float]) -> None:
+    """What is displaced next is lost there, whatever the mean: half of it kept is a 256th of the room."""
+    without = tolerated_excess(MadeFacts(**FACTS), 0.1)
+    found = tolerated_excess(MadeFacts(**BELOW | {"load_ratio": 1.0} | little), 0.1, below_ratio=2.0)
+    assert found == pytest.approx(without, abs=2 / 256)
+
+
 def test_nothing_is_tolerated_where_nothing_may_be_wasted() -> None:
     assert tolerated_excess(MadeFacts(**FACTS), 0.0) == (0.0, 0.0)

@@ -111,6 +111,19 @@ def test_a_reply_that_is_read_too_late_says_nothing() -> None:
     assert d.counts.late == 3
 
 
+def test_a_turn_that_its_gate_no_longer_holds_does_not_keep_its_program() -> None:
+    """What told that it was let go was lost."""
+    d = Driver()
+    d.send(d.gate(ev.TurnQueued, program_id="a", turn_id="a.0", prompt_bytes=10))
+    d.run_turn("a")
+    read(d, "a", calls=0)
+    d.tick(6)
+    assert d.program("a").status is Status.ACTIVE, "a turn of it is held"
+    d.send(d.gate(ev.PublisherState))
+    d.tick(6)
+    assert d.program("a").status is Status.ENDED
+
+
 def test_replies_of_turns_whose_end_is_lost_are_forgotten(monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr(handlers, "_MOST_REPLIES", 2)
     d = Driver()

@@ -227,6 +227,21 @@ def test_a_cold_return_after_a_pause_is_no_sign_of_thrashing() -> None:
     assert (d.ledger.estimates.eviction_delay_ns, d.ledger.state.signals.cold_returns) == (7, 0)
 
 
+def test_what_lay_below_the_device_teaches_what_loading_costs_and_nothing_of_computing() -> None:
+    """1,100 tokens: 600 lay on the device and 400 below it, 100 are new; 1 us a token, and 100 us for the load."""
+    d = Driver()
+    d.submit("a")
+    first_token(d, "a", "a.1", prompt_tokens=1000, prefill_ns=1_000_000)
+    d.finish("a", "a.1", prompt=1000)
+    d.submit("a", "a.2")
+    figures = {"cached_tokens": 1000, "loaded_tokens": 400, "prefill_ns": 200_000}
+    first_token(d, "a", "a.2", prompt_tokens=1100, **figures)
+    estimates = d.ledger.estimates
+    assert estimates.prefill_ns(1000) == 1_000_000
+    assert estimates.load_ratio == pytest.approx(100_000 / 400_000)
+    assert estimates.kept_ratio == pytest.approx(400 / (400 + d.program("a").context_tokens - 1000))
+
+
 # Late, lost, duplicate, contradictory
 
 

@@ -38,6 +38,15 @@ def test_keeping_is_worth_the_rate_of_a_return_times_what_it_saves_by_the_block(
     assert keep_ratio(acting("p", -1.0, blocks=0), facts, 500, NOW_NS) == 0.0
 
 
+def test_a_context_that_memory_below_the_device_would_keep_is_worth_less_on_it() -> None:
+    """Four fifths of what leaves is found there, and loading takes a quarter of computing: 0.4 of the price."""
+    facts = MadeFacts(
+        prefill_ns_per_token=1_000_000, rates={"p": 0.5 / seconds(10)}, kept_ratio=0.8, load_ratio=0.25
+    )
+    program = acting("p", -1.0, blocks=50, context_tokens=1000)
+    assert keep_ratio(program, facts, 500, NOW_NS) == pytest.approx(0.05 * 0.4 * 500 / 50)
+
+
 THREE = [acting("dear", 3.0), acting("cheap", 0.5), acting("cheaper", 0.2)]
 
 
