@@ -32,7 +32,7 @@ from typing import Any
 
 import nats
 import uvloop
-from emit_cost import start_server
+from emit_cost import start_with_store
 from nats.aio.client import Client
 
 from controlplane.core import commands as cmd
@@ -193,15 +193,11 @@ async def sample(urls: dict[str, str], samples: int, size: int) -> dict[str, lis
 
 
 @contextlib.contextmanager
-def server(folder: Path) -> Iterator[dict[str, str]]:
+def server(folder: Path, sync_interval: str) -> Iterator[dict[str, str]]:
     """A nats-server as a daemon embeds it, but for two nodes; the URL of each one's daemon."""
     passwords = dict.fromkeys(BusRole, "bench")
-    settings = {
-        "authorization": {"users": [user for node in NODES for user in users(node, passwords)]},
-        "jetstream": {"store_dir": str(folder / "jetstream"), "sync_interval": "1s"},
-    }
-    (folder / "nats-server.conf").write_text(json.dumps(settings))
-    process, url = start_server("-c", str(folder / "nats-server.conf"))
+    known = {"users": [user for node in NODES for user in users(node, passwords)]}
+    process, url = start_with_store(folder, sync_interval, authorization=known)
     try:
         yield {node: url_as(url, node, BusRole.DAEMON, passwords) for node in NODES}
     finally:
@@ -209,13 +205,15 @@ def server(folder: Path) -> Iterator[dict[str, str]]:
         process.wait()
 
 
-def measure(preset: str, samples: int) -> dict[str, Any]:
+def measure(preset: str, samples: int, sync_interval: str) -> dict[str, Any]:
     """Two daemons and a server that all use."""
     size = len(encode_events("busy/gate/bench", 1, [(1, ev.TurnQueued(program_id="program-1", turn_id="turn-1"))]))
     context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory() as name, server(Path(name)) as urls, contextlib.ExitStack() as daemons:
+    with contextlib.ExitStack() as stack:
+        name = stack.enter_context(tempfile.TemporaryDirectory())
+        urls = stack.enter_context(server(Path(name), sync_interval))
         for node in NODES:
-            daemons.enter_context(daemon(Path(name), preset, node, "--nats", urls[node]))
+            stack.enter_context(daemon(Path(name), preset, node, "--nats", urls[node]))
         ready = context.Event()
         responder = context.Process(target=respond, args=(urls["idle"], size, ready))
         responder.start()
@@ -235,6 +233,7 @@ def measure(preset: str, samples: int) -> dict[str, Any]:
             "cpus": os.cpu_count(),
         },
         "preset": preset,
+        "sync_interval": sync_interval,
         "live_programs": {"idle": 0, "busy": LIVE_PROGRAMS},
         "rows": rows,
         "p99_over_bare_ratio": ratios,
@@ -270,17 +269,18 @@ def main() -> None:
     )
     parser.add_argument("--preset", default=DEFAULT, help="of the daemons; its admission is opened")
     parser.add_argument("--samples", type=int, default=4000, help="of each kind (default 4000)")
+    parser.add_argument("--sync-interval", default="1s", help="of the store to the disk, or always (default 1s)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
     if options.samples < BLOCK:
         parser.error(f"expected --samples >= {BLOCK}")
-    result = measure(options.preset, options.samples)
+    result = measure(options.preset, options.samples, options.sync_interval)
     if options.json:
         print(json.dumps(result, indent=2))
         return
     print("  ".join(f"{name} {value}" for name, value in result["about"].items()))
     columns = {"p50_us": "p50 us", "p99_us": "p99 us", "block_p99_us": "block p99 us"}
-    print(f"preset {result['preset']}; in brackets: over bare")
+    print(f"preset {result['preset']}, store synced: {result['sync_interval']}; in brackets: over bare")
     print(" " * 8 + "".join(f"{text:>22}" for text in columns.values()))
     for name, row in result["rows"].items():
         ratios = {key: result[f"{key.removesuffix('_us')}_over_bare_ratio"].get(name, 1.0) for key in columns}

@@ -41,6 +41,14 @@ def start_server(*arguments: str) -> tuple[subprocess.Popen[str], str]:
     raise SystemExit("nats-server did not start")
 
 
+def start_with_store(folder: Path, sync_interval: str, **settings: object) -> tuple[subprocess.Popen[str], str]:
+    """A nats-server whose store is synced to the disk so often: a time, or ``always``."""
+    settings["jetstream"] = {"store_dir": str(folder / "jetstream"), "sync_interval": sync_interval}
+    path = folder / "nats-server.conf"
+    path.write_text(json.dumps(settings))
+    return start_server("-c", str(path))
+
+
 def event(n: int) -> Event:
     return FirstToken(program_id=f"program-{n % 100}", turn_id=f"turn-{n}", launch_delay_ns=n, prompt_tokens=40_000)
 

@@ -16,9 +16,6 @@ import json
 import multiprocessing
 import os
 import platform
-import re
-import subprocess
-import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -27,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import nats
+from emit_cost import start_with_store
 
 from controlplane.core import events as core
 from controlplane.core.events import Event
@@ -216,21 +214,6 @@ def alone(batches: Sequence[bytes], count: int) -> dict[str, float]:
     return {name: round(value, 2) for name, value in figures.items()}
 
 
-def start_server(folder: str) -> tuple[subprocess.Popen[str], str]:
-    """A nats-server on a free port, and its address."""
-    binary = Path(sysconfig.get_path("scripts")) / "nats-server"
-    command = [str(binary), "-a", "127.0.0.1", "-p", "-1", "-js", "-sd", folder]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    url = ""
-    for line in process.stderr:
-        if found := re.search(r"Listening for client connections on (\S+)", line):
-            url = f"nats://{found.group(1)}"
-        if "Server is ready" in line:
-            return process, url
-    raise SystemExit("nats-server did not start")
-
-
 async def make_stream(url: str, name: str, subject: str) -> None:
     """An empty stream on disk, as the daemon makes it."""
     client = await nats.connect(url)
@@ -238,14 +221,14 @@ async def make_stream(url: str, name: str, subject: str) -> None:
     await client.close()
 
 
-def measure(events: int, rounds: int) -> dict[str, Any]:
+def measure(events: int, rounds: int, sync_interval: str) -> dict[str, Any]:
     """All three, interleaved."""
     count = events // BATCH * BATCH
     batches = encoded(count)
     rates: dict[str, list[float]] = {"raw": [], "penstock": [], "penstock_jetstream": []}
     _, what = applying()
     with tempfile.TemporaryDirectory() as folder:
-        server, url = start_server(folder)
+        server, url = start_with_store(Path(folder), sync_interval)
         try:
             for n in range(rounds):
                 raw = [b"x" * RAW_BYTES] * 1000
@@ -267,6 +250,7 @@ def measure(events: int, rounds: int) -> dict[str, Any]:
             "protobuf": version("protobuf"),
             "cpus": os.cpu_count(),
         },
+        "sync_interval": sync_interval,
         "events": count,
         "penstock is": what,
         "bytes_an_event": round(sum(map(len, batches)) / count, 1),
@@ -285,15 +269,17 @@ def main() -> None:
     )
     parser.add_argument("--events", type=int, default=200_000, help="events a run (default 200000)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each (default 3)")
+    parser.add_argument("--sync-interval", default="1s", help="of the store to the disk, or always (default 1s)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
     if options.events < 1000 or options.rounds < 1:
         parser.error("expected --events >= 1000 and --rounds >= 1")
-    result = measure(options.events, options.rounds)
+    result = measure(options.events, options.rounds, options.sync_interval)
     if options.json:
         print(json.dumps(result, indent=2))
         return
     print("  ".join(f"{name} {value}" for name, value in result["about"].items()))
+    print(f"store synced: {result['sync_interval']}")
     print(f"{result['events']} events a run, {result['bytes_an_event']} bytes each; {result['penstock is']}")
     print(f"{'events/s':>22}{'best':>12}   all")
     for name, best in result["best_per_s"].items():

@@ -97,6 +97,7 @@ MEANINGS = {
     "retention.least_waste.interval_s": "between two looks at the contexts that are kept",
     "retention.least_waste.ttl_max_s": "the longest pin",
     "priority.ttl_first.pinned_first": "a call whose program's context is pinned goes before earlier programs",
+    "placement.session.hard": "a context that an engine or its host still has is never left, however crowded it is",
     "placement.session.link_tokens_per_s": "tokens' KV that one engine sends another; 0: none (the simulator then "
     "takes its hardware's)",
     "memory.lru.keep_pins": "calls wait for pinned memory, as in Continuum; else pins go when a call needs them",

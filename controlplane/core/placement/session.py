@@ -18,9 +18,13 @@ from controlplane.core.types import NANOSECONDS_PER_SECOND, Replica, Tier
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """``link_tokens_per_s``: tokens' KV that one engine sends another in a second; 0: none is sent."""
+    """``link_tokens_per_s``: tokens' KV that one engine sends another in a second; 0: none is sent.
+
+    ``hard``: a context that an engine or its host still has is never left, however crowded it is there (MORI).
+    """
 
     link_tokens_per_s: float = 0.0
+    hard: bool = False
 
     def __post_init__(self) -> None:
         require("link_tokens_per_s", self.link_tokens_per_s, low=0, high=1e15)
@@ -45,7 +49,7 @@ class Session:
         crowded_ns = crowding_ns(home)
         costs_ns = {Choice.STAY: crowded_ns + (0 if resident else again_ns)}
         others = [(crowding_ns(each), each) for each in replicas if each is not home] if crowded_ns else []
-        if not others:  # its capacity permits: nothing is cheaper
+        if not others or (self.hard and resident):  # its capacity permits: nothing is cheaper
             return state, Placed(replica=home.name, choice=Choice.STAY, costs_ns=costs_ns)
         there_ns, there = min(others, key=lambda found: (found[0], -found[1].room_blocks))
         if resident and turn.program.kv_tier is Tier.HBM and self.link_tokens_per_s:

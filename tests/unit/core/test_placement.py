@@ -145,6 +145,16 @@ def test_it_waits_at_home_where_that_is_cheapest() -> None:
     assert session(turn(), engine("a", used=95), engine("b")) == ("a", STAY, costs)
 
 
+def test_hard_affinity_waits_at_home_as_long_as_its_context_is_there() -> None:
+    """A wait of 250 ns against a prefill of 100."""
+    policy, engines = Session(hard=True), [engine("a", used=115), engine("b")]
+
+    def chosen(asks: NextTurn) -> str:
+        return policy.place(policy.initial(), asks, engines, FACTS, 0)[1].replica
+
+    assert (chosen(turn()), chosen(turn(kv_tier=Tier.HOST)), chosen(turn(kv_tier=Tier.NONE))) == ("a", "a", "b")
+
+
 def test_it_is_computed_anew_elsewhere_where_that_is_cheapest() -> None:
     """A wait of 250 ns against a prefill of 100."""
     costs = {STAY: 250, REPREFILL: 100}
