@@ -20,7 +20,7 @@ from controlplane.core.types import Program, Status, Tier, seconds
 if TYPE_CHECKING:
     from controlplane.core.ledger import Ledger
 
-_MOST_REPLIES = 4096  # of turns that have not ended
+_MOST_REPLIES = 1024  # of turns that have not ended
 _LEAST_PREFILL_TOKENS = 64  # below that a prefill measures the step's overhead, not its length
 _LATE_NS = seconds(5)  # publishers send their events in batches, and each on a connection of its own
 
@@ -92,7 +92,8 @@ def turn_submitted(ledger: "Ledger", event: ev.TurnSubmitted, now_ns: int) -> No
     if state.early_ends.pop(turn_id, None) is not None:
         return
     program = ledger.program(event.program_id, now_ns)
-    if program.status is not Status.ACTIVE and not _is_late(program, now_ns):
+    ledger.lateness.note(event.publisher, event.at_ns, now_ns)
+    if program.status is not Status.ACTIVE and not _is_late(ledger, program, event, now_ns):
         _admitted_unasked(ledger, program, now_ns)
     turn = Running(program_id=event.program_id, publisher=event.publisher, blocks=event.projected_blocks)
     state.running[turn_id] = turn
@@ -114,9 +115,15 @@ def turn_submitted(ledger: "Ledger", event: ev.TurnSubmitted, now_ns: int) -> No
     ledger.charge(program, event.projected_blocks)
 
 
-def _is_late(program: Program, now_ns: int) -> bool:
-    """The engine's events of a program's last turns may come behind its goodbye, which they do not take back."""
-    return program.ended_by_word and now_ns - program.ended_at_ns < _LATE_NS
+def _is_late(ledger: "Ledger", program: Program, event: ev.Event, now_ns: int) -> bool:
+    """The engine's events of a program's last turns may come behind its goodbye, which they do not take back.
+
+    By much, where the engine was cut off meanwhile.
+    """
+    if not program.ended_by_word:
+        return False
+    said_ns = now_ns - ledger.lateness.of(event.publisher, event.at_ns, now_ns)
+    return said_ns - program.ended_at_ns < _LATE_NS
 
 
 def _admitted_unasked(ledger: "Ledger", program: Program, now_ns: int) -> None:
@@ -198,6 +205,7 @@ def turn_ended(ledger: "Ledger", event: ev.TurnEnded, now_ns: int) -> None:
         return
     program.last_seen_ns = now_ns
     program.turn_index += 1
+    program.last_turn_id = event.turn_id
     program.prompt_tokens = event.prompt_tokens
     program.context_tokens = event.prompt_tokens + event.output_tokens
     grown_tokens = max(0, program.context_tokens - program.peak_tokens)
@@ -223,13 +231,13 @@ def turn_ended(ledger: "Ledger", event: ev.TurnEnded, now_ns: int) -> None:
 
 
 def reply_read(ledger: "Ledger", event: ev.ReplyRead, now_ns: int) -> None:
-    replies = ledger.state.replies
-    if event.turn_id in ledger.state.running:
-        replies[event.turn_id] = event  # its end is on the way
+    program, replies = ledger.programs.get(event.program_id), ledger.state.replies
+    if program is None or program.last_turn_id != event.turn_id:
+        replies[event.turn_id] = event  # its end is on the way, unless nobody tells of turns
         if len(replies) > _MOST_REPLIES:
             del replies[next(iter(replies))]
+    if event.turn_id in ledger.state.running:
         return
-    program = ledger.programs.get(event.program_id)
     if program is None or program.open_turns or program.status is Status.ENDED:
         ledger.state.counts.late += 1
         return

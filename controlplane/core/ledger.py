@@ -16,6 +16,7 @@ from controlplane.core import events as ev
 from controlplane.core.adoption import adopt, are_strangers
 from controlplane.core.errors import RemoteEventError
 from controlplane.core.handlers import HANDLERS, drop_publisher
+from controlplane.core.lateness import Lateness
 from controlplane.core.lifecycle import Trigger, next_status
 from controlplane.core.publishers import is_new
 from controlplane.core.records import Farewell, Held, LedgerState, ToolCall, Totals, whole
@@ -42,6 +43,7 @@ class Ledger:
         self.askers = state.askers
         self.changed = state.changed
         self.resync = state.resync
+        self.lateness = Lateness()  # of no snapshot: our own clock may be another one in the next life
         self._children: dict[str, dict[str, None]] = {}  # by root, for roots that have any
         self._held_of: dict[str, dict[str, None]] = {}  # turn_ids by root
         self._ended: deque[tuple[int, str]] = deque()
@@ -127,6 +129,7 @@ class Ledger:
         self.state.retractions.pop(publisher, None)
         self.state.parts.pop(publisher, None)
         self.resync.pop(publisher, None)
+        self.lateness.forget(publisher)
 
     def move(self, program: Program, trigger: Trigger, now_ns: int) -> None:
         """Apply one row of the transition table, and keep the sums."""

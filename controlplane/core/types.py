@@ -63,6 +63,7 @@ class Program:
     open_turns: int = 0  # turns that the engine holds
     open_tools: int = 0
     idle_since_ns: int = 0  # when the last open turn or tool ended; 0 while one is open
+    last_turn_id: str = ""  # that ended
     last_turn_ns: int = 0  # for which it reasoned last
     gap_since_ns: int = 0  # when its last open turn ended; 0 while it has one, or waits for one
     gap_tool: str = ""  # what is known to run in this gap: by the reply, or by the tool's own report

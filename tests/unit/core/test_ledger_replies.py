@@ -124,6 +124,18 @@ def test_a_turn_that_its_gate_no_longer_holds_does_not_keep_its_program() -> Non
     assert d.program("a").status is Status.ENDED
 
 
+def test_a_reply_is_kept_for_a_turn_that_its_engine_tells_late() -> None:
+    """The engine was cut off: the gate's word of the last turn comes before all that the engine says of it."""
+    d = Driver()
+    d.run_turn("a")
+    read(d, "a", "a.2", calls=0)
+    assert d.program("a").may_end
+    d.submit("a", "a.2")
+    assert not d.program("a").may_end
+    d.finish("a", "a.2")
+    assert (d.program("a").may_end, d.ledger.state.replies) == (True, {})
+
+
 def test_replies_of_turns_whose_end_is_lost_are_forgotten(monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr(handlers, "_MOST_REPLIES", 2)
     d = Driver()

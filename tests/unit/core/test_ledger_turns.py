@@ -389,6 +389,25 @@ def test_a_childs_late_events_do_not_take_its_roots_goodbye_back() -> None:
     assert (d.program("child").status, d.program("root").status) == (Status.ACTIVE, Status.ACTIVE)
 
 
+def test_what_an_engine_tells_late_by_much_does_not_take_a_goodbye_back() -> None:
+    """It was cut off for half a minute; its clock began 1,000 s before ours."""
+    d, ahead_ns = Driver(), seconds(1000)
+
+    def submit(turn: str, late_s: int) -> None:
+        at_ns = d.now_ns + ahead_ns - seconds(late_s)
+        d.send(d.engine(ev.TurnSubmitted, program_id="a", turn_id=turn, projected_blocks=10, at_ns=at_ns))
+
+    submit("a.1", 0)
+    d.finish("a")
+    d.end("a")
+    d.wait(30)
+    submit("a.2", 31)
+    assert d.program("a").status is Status.ENDED
+    d.finish("a", "a.2")
+    submit("a.3", 2)
+    assert d.program("a").status is Status.ACTIVE, "it came back, and its engine is two seconds late"
+
+
 def test_a_held_turn_takes_a_goodbye_back_at_once() -> None:
     """The gate holds a turn as soon as it is asked for: that is no late event."""
     d = Driver()
