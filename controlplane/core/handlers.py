@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _MOST_REPLIES = 1024  # of turns that have not ended
 _LEAST_PREFILL_TOKENS = 64  # below that a prefill measures the step's overhead, not its length
+_EARLIER_NS = -seconds(1)  # a gate's clock beside ours: it says at once when a turn is asked for
 _LATE_NS = seconds(5)  # publishers send their events in batches, and each on a connection of its own
 
 
@@ -47,6 +48,9 @@ def program_ended(ledger: "Ledger", event: ev.ProgramEnded, now_ns: int) -> None
 
 def turn_queued(ledger: "Ledger", event: ev.TurnQueued, now_ns: int) -> None:
     program = ledger.program(event.program_id, now_ns, parent_id=event.parent_id, tenant=event.tenant)
+    if _is_late(ledger, program, event, now_ns, _EARLIER_NS) or event.turn_id == program.last_turn_id:
+        ledger.state.counts.late += 1  # what was told on other connections has overtaken it
+        return
     if not program.turn_index:  # what is known when it comes; the gate reads it from each request
         program.tenant, program.agent = program.tenant or event.tenant, program.agent or event.agent
     root = ledger.root_of(program, now_ns)
@@ -92,8 +96,8 @@ def turn_submitted(ledger: "Ledger", event: ev.TurnSubmitted, now_ns: int) -> No
     if state.early_ends.pop(turn_id, None) is not None:
         return
     program = ledger.program(event.program_id, now_ns)
-    ledger.lateness.note(event.publisher, event.at_ns, now_ns)
-    if program.status is not Status.ACTIVE and not _is_late(ledger, program, event, now_ns):
+    late = _is_late(ledger, program, event, now_ns, _LATE_NS)
+    if program.status is not Status.ACTIVE and not late:
         _admitted_unasked(ledger, program, now_ns)
     turn = Running(program_id=event.program_id, publisher=event.publisher, blocks=event.projected_blocks)
     state.running[turn_id] = turn
@@ -115,15 +119,17 @@ def turn_submitted(ledger: "Ledger", event: ev.TurnSubmitted, now_ns: int) -> No
     ledger.charge(program, event.projected_blocks)
 
 
-def _is_late(ledger: "Ledger", program: Program, event: ev.Event, now_ns: int) -> bool:
-    """The engine's events of a program's last turns may come behind its goodbye, which they do not take back.
+def _is_late(ledger: "Ledger", program: Program, event: ev.Event, now_ns: int, least_ns: int) -> bool:
+    """What is told of a program's last turns may come behind its goodbye, which it does not take back.
 
-    By much, where the engine was cut off meanwhile.
+    By much, where its publisher was cut off meanwhile. ``least_ns``: what is said later than that after the
+    goodbye is of a new turn.
     """
+    ledger.lateness.note(event.publisher, event.at_ns, now_ns)
     if not program.ended_by_word:
         return False
     said_ns = now_ns - ledger.lateness.of(event.publisher, event.at_ns, now_ns)
-    return said_ns - program.ended_at_ns < _LATE_NS
+    return said_ns - program.ended_at_ns < least_ns
 
 
 def _admitted_unasked(ledger: "Ledger", program: Program, now_ns: int) -> None:

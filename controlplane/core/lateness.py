@@ -1,7 +1,7 @@
 """How late an event is told: beyond the quickest of its publisher's, whose clock is its own.
 
-A publisher that was cut off tells afterwards what happened meanwhile. Its clock and ours began at different moments,
-which differ by no more than the least that was seen between the two clocks.
+A publisher that was cut off tells afterwards what happened meanwhile. Its clock and ours differ by no more than
+the least that was seen between them.
 """
 
 from dataclasses import dataclass, field

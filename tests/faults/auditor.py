@@ -14,7 +14,7 @@ from controlplane.core.types import Status
 from controlplane.gate import Ticket
 from controlplane.wire.codec import Heartbeat, decode_commands, decode_events
 
-from .faults import PROMPT
+from .faults import LOSE_NOTHING
 
 if TYPE_CHECKING:
     from .engine import EngineServer
@@ -71,6 +71,7 @@ class Auditor:
         self._manners: dict[str, str] = {}
         self._held: dict[str, _Held] = {}
         self._running: dict[str, EngineServer] = {}
+        self._rescued: dict[str, None] = {}  # let in although the limit was reached: the engine had nothing to do
         self._slots: dict[str, None] = {}  # roots that were let in anywhere and may keep their slots
         self._granted: dict[str, None] = {}  # roots that the daemon gave slots, as the stream has it
         self._forgotten: dict[str, None] = {}  # of these: what the stream has lost
@@ -173,6 +174,9 @@ class Auditor:
             if isinstance(command, cmd.Pause):
                 self._slots.pop(command.program_id, None)
                 self._granted.pop(command.program_id, None)
+                self._rescued.pop(command.program_id, None)
+            elif isinstance(command, cmd.Admit) and "idle" in command.reason:
+                self._rescued[command.program_id] = None  # the word may be lost, and is said again
             elif isinstance(command, cmd.SetWindow):
                 self._limit = command.limit
 
@@ -192,7 +196,7 @@ class Auditor:
             granted = len(self._granted.keys() - self._unasked.keys())
             if command.program_id in self._unasked:
                 continue  # it came in by an open gate, and leaves between two turns
-            if is_new and limit and granted > limit and "idle" not in command.reason:
+            if is_new and limit and granted > limit and command.program_id not in self._rescued:
                 self.broken(
                     f"how-it-decides.md: {command.program_id} is the {granted}th with a slot, "
                     f"and the limit is {limit} ({command.reason})"
@@ -253,8 +257,8 @@ class Auditor:
             self.broken(f"recover-from-failures.md: an older daemon stands down, but {awake} serve")
 
     def _goodbyes_hold(self) -> None:
-        """What an engine tells late, by less than 5 s, does not take a program's goodbye back."""
-        if any(fault.kind not in PROMPT for fault in self._world.plan.faults):
+        """What an engine or a gate tells late does not take a program's goodbye back."""
+        if any(fault.kind not in LOSE_NOTHING for fault in self._world.plan.faults):
             return
         for process in self._world.daemons:
             for name in process.daemon.controller.ledger.active if process.serves else ():

@@ -114,7 +114,7 @@ FLAWS: dict[str, Flaw] = {
     "D7: keeping counts running turns": Flaw(_keeping_counts_running_turns, ("daemon stays away",)),
     "D10: late events revive ended programs": Flaw(_late_events_revive_the_ended, ("connection is slow",)),
     "a daemon that hears nothing decides": Flaw(_the_deaf_decide, ("NATS is restarted",)),
-    "a child whose engine speaks first takes a slot": Flaw(_an_early_child_is_a_root, ("connection is slow",)),
+    "a child whose engine speaks first takes a slot": Flaw(_an_early_child_is_a_root, ()),
     "a damaged snapshot ends the daemon": Flaw(_a_torn_snapshot_ends_the_daemon, ("snapshot is damaged",)),
 }
 """By what was wrong; the numbers are those of the attack that found them."""

@@ -89,13 +89,10 @@ class Driver:
     def cpus(self, count: float) -> None:
         self.send(self.host(ev.HostSampled, cpus=count))
 
-    def ask(self, name: str, turn: str = "", tokens: int = 10, parent: str = "") -> None:
+    def ask(self, name: str, turn: str = "", tokens: int = 10, parent: str = "", at_ns: int = 0) -> None:
         """The gate holds a turn."""
-        self.send(
-            self.gate(
-                ev.TurnQueued, program_id=name, turn_id=turn or f"{name}.1", prompt_tokens=tokens, parent_id=parent
-            )
-        )
+        ids = {"program_id": name, "turn_id": turn or f"{name}.1", "parent_id": parent}
+        self.send(self.gate(ev.TurnQueued, prompt_tokens=tokens, at_ns=at_ns, **ids))
 
     def submit(self, name: str, turn: str = "", blocks: int = 10) -> None:
         turn = turn or f"{name}.1"

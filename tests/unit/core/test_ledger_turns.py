@@ -408,6 +408,26 @@ def test_what_an_engine_tells_late_by_much_does_not_take_a_goodbye_back() -> Non
     assert d.program("a").status is Status.ACTIVE, "it came back, and its engine is two seconds late"
 
 
+def test_a_turn_that_has_ended_is_not_held() -> None:
+    """Its engine's word came before its gate's."""
+    d = Driver()
+    d.run_turn("a")
+    d.ask("a")
+    assert (d.ledger.state.held, d.counts.late) == ({}, 1)
+
+
+def test_a_gate_that_was_cut_off_takes_no_goodbye_back_with_what_it_held_before() -> None:
+    d = Driver()
+    d.ask("b", "b.1", at_ns=d.now_ns)
+    d.run_turn("a", "a.2")
+    d.end("a")
+    d.wait(30)
+    d.ask("a", "a.1", at_ns=d.now_ns - seconds(32))
+    assert (d.program("a").status, d.counts.late) == (Status.ENDED, 1)
+    d.ask("a", "a.3", at_ns=d.now_ns)
+    assert d.program("a").status is Status.WAITING
+
+
 def test_a_held_turn_takes_a_goodbye_back_at_once() -> None:
     """The gate holds a turn as soon as it is asked for: that is no late event."""
     d = Driver()

@@ -110,7 +110,7 @@ def test_the_ledger_keeps_the_cycles() -> None:
     d.wait(12)
     assert d.program("p").cycles == (4 * S, 0)
     assert idleness(d.program("p"), 5, d.now_ns) == pytest.approx(0.75)
-    d.ask("p")
+    d.ask("p", "p.2")
     d.wait(50)
     assert d.program("p").cycles == (4 * S, 12 * S)
     assert d.program("p").phase_since_ns == 0
@@ -452,7 +452,7 @@ def test_the_preset_moves_the_idle_program_off_and_lets_it_in_again() -> None:
     assert [c.program_id for c in of(cmd.Pause, commands)] == ["a"]
     assert d.program("a").status is Status.PAUSED
     d.end_tool("a")
-    d.ask("a", tokens=400)
+    d.ask("a", "a.2", tokens=400)
     assert d.admitted(after_s=1) == [], "there is no room"
     d.finish("b", prompt=400)
     d.end("b")
