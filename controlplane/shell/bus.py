@@ -9,10 +9,10 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import nats
 from nats.aio.client import Client
@@ -49,6 +49,13 @@ _IDLE_HEARTBEAT_S = 2.0
 _LOOK_S = 0.5
 _DEAF_QUIETS = 3
 _SAY_AGAIN_S = 60.0
+_START_S = 20.0  # within which a server that fails while we begin is back, or started again
+
+_Answer = TypeVar("_Answer")
+
+
+class _Unanswered(EngineUnavailable):
+    """The server did not answer; it may yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,15 +199,15 @@ class Bus:
         """As long as that, but for the time before the stream was read: nothing could come then."""
         return self._monotonic_s() - max(self._heard_s, self._began_s)
 
+    async def first_stream(self) -> StreamInfo:
+        """``ensure_stream`` for a daemon that begins, whose server may fail just then."""
+        return await self._persist(self.ensure_stream)
+
     async def ensure_stream(self) -> StreamInfo:
         """Make the node's stream, or bring an older one's settings up to date. Raises ``EngineUnavailable``."""
         name = stream_name(self.node)
-        try:
+        with self._telling(f"no stream {name} at {shown(self.url)}"):
             info = await self._fitting_stream(name)
-        except NoRespondersError:
-            raise EngineUnavailable(f"JetStream is off at {shown(self.url)}: start nats-server with -js") from None
-        except NatsError as error:
-            raise EngineUnavailable(f"no stream {name} at {shown(self.url)}: {error}") from None
         self._created = str(info.created)
         return StreamInfo(
             created=self._created, first_sequence=info.state.first_seq, last_sequence=info.state.last_seq
@@ -238,11 +245,37 @@ class Bus:
     async def read_from(self, sequence: int) -> None:
         """Deliver the stream into the inbox, beginning with ``sequence``. Raises ``EngineUnavailable``."""
         self._position = sequence - 1
-        try:
-            await self._subscribe()
-        except NatsError as error:  # somebody deleted the stream just now
-            raise EngineUnavailable(f"stream {stream_name(self.node)} cannot be read: {error}") from None
+
+        async def subscribe() -> None:
+            with self._telling(f"stream {stream_name(self.node)} cannot be read"):
+                await self._subscribe()
+
+        await self._persist(subscribe)
         self._began_s = self._monotonic_s()
+
+    @contextmanager
+    def _telling(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except NoRespondersError:
+            raise EngineUnavailable(f"JetStream is off at {shown(self.url)}: start nats-server with -js") from None
+        except APIError as error:  # an answer: somebody deleted the stream just now, say
+            raise EngineUnavailable(f"{what}: {error}") from None
+        except NatsError as error:
+            raise _Unanswered(f"{what}: {error}") from None
+
+    async def _persist(self, attempt: Callable[[], Awaitable[_Answer]]) -> _Answer:
+        """Until it is answered, for a while: a server that was killed or frozen may be on its way back."""
+        until_s = self._monotonic_s() + _START_S
+        while True:
+            try:
+                return await attempt()
+            except _Unanswered as error:
+                if self._monotonic_s() >= until_s:
+                    raise
+                await self._on_error(EngineUnavailable(f"not started yet: {error}"))
+                self._revive_the_deaf()
+                await asyncio.sleep(0.2)
 
     async def _subscribe(self) -> None:
         if self._subscription is not None:

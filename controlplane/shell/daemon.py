@@ -142,7 +142,7 @@ class Daemon:
 
     async def _recover(self) -> None:
         """Load the snapshot, then apply what the stream holds beyond it: events, and the commands that we sent."""
-        stream = await self.bus.ensure_stream()
+        stream = await self.bus.first_stream()
         self._stream_created = stream.created
         self.position = self._load(stream)
         await self.bus.read_from(self.position + 1)
