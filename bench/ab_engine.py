@@ -26,8 +26,8 @@ from ab.scenario import SMOKE, Scenario
 from ab.systems import System, parse_system, static
 
 from controlplane.core.errors import ConfigError
-from controlplane.sim.profile import load_profile
-from controlplane.workload.telemetry import Telemetry
+from controlplane.lab.sim.profile import load_profile
+from controlplane.lab.workload.telemetry import Telemetry
 
 RATES = (0.13, 0.15, 0.17, 0.20)
 SEEDS = (1, 2, 3, 4, 5)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from controlplane.sim.profile import load_profile
+from controlplane.lab.sim.profile import load_profile
 from engine_hooks.sglang.scheduler_side import SchedulerSide
 from engine_hooks.sglang.settings import Settings
 

@@ -33,7 +33,7 @@ def resident_mb() -> float:
 
 def controller() -> Any:
     """``mars`` with an open window: it is memory that is measured, not admission."""
-    import controlplane.compose  # noqa: F401  all that ``penstock up`` loads counts
+    import controlplane.shell.compose  # noqa: F401  all that ``penstock up`` loads counts
     from controlplane.core.admission.fixed import Fixed
     from controlplane.core.controller import Controller
     from controlplane.core.events import PoolSampled

@@ -22,13 +22,13 @@ from typing import Any
 
 from controlplane.core.presets import PRESETS, Preset
 from controlplane.core.retention.ttl import Ttl
-from controlplane.sim.lower_tiers import TierSpec
-from controlplane.sim.profile import load_profile
-from controlplane.sim.simulate import EngineSpec, SimSpec, simulate
-from controlplane.workload.arrivals import Poisson
-from controlplane.workload.scale import Scale
-from controlplane.workload.synthetic import synthesize
-from controlplane.workload.trace import Trace
+from controlplane.lab.sim.lower_tiers import TierSpec
+from controlplane.lab.sim.profile import load_profile
+from controlplane.lab.sim.simulate import EngineSpec, SimSpec, simulate
+from controlplane.lab.workload.arrivals import Poisson
+from controlplane.lab.workload.scale import Scale
+from controlplane.lab.workload.synthetic import synthesize
+from controlplane.lab.workload.trace import Trace
 
 SMALL, LARGE = "b200", "b200-llama31-70b"
 STATIC_TTL = replace(PRESETS["continuum-static-ttl"], retention=Ttl(learned=False, static_s=2.0))

@@ -20,12 +20,12 @@ from controlplane.core import commands as cmd
 from controlplane.core import events as ev
 from controlplane.core.controller import Controller
 from controlplane.core.presets import PRESETS
-from controlplane.sim.simulate import SimSpec, choose_programs, simulate
-from controlplane.sim.solo import IdealTimes
-from controlplane.sweep.model import HardwareSpec, WorkloadSpec
-from controlplane.sweep.resolve import engine_of, resolved, run_of
-from controlplane.workload.run import RunResult
-from controlplane.workload.telemetry import Telemetry
+from controlplane.lab.sim.simulate import SimSpec, choose_programs, simulate
+from controlplane.lab.sim.solo import IdealTimes
+from controlplane.lab.sweep.model import HardwareSpec, WorkloadSpec
+from controlplane.lab.sweep.resolve import engine_of, resolved, run_of
+from controlplane.lab.workload.run import RunResult
+from controlplane.lab.workload.telemetry import Telemetry
 
 TRACE = "change:synthetic:bfcl-v4>synthetic:five-kinds"
 MINUTE_NS = 60 * 10**9

@@ -14,11 +14,11 @@ import sys
 import time
 
 from controlplane.core.presets import PRESETS
-from controlplane.sim.kernel import Kernel
-from controlplane.sim.profile import list_profiles, load_profile
-from controlplane.sim.simulate import EngineSpec, SimSpec, simulate
-from controlplane.workload.arrivals import Poisson
-from controlplane.workload.synthetic import WORKLOADS, synthesize
+from controlplane.lab.sim.kernel import Kernel
+from controlplane.lab.sim.profile import list_profiles, load_profile
+from controlplane.lab.sim.simulate import EngineSpec, SimSpec, simulate
+from controlplane.lab.workload.arrivals import Poisson
+from controlplane.lab.workload.synthetic import WORKLOADS, synthesize
 
 
 def kernel_actions_per_s(actions: int = 300_000, pending: int = 64) -> float:

@@ -1,5 +1,5 @@
 """``python -m controlplane`` is ``penstock``."""
 
-from controlplane.cli import main
+from controlplane.cli.app import main
 
 main()

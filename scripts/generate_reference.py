@@ -29,7 +29,7 @@ from reference_words import (
     STATES_PAGE,
 )
 
-from controlplane.cli import app
+from controlplane.cli.app import app
 from controlplane.config import ENVIRONMENT, Config
 from controlplane.config.changes import UNTIL_RESTART
 from controlplane.config.describe import comments, describe
@@ -39,11 +39,11 @@ from controlplane.core.lifecycle import TRANSITIONS, Trigger
 from controlplane.core.presets import POLICIES, PRESETS, policy_name
 from controlplane.core.types import Status
 from controlplane.gate.limits import GateLimits
-from controlplane.sim.profile import list_profiles, load_profile
-from controlplane.sweep.grid import Grid
-from controlplane.sweep.markdown import markdown
-from controlplane.sweep.regret_page import regret_markdown
-from controlplane.sweep.results import read_all
+from controlplane.lab.sim.profile import list_profiles, load_profile
+from controlplane.lab.sweep.grid import Grid
+from controlplane.lab.sweep.markdown import markdown
+from controlplane.lab.sweep.regret_page import regret_markdown
+from controlplane.lab.sweep.results import read_all
 from controlplane.wire.names import snake_case
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -21,8 +21,8 @@ from support.browser import chrome
 from support.ports import free_port
 from support.terminals import Terminals, with_commands_of
 
-from controlplane.control_client import ControlClient, connect
-from controlplane.top import History, places, screen
+from controlplane.operate.client import ControlClient, connect
+from controlplane.operate.top import History, places, screen
 
 ROOT = Path(__file__).resolve().parent.parent
 NODE = "gpu7"

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ab.results import Row
-from controlplane.workload.interval import Interval, drawn_interval
+from controlplane.lab.workload.interval import Interval, drawn_interval
 
 RESAMPLES = 1000
 _Floats = NDArray[np.float64]

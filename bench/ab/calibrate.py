@@ -7,8 +7,8 @@ import msgspec
 
 from ab.engine import EngineShape, start_engine, versions
 from ab.machine import arithmetic_ms, cpus, model_name
-from controlplane.calibrate.measure import Plan, measure
-from controlplane.calibrate.profile import fit, to_profile
+from controlplane.lab.calibrate.measure import Plan, measure
+from controlplane.lab.calibrate.profile import fit, to_profile
 
 # The pool of the A/B does not hold eight long contexts; the cost of a step does not depend on it.
 SHAPE = EngineShape(pool_tokens=40_000)

@@ -8,7 +8,7 @@ from ab.bootstrap import Bootstrap, Run, Sample, Statistic, jct_percentile, mean
 from ab.results import RUN, Figures, Row
 from ab.systems import STOCK
 from ab.tuning import best_window, mean_jcts, window_of
-from controlplane.workload.interval import Interval
+from controlplane.lab.workload.interval import Interval
 
 MET, NOISE, MISSED = "met", "missed, within noise", "MISSED"
 BEST_RATIO = 1.5

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tiny_model import VOCABULARY, write_tiny_model
 
-from controlplane.load.prompts import WORDS
+from controlplane.lab.load.prompts import WORDS
 
 SHAPES: Mapping[str, Mapping[str, int]] = {
     "20m": {

@@ -22,15 +22,15 @@ from ab.plan import Job
 from ab.scenario import Scenario
 from controlplane.config import ENVIRONMENT
 from controlplane.core.types import NANOSECONDS_PER_SECOND
-from controlplane.load.options import ReplayOptions
-from controlplane.load.progress import Display, ReplayProgress
-from controlplane.load.replay import replay
-from controlplane.load.watch import StatusWatch
+from controlplane.lab.load.options import ReplayOptions
+from controlplane.lab.load.progress import Display, ReplayProgress
+from controlplane.lab.load.replay import replay
+from controlplane.lab.load.watch import StatusWatch
+from controlplane.lab.workload.arrivals import Poisson
+from controlplane.lab.workload.provenance import revision
+from controlplane.lab.workload.run import RunResult
 from controlplane.wire.endpoint import resolve_url
 from controlplane.wire.roles import BusRole
-from controlplane.workload.arrivals import Poisson
-from controlplane.workload.provenance import revision
-from controlplane.workload.run import RunResult
 
 NODE = "ab"
 _READY_S = 30.0

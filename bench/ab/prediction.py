@@ -21,11 +21,11 @@ from controlplane.config import parse
 from controlplane.core.control import ControlRules
 from controlplane.core.errors import ConfigError
 from controlplane.core.presets import preset
-from controlplane.sim.profile import Profile
-from controlplane.sim.simulate import EngineSpec, SimSpec, simulate
-from controlplane.workload.arrivals import Poisson
-from controlplane.workload.summary import Summary
-from controlplane.workload.telemetry import Telemetry
+from controlplane.lab.sim.profile import Profile
+from controlplane.lab.sim.simulate import EngineSpec, SimSpec, simulate
+from controlplane.lab.workload.arrivals import Poisson
+from controlplane.lab.workload.summary import Summary
+from controlplane.lab.workload.telemetry import Telemetry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

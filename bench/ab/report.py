@@ -11,8 +11,8 @@ from ab.machine import QUIET_RATIO
 from ab.results import RUN, Row, of_a_slow_machine, of_another_time
 from ab.systems import STOCK
 from ab.tuning import mean_jcts
-from controlplane.workload.interval import Interval
-from controlplane.workload.telemetry import Telemetry
+from controlplane.lab.workload.interval import Interval
+from controlplane.lab.workload.telemetry import Telemetry
 
 _COLUMNS = (
     ("JCT mean", "jct_mean_s", "{:8.1f}"),

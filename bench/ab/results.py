@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from ab.machine import SLOW_RATIO, model_name
-from controlplane.workload.telemetry import Telemetry
+from controlplane.lab.workload.telemetry import Telemetry
 
 TUNE = "tune"
 RUN = "run"

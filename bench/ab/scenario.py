@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 
 from ab.engine import EngineShape
 from ab.machine import cpus
-from controlplane.runs import load_workload
-from controlplane.workload.named import SYNTHETIC
-from controlplane.workload.scale import Scale
-from controlplane.workload.telemetry import Telemetry
-from controlplane.workload.trace import Trace
+from controlplane.lab.runs import load_workload
+from controlplane.lab.workload.named import SYNTHETIC
+from controlplane.lab.workload.scale import Scale
+from controlplane.lab.workload.telemetry import Telemetry
+from controlplane.lab.workload.trace import Trace
 
 # The programs are drawn with a seed of their own, so that they have nothing to do with the gaps between them.
 _PROGRAM_SEEDS = 1000

@@ -22,14 +22,14 @@ from ab.machine import cpus, model_name
 from ab.one_run import NODE, Lines, served
 from ab.scenario import Scenario
 from ab.systems import System
-from controlplane.calibrate.fit import not_negative
-from controlplane.load.options import ReplayOptions
-from controlplane.load.replay import replay
-from controlplane.sim.profile_file import FittedProfile
+from controlplane.lab.calibrate.fit import not_negative
+from controlplane.lab.load.options import ReplayOptions
+from controlplane.lab.load.replay import replay
+from controlplane.lab.sim.profile_file import FittedProfile
+from controlplane.lab.workload.arrivals import Poisson
+from controlplane.lab.workload.run import RunResult
 from controlplane.wire.endpoint import resolve_url
 from controlplane.wire.roles import BusRole
-from controlplane.workload.arrivals import Poisson
-from controlplane.workload.run import RunResult
 
 STEPS = ROOT / "bench" / "hook_parts" / "steps"
 SEED, RATE, PROGRAMS = 101, 0.065, 24  # programs a second for each CPU

@@ -9,7 +9,7 @@ from ab import ROOT
 from controlplane.config import parse, show
 from controlplane.core.errors import ConfigError
 from controlplane.core.presets import PRESETS
-from controlplane.workload import provenance
+from controlplane.lab.workload import provenance
 
 STOCK = "stock"
 _STATIC = re.compile(r"static-(\d+)")

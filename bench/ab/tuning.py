@@ -17,8 +17,8 @@ from ab.prediction import engine_of, spec_of
 from ab.results import TUNE, Row
 from ab.scenario import Scenario
 from ab.systems import System
-from controlplane.sim.profile import Profile
-from controlplane.sim.simulate import simulate
+from controlplane.lab.sim.profile import Profile
+from controlplane.lab.sim.simulate import simulate
 
 _PREFIX = "static-"
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.workload.interval import Interval, drawn_interval
+from controlplane.lab.workload.interval import Interval, drawn_interval
 
 RESAMPLES = 4000
 _CUT_RATIO = 0.1

@@ -11,9 +11,9 @@ import pytest
 from support.daemon_process import NODE, most_start_s
 from support.whole_loop import Loop
 
-from controlplane.load.replay import ReplayProgress
+from controlplane.lab.load.replay import ReplayProgress
+from controlplane.lab.workload.synthetic import synthesize
 from controlplane.wire.endpoint import read_endpoint
-from controlplane.workload.synthetic import synthesize
 
 
 class KillsAt:

@@ -8,10 +8,10 @@ from engine_server import POOL_TOKENS, EngineServer
 from engine_versions import on_every_version
 from typer.testing import CliRunner
 
-from controlplane.calibrate.measure import Plan, measure
-from controlplane.calibrate.profile import fit, to_profile
-from controlplane.cli import app
+from controlplane.cli.app import app
 from controlplane.core.errors import EngineUnavailable
+from controlplane.lab.calibrate.measure import Plan, measure
+from controlplane.lab.calibrate.profile import fit, to_profile
 
 SMALL = Plan(
     prefill=(100, 200, 400, 600),

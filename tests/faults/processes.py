@@ -97,7 +97,7 @@ class _Probe:
 
 
 class DaemonProcess(Process):
-    """``penstock up``, as ``controlplane.compose`` puts it together, without its pages and logs."""
+    """``penstock up``, as ``controlplane.shell.compose`` puts it together, without its pages and logs."""
 
     def __init__(self, world: "World", name: str, machine: str) -> None:
         super().__init__(world, name)

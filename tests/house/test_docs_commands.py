@@ -15,7 +15,7 @@ from support.nats import NatsServer
 from support.ports import free_port
 from support.terminals import Terminal, Terminals, end_group, with_commands_of
 
-from controlplane.cli import app
+from controlplane.cli.app import app
 
 _RECORDS = ("docs/adr/", "CHANGELOG.md")  # they say what was, and are not rewritten
 # Commands that go on until Ctrl-C, and what they say once they are there.

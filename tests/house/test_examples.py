@@ -12,9 +12,9 @@ import pytest
 from msgspec.structs import replace
 
 from controlplane.core.presets import PRESETS
-from controlplane.sweep.results import FIGURES
-from controlplane.sweep.run_cell import run_cell
-from controlplane.sweep.spec import cells, load_sweep
+from controlplane.lab.sweep.results import FIGURES
+from controlplane.lab.sweep.run_cell import run_cell
+from controlplane.lab.sweep.spec import cells, load_sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "admission_gradient"

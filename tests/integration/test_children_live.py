@@ -10,8 +10,8 @@ import aiohttp
 import pytest
 from support.daemon_process import NODE, BusClient, DaemonProcess, eventually
 
-from controlplane.double import DoubleOptions, run_double
 from controlplane.emit.tool_reporter import ToolReporter
+from controlplane.lab.double import DoubleOptions, run_double
 
 STRANGERS = 10
 CONFIG = """

@@ -19,16 +19,16 @@ from support.daemon_process import BusClient, DaemonProcess, eventually, listeni
 from support.nats import NatsServer
 from support.ports import free_port
 
-from controlplane.control_client import (
+from controlplane.core import commands as cmd
+from controlplane.core import events as ev
+from controlplane.core.errors import ConfigError, EngineUnavailable, UnknownProgram
+from controlplane.operate.client import (
     CA_VARIABLE,
     CERTIFICATE_VARIABLE,
     KEY_VARIABLE,
     ControlClient,
     connect,
 )
-from controlplane.core import commands as cmd
-from controlplane.core import events as ev
-from controlplane.core.errors import ConfigError, EngineUnavailable, UnknownProgram
 from controlplane.wire.control import SERVICE
 from controlplane.wire.endpoint import control_path
 

@@ -41,8 +41,8 @@ from controlplane.core.events import (
     TurnSubmitted,
 )
 from controlplane.core.types import seconds
-from controlplane.double import DoubleOptions, run_double
 from controlplane.gate import GateLimits
+from controlplane.lab.double import DoubleOptions, run_double
 from controlplane.wire import subjects
 from controlplane.wire.codec import Heartbeat, decode_events, encode_commands, encode_heartbeat
 from controlplane.wire.delivery import delivered
@@ -368,7 +368,7 @@ def test_a_port_in_use_is_a_clear_error() -> None:
 
 def test_sigterm_ends_open_streams_and_the_process() -> None:
     code = (
-        "from controlplane.double import DoubleOptions, serve\n"
+        "from controlplane.lab.double import DoubleOptions, serve\n"
         "serve(DoubleOptions(port=0, grace_s=0.1, on_ready=lambda url: print(url, flush=True)))"
     )
     process = subprocess.Popen(

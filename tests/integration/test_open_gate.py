@@ -12,8 +12,8 @@ from support.daemon_process import NODE, BusClient, DaemonProcess, eventually
 
 from controlplane.core.events import ProgramEnded
 from controlplane.core.types import seconds
-from controlplane.double import DoubleOptions, run_double
 from controlplane.gate import GateLimits
+from controlplane.lab.double import DoubleOptions, run_double
 
 WINDOW = 2
 LEASE_S = 0.5

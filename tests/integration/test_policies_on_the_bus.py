@@ -14,7 +14,7 @@ from support.daemon_process import NODE, BusClient, DaemonProcess, eventually
 from controlplane.core.engine_policies import EnginePolicies, loads
 from controlplane.core.events import Event, FirstToken, PoolSampled, TurnEnded, TurnSubmitted
 from controlplane.core.presets import PRESETS
-from controlplane.double import DoubleOptions, run_double
+from controlplane.lab.double import DoubleOptions, run_double
 from controlplane.wire import subjects
 from controlplane.wire.codec import Heartbeat, decode_events, decode_heartbeat
 

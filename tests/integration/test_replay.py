@@ -18,19 +18,19 @@ from controlplane.core.events import (
     ToolStarted,
     TurnEnded,
 )
-from controlplane.double.options import DoubleOptions
-from controlplane.double.server import run_double
-from controlplane.load.options import ReplayOptions
-from controlplane.load.progress import ReplayProgress
-from controlplane.load.replay import replay
-from controlplane.load.tools import ToolOptions
+from controlplane.lab.double.options import DoubleOptions
+from controlplane.lab.double.server import run_double
+from controlplane.lab.load.options import ReplayOptions
+from controlplane.lab.load.progress import ReplayProgress
+from controlplane.lab.load.replay import replay
+from controlplane.lab.load.tools import ToolOptions
+from controlplane.lab.workload.arrivals import Closed, Poisson
+from controlplane.lab.workload.run import RunResult
+from controlplane.lab.workload.telemetry import Telemetry
+from controlplane.lab.workload.trace import ProgramTrace, Trace, Turn
 from controlplane.wire.codec import decode_events
 from controlplane.wire.delivery import delivered
 from controlplane.wire.subjects import all_events_subject, event_subject
-from controlplane.workload.arrivals import Closed, Poisson
-from controlplane.workload.run import RunResult
-from controlplane.workload.telemetry import Telemetry
-from controlplane.workload.trace import ProgramTrace, Trace, Turn
 
 if TYPE_CHECKING:
     from support.nats import NatsServer

@@ -18,6 +18,7 @@ from controlplane.core import events as ev
 from controlplane.core.control import ControllerState
 from controlplane.core.errors import ControlPlaneError, RemoteEventError
 from controlplane.core.presets import PRESETS
+from controlplane.lab.workload.trace import read_trace
 from controlplane.shell import snapshot
 from controlplane.wire.codec import (
     Heartbeat,
@@ -34,7 +35,6 @@ from controlplane.wire.frames import Frame, pack
 from controlplane.wire.log import read_log
 from controlplane.wire.roles import BusRole
 from controlplane.wire.subjects import event_subject
-from controlplane.workload.trace import read_trace
 
 from .mutate import Mutator
 

@@ -10,15 +10,15 @@ from controlplane.core.commands import Command
 from controlplane.core.controller import Controller
 from controlplane.core.events import Event
 from controlplane.core.presets import PRESETS
+from controlplane.lab.sim.profile import load_profile
+from controlplane.lab.sim.simulate import EngineSpec, SimSpec, simulate
+from controlplane.lab.workload.arrivals import Poisson
+from controlplane.lab.workload.run import RunResult
+from controlplane.lab.workload.synthetic import synthesize
 from controlplane.shell.log_replay import replay_log
 from controlplane.shell.pump import Pump
-from controlplane.sim.profile import load_profile
-from controlplane.sim.simulate import EngineSpec, SimSpec, simulate
 from controlplane.wire.codec import encode_events
 from controlplane.wire.log import Header, LogWriter
-from controlplane.workload.arrivals import Poisson
-from controlplane.workload.run import RunResult
-from controlplane.workload.synthetic import synthesize
 
 Decision = tuple[int, Command]
 

@@ -9,15 +9,15 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from controlplane.load.options import ReplayOptions
-from controlplane.load.progress import Display, ReplayProgress
-from controlplane.load.replay import replay
-from controlplane.load.watch import StatusWatch
+from controlplane.lab.load.options import ReplayOptions
+from controlplane.lab.load.progress import Display, ReplayProgress
+from controlplane.lab.load.replay import replay
+from controlplane.lab.load.watch import StatusWatch
+from controlplane.lab.workload.arrivals import Poisson
+from controlplane.lab.workload.run import RunResult
+from controlplane.lab.workload.synthetic import synthesize
 from controlplane.wire.endpoint import resolve_url
 from controlplane.wire.roles import BusRole
-from controlplane.workload.arrivals import Poisson
-from controlplane.workload.run import RunResult
-from controlplane.workload.synthetic import synthesize
 from support.daemon_process import NODE, DaemonProcess
 
 TIME_SCALE = 30.0

@@ -15,9 +15,9 @@ from ab.systems import System, code_digest, effective_digest, parse_system, stat
 from ab_rows import SCENARIO, row
 
 from controlplane.core.errors import ConfigError
-from controlplane.sim.profile import load_profile
-from controlplane.workload.arrivals import arrival_times_ns
-from controlplane.workload.telemetry import Telemetry
+from controlplane.lab.sim.profile import load_profile
+from controlplane.lab.workload.arrivals import arrival_times_ns
+from controlplane.lab.workload.telemetry import Telemetry
 
 PROFILE = Path(__file__).parents[3] / "bench" / "results" / "validation-profile.json"
 SYSTEMS = [parse_system(name) for name in ("stock", "static-8", "mars")]

@@ -10,7 +10,7 @@ from ab.scenario import SMOKE
 from ab_rows import cell, row
 
 from controlplane.core.errors import ConfigError
-from controlplane.sim.profile import load_profile
+from controlplane.lab.sim.profile import load_profile
 
 PROFILE = load_profile(Path(__file__).parents[3] / "bench" / "results" / "validation-profile.json")
 SCENARIO = replace(SMOKE, cpus=2)

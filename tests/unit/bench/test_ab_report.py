@@ -11,7 +11,7 @@ from ab.comparison import MET, MISSED, NOISE, Comparison
 from ab.results import RUN, TUNE, Row
 from ab_rows import SCENARIO, row
 
-from controlplane.workload.telemetry import Telemetry
+from controlplane.lab.workload.telemetry import Telemetry
 
 
 @pytest.fixture(autouse=True)

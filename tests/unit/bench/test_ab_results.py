@@ -6,7 +6,7 @@ import pytest
 from ab import RESULTS, results
 from ab_rows import cell, row
 
-from controlplane.workload.telemetry import Telemetry
+from controlplane.lab.workload.telemetry import Telemetry
 
 
 def test_rows_come_back_as_they_were_and_a_later_one_replaces_an_earlier(tmp_path: Path) -> None:

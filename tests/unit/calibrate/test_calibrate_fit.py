@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.calibrate.fit import (
+from controlplane.core.errors import ConfigError
+from controlplane.lab.calibrate.fit import (
     Chat,
     Decode,
     DecodeCost,
@@ -19,10 +20,9 @@ from controlplane.calibrate.fit import (
     fit_prefill,
     turn_overhead,
 )
-from controlplane.calibrate.measure import Engine, Measured, Plan
-from controlplane.calibrate.profile import fit, to_profile
-from controlplane.core.errors import ConfigError
-from controlplane.sim.profile import load_profile
+from controlplane.lab.calibrate.measure import Engine, Measured, Plan
+from controlplane.lab.calibrate.profile import fit, to_profile
+from controlplane.lab.sim.profile import load_profile
 
 CHUNK = 1024
 REQUESTS = [(0, 250), (0, 500), (0, 1000), (0, 4000), (0, 8000), (3000, 250), (7000, 1000)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controlplane.calibrate.measure import step_seconds
+from controlplane.lab.calibrate.measure import step_seconds
 
 
 def reply(began_s: float, step_s: float, tokens: int = 64) -> list[tuple[float, int]]:

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.core.errors import ConfigError
-from controlplane.double.chat_request import BadRequest, ChatMessage, parse_chat
-from controlplane.double.conversations import Conversations
-from controlplane.double.options import DoubleOptions
-from controlplane.double.replies import ReplyFormat, Usage, reply_text
+from controlplane.lab.double.chat_request import BadRequest, ChatMessage, parse_chat
+from controlplane.lab.double.conversations import Conversations
+from controlplane.lab.double.options import DoubleOptions
+from controlplane.lab.double.replies import ReplyFormat, Usage, reply_text
 
 
 def messages(*texts: str) -> list[ChatMessage]:

@@ -19,11 +19,11 @@ from controlplane.core.events import (
     TurnSubmitted,
 )
 from controlplane.core.types import seconds
-from controlplane.double.clock import EngineClock
-from controlplane.double.driver import Driver
 from controlplane.gate import Gate, GateLimits
-from controlplane.sim.engine_model import Call, ContextTooLong, EngineModel
-from controlplane.sim.profile import load_profile
+from controlplane.lab.double.clock import EngineClock
+from controlplane.lab.double.driver import Driver
+from controlplane.lab.sim.engine_model import Call, ContextTooLong, EngineModel
+from controlplane.lab.sim.profile import load_profile
 
 SCALE = 200.0
 

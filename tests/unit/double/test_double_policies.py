@@ -12,10 +12,10 @@ from controlplane.core.events import Event, FirstToken, PoolSampled
 from controlplane.core.memory.opportunistic import Opportunistic
 from controlplane.core.priority.mlfq import Mlfq
 from controlplane.core.types import seconds
-from controlplane.double.driver import Driver
 from controlplane.gate import Gate, GateLimits
-from controlplane.sim.engine_model import Call, EngineModel
-from controlplane.sim.profile import load_profile
+from controlplane.lab.double.driver import Driver
+from controlplane.lab.sim.engine_model import Call, EngineModel
+from controlplane.lab.sim.profile import load_profile
 from controlplane.wire.heartbeat import Heartbeat
 
 MARS = EnginePolicies(priority=Mlfq(), memory=Opportunistic())

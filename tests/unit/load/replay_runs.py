@@ -5,12 +5,12 @@ from typing import Any
 
 from endpoint_double import EndpointDouble, serving
 
-from controlplane.load.options import ReplayOptions
-from controlplane.load.progress import ReplayProgress
-from controlplane.load.replay import replay
-from controlplane.workload.arrivals import Closed
-from controlplane.workload.run import RunResult
-from controlplane.workload.trace import ProgramTrace, Trace, Turn
+from controlplane.lab.load.options import ReplayOptions
+from controlplane.lab.load.progress import ReplayProgress
+from controlplane.lab.load.replay import replay
+from controlplane.lab.workload.arrivals import Closed
+from controlplane.lab.workload.run import RunResult
+from controlplane.lab.workload.trace import ProgramTrace, Trace, Turn
 
 
 class Recorder:

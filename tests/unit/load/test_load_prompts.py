@@ -4,8 +4,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.load.prompts import Conversation
-from controlplane.workload.trace import Turn
+from controlplane.lab.load.prompts import Conversation
+from controlplane.lab.workload.trace import Turn
 
 
 def words(messages: object) -> int:

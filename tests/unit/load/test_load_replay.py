@@ -12,12 +12,12 @@ from endpoint_double import EndpointDouble, data_line, serving
 from replay_runs import Recorder, program, run
 
 from controlplane.core.errors import ConfigError, EngineUnavailable
-from controlplane.load.client import RetryRule
-from controlplane.load.options import ReplayOptions
-from controlplane.load.replay import replay
-from controlplane.load.tools import ToolOptions
-from controlplane.workload.arrivals import Closed, Poisson
-from controlplane.workload.trace import Trace
+from controlplane.lab.load.client import RetryRule
+from controlplane.lab.load.options import ReplayOptions
+from controlplane.lab.load.replay import replay
+from controlplane.lab.load.tools import ToolOptions
+from controlplane.lab.workload.arrivals import Closed, Poisson
+from controlplane.lab.workload.trace import Trace
 
 
 def refuse(status: int, **headers: str) -> Any:

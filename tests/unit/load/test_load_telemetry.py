@@ -9,13 +9,13 @@ from replay_runs import Recorder, program, run
 from controlplane.core.errors import ConfigError
 from controlplane.core.events import Event, ProgramArrived, ProgramEnded, ReplyRead, ToolEnded
 from controlplane.emit.stats import EmitterStats
-from controlplane.load import replay
-from controlplane.load.options import Observation, ReplayOptions
-from controlplane.load.tools import ToolOptions
-from controlplane.workload.arrivals import Closed
-from controlplane.workload.run import RunResult
-from controlplane.workload.telemetry import Telemetry, told
-from controlplane.workload.trace import ProgramTrace, Trace, Turn
+from controlplane.lab.load import replay
+from controlplane.lab.load.options import Observation, ReplayOptions
+from controlplane.lab.load.tools import ToolOptions
+from controlplane.lab.workload.arrivals import Closed
+from controlplane.lab.workload.run import RunResult
+from controlplane.lab.workload.telemetry import Telemetry, told
+from controlplane.lab.workload.trace import ProgramTrace, Trace, Turn
 
 BUS = "nats://127.0.0.1:9"
 PROGRAMS = [program(f"p{n}", (10, 1), (20, 1)) for n in range(6)]

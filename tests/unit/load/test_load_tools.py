@@ -8,9 +8,9 @@ import pytest
 
 from controlplane.core.errors import ConfigError
 from controlplane.core.events import Event, ToolEnded, ToolEnqueued, ToolStarted
-from controlplane.load.burn import CpuBurner, burn_cpu
-from controlplane.load.clock import TraceClock
-from controlplane.load.tools import CpuStorm, ToolOptions, ToolRunner
+from controlplane.lab.load.burn import CpuBurner, burn_cpu
+from controlplane.lab.load.clock import TraceClock
+from controlplane.lab.load.tools import CpuStorm, ToolOptions, ToolRunner
 
 MS = 1_000_000
 

@@ -3,10 +3,10 @@
 import numpy as np
 
 from controlplane.core.types import NANOSECONDS_PER_SECOND, Pressure
-from controlplane.workload.records import ProgramRecord, TurnRecord
-from controlplane.workload.run import RunResult
-from controlplane.workload.series import Series
-from controlplane.workload.summary import summarize
+from controlplane.lab.workload.records import ProgramRecord, TurnRecord
+from controlplane.lab.workload.run import RunResult
+from controlplane.lab.workload.series import Series
+from controlplane.lab.workload.summary import summarize
 
 S = NANOSECONDS_PER_SECOND
 

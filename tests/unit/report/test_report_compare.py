@@ -6,7 +6,7 @@ from dataclasses import replace
 from made_up_runs import made_up_run
 from rich.console import Console
 
-from controlplane.report.compare import (
+from controlplane.lab.report.compare import (
     caveats,
     column_names,
     group_runs,
@@ -15,9 +15,9 @@ from controlplane.report.compare import (
     rows,
     verdict,
 )
-from controlplane.report.tables import comparison_tables, print_comparison
-from controlplane.workload.run import RunResult
-from controlplane.workload.summary import ROWS
+from controlplane.lab.report.tables import comparison_tables, print_comparison
+from controlplane.lab.workload.run import RunResult
+from controlplane.lab.workload.summary import ROWS
 
 
 def with_mean(run: RunResult, mean_s: float) -> RunResult:

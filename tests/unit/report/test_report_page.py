@@ -9,10 +9,10 @@ import pytest
 from made_up_runs import made_up_run
 
 from controlplane.core.errors import ConfigError
-from controlplane.report.page import ReportOptions, render, write_report
-from controlplane.report.style import colour_of
-from controlplane.report.timeline import caption, intervals_s, shared_scales, timeline_svg
-from controlplane.workload.series import Series
+from controlplane.lab.report.page import ReportOptions, render, write_report
+from controlplane.lab.report.style import colour_of
+from controlplane.lab.report.timeline import caption, intervals_s, shared_scales, timeline_svg
+from controlplane.lab.workload.series import Series
 
 
 @pytest.fixture(scope="module")

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from controlplane.core.types import seconds
-from controlplane.report.throughput import BINS, tokens_per_s
-from controlplane.workload.records import ProgramRecord, TurnRecord
-from controlplane.workload.run import RunResult
-from controlplane.workload.summary import summarize
+from controlplane.lab.report.throughput import BINS, tokens_per_s
+from controlplane.lab.workload.records import ProgramRecord, TurnRecord
+from controlplane.lab.workload.run import RunResult
+from controlplane.lab.workload.summary import summarize
 
 
 def a_run(*turns: TurnRecord) -> RunResult:

@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-from controlplane.top import History, screen
+from controlplane.operate.top import History, screen
 from controlplane.wire.control import METHODS, Fields
 
 

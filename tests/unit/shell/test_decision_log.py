@@ -11,7 +11,7 @@ from controlplane.core import events as ev
 from controlplane.core.control import ControlRules
 from controlplane.core.errors import ConfigError
 from controlplane.core.types import seconds
-from controlplane.explain import lines, names, story
+from controlplane.operate.explain import lines, names, story
 from controlplane.shell.decision_log import DecisionLog
 from controlplane.wire.decisions import DecisionRecord, read_decisions
 

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from controlplane.core.engine_policies import EnginePolicies
 from controlplane.core.events import Event, PoolSampled
-from controlplane.sim.engine_model import Call, ContextTooLong, EngineModel
-from controlplane.sim.hardware import Profile
-from controlplane.sim.lower_tiers import TierSpec
-from controlplane.sim.profile import load_profile
+from controlplane.lab.sim.engine_model import Call, ContextTooLong, EngineModel
+from controlplane.lab.sim.hardware import Profile
+from controlplane.lab.sim.lower_tiers import TierSpec
+from controlplane.lab.sim.profile import load_profile
 
 PROFILE = load_profile("h200-llama31-8b")
 PROFILES = [PROFILE, replace(PROFILE, results_late=True)]

@@ -6,17 +6,17 @@ from engine_operations import TOY
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.sim.bound import bound, engine_weight, shortest_remaining
-from controlplane.sim.bound_of_run import bound_of
-from controlplane.sim.laboratory import SIMULATED, simulated_preset
-from controlplane.sim.lower_tiers import parse_tier
-from controlplane.sim.profile import load_profile
-from controlplane.sim.simulate import EngineSpec, SimSpec, simulate
-from controlplane.sim.solo import solo_ns
-from controlplane.workload.arrivals import Burst, Closed, Poisson
-from controlplane.workload.synthetic import synthesize
-from controlplane.workload.telemetry import Telemetry
-from controlplane.workload.trace import ProgramTrace, Trace, Turn
+from controlplane.lab.sim.bound import bound, engine_weight, shortest_remaining
+from controlplane.lab.sim.bound_of_run import bound_of
+from controlplane.lab.sim.laboratory import SIMULATED, simulated_preset
+from controlplane.lab.sim.lower_tiers import parse_tier
+from controlplane.lab.sim.profile import load_profile
+from controlplane.lab.sim.simulate import EngineSpec, SimSpec, simulate
+from controlplane.lab.sim.solo import solo_ns
+from controlplane.lab.workload.arrivals import Burst, Closed, Poisson
+from controlplane.lab.workload.synthetic import synthesize
+from controlplane.lab.workload.telemetry import Telemetry
+from controlplane.lab.workload.trace import ProgramTrace, Trace, Turn
 
 TURNS = st.tuples(st.integers(1, 900), st.integers(1, 60), st.integers(0, 20_000), st.booleans())
 PROGRAMS = st.lists(st.lists(TURNS, min_size=1, max_size=5), min_size=1, max_size=6)

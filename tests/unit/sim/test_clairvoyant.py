@@ -10,18 +10,18 @@ from controlplane.core.errors import ConfigError, UnknownPolicy
 from controlplane.core.policies import Resident
 from controlplane.core.presets import PRESETS
 from controlplane.core.types import Program, Status, seconds
-from controlplane.runs import SimulateOptions, simulate_all
-from controlplane.sim.clairvoyant import Belady, Decision
-from controlplane.sim.foresight import Foresight, Plan
-from controlplane.sim.laboratory import LABORATORY, simulated_preset
-from controlplane.sim.profile import load_profile
-from controlplane.sim.session import Session
-from controlplane.sim.simulate import EngineSpec, SimSpec, simulate
-from controlplane.workload.arrivals import Poisson
-from controlplane.workload.summary import Summary
-from controlplane.workload.synthetic import synthesize
-from controlplane.workload.telemetry import Telemetry
-from controlplane.workload.trace import ProgramTrace, Turn
+from controlplane.lab.runs import SimulateOptions, simulate_all
+from controlplane.lab.sim.clairvoyant import Belady, Decision
+from controlplane.lab.sim.foresight import Foresight, Plan
+from controlplane.lab.sim.laboratory import LABORATORY, simulated_preset
+from controlplane.lab.sim.profile import load_profile
+from controlplane.lab.sim.session import Session
+from controlplane.lab.sim.simulate import EngineSpec, SimSpec, simulate
+from controlplane.lab.workload.arrivals import Poisson
+from controlplane.lab.workload.summary import Summary
+from controlplane.lab.workload.synthetic import synthesize
+from controlplane.lab.workload.telemetry import Telemetry
+from controlplane.lab.workload.trace import ProgramTrace, Turn
 
 CLAIRVOYANT = "clairvoyant"
 

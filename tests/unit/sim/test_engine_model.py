@@ -8,7 +8,7 @@ from engine_operations import TOY
 
 from controlplane.core.errors import ConfigError
 from controlplane.core.events import Event, FirstToken, TurnEnded, TurnSubmitted
-from controlplane.sim.engine_model import Call, ContextTooLong, EngineModel
+from controlplane.lab.sim.engine_model import Call, ContextTooLong, EngineModel
 
 US = 1000
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.core.errors import ConfigError, LocalEventError
-from controlplane.sim.decode_batch import DecodeBatch
-from controlplane.sim.kernel import Kernel
-from controlplane.sim.profile import list_profiles, load_profile
-from controlplane.sim.publisher import Publisher
+from controlplane.lab.sim.decode_batch import DecodeBatch
+from controlplane.lab.sim.kernel import Kernel
+from controlplane.lab.sim.profile import list_profiles, load_profile
+from controlplane.lab.sim.publisher import Publisher
 
 TURNS = st.lists(st.tuples(st.integers(1, 5000), st.integers(2, 400)), min_size=1, max_size=12)
 

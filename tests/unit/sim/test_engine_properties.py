@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from controlplane.core.events import FirstToken, TurnEnded, TurnSubmitted
 from controlplane.core.policies import Fit
-from controlplane.sim.engine_model import EngineModel
-from controlplane.sim.hardware import Profile
+from controlplane.lab.sim.engine_model import EngineModel
+from controlplane.lab.sim.hardware import Profile
 
 POOLS = st.sampled_from([40, 150, 300, 700])
 

@@ -13,7 +13,7 @@ from controlplane.core.memory.opportunistic import Opportunistic
 from controlplane.core.priority.fcfs import Fcfs
 from controlplane.core.priority.mlfq import Mlfq
 from controlplane.core.priority.ttl_first import TtlFirst
-from controlplane.sim.engine_model import Call, EngineModel
+from controlplane.lab.sim.engine_model import Call, EngineModel
 
 US = 1000
 MS = 1_000_000

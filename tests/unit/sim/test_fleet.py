@@ -18,18 +18,18 @@ from controlplane.core.placement.session import Session as SessionAware
 from controlplane.core.policies import Choice, Placed
 from controlplane.core.presets import PRESETS
 from controlplane.core.types import seconds
-from controlplane.sim.call import Call
-from controlplane.sim.engine_model import EngineModel
-from controlplane.sim.fleet import Fleet, Router, Site
-from controlplane.sim.kernel import Kernel
-from controlplane.sim.publisher import Publisher
-from controlplane.sim.session import Session
-from controlplane.sim.simulate import EngineSpec, placement_named, simulate
-from controlplane.sim.solo import solo_ns
-from controlplane.sim.world import World
-from controlplane.workload.arrivals import Closed
-from controlplane.workload.synthetic import synthesize
-from controlplane.workload.trace import ProgramTrace, Turn
+from controlplane.lab.sim.call import Call
+from controlplane.lab.sim.engine_model import EngineModel
+from controlplane.lab.sim.fleet import Fleet, Router, Site
+from controlplane.lab.sim.kernel import Kernel
+from controlplane.lab.sim.publisher import Publisher
+from controlplane.lab.sim.session import Session
+from controlplane.lab.sim.simulate import EngineSpec, placement_named, simulate
+from controlplane.lab.sim.solo import solo_ns
+from controlplane.lab.sim.world import World
+from controlplane.lab.workload.arrivals import Closed
+from controlplane.lab.workload.synthetic import synthesize
+from controlplane.lab.workload.trace import ProgramTrace, Turn
 
 ONE, TWO = "sim/engine-1", "sim/engine-2"
 ROUTINGS = ("single", "round_robin", "least_loaded", "session")

@@ -12,8 +12,8 @@ from controlplane.core.errors import ConfigError
 from controlplane.core.memory.lru import Lru
 from controlplane.core.memory.opportunistic import Opportunistic
 from controlplane.core.memory.typed import Typed
-from controlplane.sim.engine_model import Call, EngineModel
-from controlplane.sim.lower_tiers import LowerTiers, Tier, TierSpec, parse_tier
+from controlplane.lab.sim.engine_model import Call, EngineModel
+from controlplane.lab.sim.lower_tiers import LowerTiers, Tier, TierSpec, parse_tier
 
 BLOCK_PS = 16 * 1000 * 100  # TOY's 1000 bytes a token at 10 bytes a ns
 

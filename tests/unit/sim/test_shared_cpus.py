@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.sim.shared_cpus import SharedCpus
+from controlplane.lab.sim.shared_cpus import SharedCpus
 
 SECOND = 1_000_000_000
 

@@ -4,7 +4,7 @@ import pytest
 from test_world import TWO_TURNS, ControllerDouble, trace_of, world_of
 
 from controlplane.core import events as ev
-from controlplane.workload.telemetry import Telemetry, told
+from controlplane.lab.workload.telemetry import Telemetry, told
 
 PROGRAMS = tuple(trace_of(*TWO_TURNS, name=f"p{n}") for n in range(6))
 OF_RUNS = (ev.ProgramArrived, ev.ToolEnqueued, ev.ToolStarted, ev.ToolEnded, ev.ProgramEnded)

@@ -5,8 +5,8 @@ from engine_operations import PROFILE, STEERED, TOY, Driven, Operation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.sim.engine_model import Call, EngineModel
-from controlplane.sim.space_time import Holding, SpaceTime
+from controlplane.lab.sim.engine_model import Call, EngineModel
+from controlplane.lab.sim.space_time import Holding, SpaceTime
 
 S_PS = 10**12
 US = 1000

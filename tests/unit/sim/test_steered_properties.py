@@ -16,8 +16,8 @@ from controlplane.core.memory.opportunistic import Opportunistic
 from controlplane.core.priority import PRIORITY
 from controlplane.core.priority.fcfs import Fcfs
 from controlplane.core.priority.mlfq import Mlfq
-from controlplane.sim.engine_model import EngineModel
-from controlplane.sim.hardware import Profile
+from controlplane.lab.sim.engine_model import EngineModel
+from controlplane.lab.sim.hardware import Profile
 
 POOLS = st.sampled_from([40, 150, 300, 700])
 # Short times, so that within a script quotas are used up, windows end and calls rise.

@@ -10,20 +10,20 @@ from engine_operations import TOY
 from test_world import TWO_TURNS, ControllerDouble, trace_of, world_of
 from typer.testing import CliRunner
 
-from controlplane.cli import app
+from controlplane.cli.app import app
 from controlplane.core import events as ev
 from controlplane.core.errors import ConfigError
 from controlplane.core.presets import PRESETS
 from controlplane.core.types import seconds
-from controlplane.runs import SimulateOptions, simulate_all
-from controlplane.sim.contention import Contention, parse_contention
-from controlplane.sim.simulate import EngineSpec, SimSpec, choose_programs, simulate
-from controlplane.sim.solo import IdealTimes
-from controlplane.workload.arrivals import Closed, Poisson
-from controlplane.workload.scale import Scale
-from controlplane.workload.synthetic import synthesize
-from controlplane.workload.tool_fits import fit_tools
-from controlplane.workload.trace import ProgramTrace, Trace, Turn
+from controlplane.lab.runs import SimulateOptions, simulate_all
+from controlplane.lab.sim.contention import Contention, parse_contention
+from controlplane.lab.sim.simulate import EngineSpec, SimSpec, choose_programs, simulate
+from controlplane.lab.sim.solo import IdealTimes
+from controlplane.lab.workload.arrivals import Closed, Poisson
+from controlplane.lab.workload.scale import Scale
+from controlplane.lab.workload.synthetic import synthesize
+from controlplane.lab.workload.tool_fits import fit_tools
+from controlplane.lab.workload.trace import ProgramTrace, Trace, Turn
 
 MS = 1_000_000
 EACH = Contention()

@@ -15,21 +15,21 @@ from controlplane.core.errors import ConfigError, ControlPlaneError
 from controlplane.core.policies import Window
 from controlplane.core.presets import PRESETS
 from controlplane.core.types import Pressure, seconds
-from controlplane.sim.engine_model import EngineModel
-from controlplane.sim.fleet import Fleet, Site
-from controlplane.sim.hardware import Profile
-from controlplane.sim.kernel import Kernel
-from controlplane.sim.publisher import Publisher
-from controlplane.sim.session import Session
-from controlplane.sim.simulate import EngineSpec, SimSpec, choose_programs, simulate
-from controlplane.sim.solo import IdealTimes, solo_ns
-from controlplane.sim.world import World
+from controlplane.lab.sim.engine_model import EngineModel
+from controlplane.lab.sim.fleet import Fleet, Site
+from controlplane.lab.sim.hardware import Profile
+from controlplane.lab.sim.kernel import Kernel
+from controlplane.lab.sim.publisher import Publisher
+from controlplane.lab.sim.session import Session
+from controlplane.lab.sim.simulate import EngineSpec, SimSpec, choose_programs, simulate
+from controlplane.lab.sim.solo import IdealTimes, solo_ns
+from controlplane.lab.sim.world import World
+from controlplane.lab.workload.arrivals import Closed, Poisson
+from controlplane.lab.workload.scale import Scale
+from controlplane.lab.workload.synthetic import synthesize
+from controlplane.lab.workload.telemetry import Telemetry
+from controlplane.lab.workload.trace import ProgramTrace, Trace, Turn
 from controlplane.wire.log import CommandRecord, EventRecord, Header, LogWriter, TickRecord, read_log
-from controlplane.workload.arrivals import Closed, Poisson
-from controlplane.workload.scale import Scale
-from controlplane.workload.synthetic import synthesize
-from controlplane.workload.telemetry import Telemetry
-from controlplane.workload.trace import ProgramTrace, Trace, Turn
 
 
 class ControllerDouble:

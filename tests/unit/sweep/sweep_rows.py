@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from controlplane.sweep.results import COLUMNS, FIGURES, Row
+from controlplane.lab.sweep.results import COLUMNS, FIGURES, Row
 
 
 def made_up_row(

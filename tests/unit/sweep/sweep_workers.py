@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 from controlplane.core.errors import ControlPlaneError
-from controlplane.sweep.results import FIGURES
-from controlplane.sweep.run_cell import Figures
-from controlplane.sweep.spec import Cell, SweepSpec
+from controlplane.lab.sweep.results import FIGURES
+from controlplane.lab.sweep.run_cell import Figures
+from controlplane.lab.sweep.spec import Cell, SweepSpec
 
 
 def figures_of(spec: SweepSpec, cell: Cell) -> Figures:

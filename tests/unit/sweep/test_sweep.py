@@ -16,18 +16,18 @@ from typing import Any
 import pytest
 import sweep_workers
 
-from controlplane.cli_sweep import EXAMPLE
+from controlplane.cli.sweep import EXAMPLE
 from controlplane.core.errors import ConfigError, UnknownPolicy
 from controlplane.core.presets import PRESETS
-from controlplane.sweep import parquet, results
-from controlplane.sweep.command import SweepOptions, run_sweep
-from controlplane.sweep.executors import executor
-from controlplane.sweep.run_cell import Outcome, check_workloads, code, run_cell
-from controlplane.sweep.runner import run_missing
-from controlplane.sweep.spec import Cell, SweepSpec, WorkloadSpec, cells, load_sweep
-from controlplane.workload.synthetic import synthesize
-from controlplane.workload.telemetry import Telemetry
-from controlplane.workload.tool_fits import fit_tools
+from controlplane.lab.sweep import parquet, results
+from controlplane.lab.sweep.command import SweepOptions, run_sweep
+from controlplane.lab.sweep.executors import executor
+from controlplane.lab.sweep.run_cell import Outcome, check_workloads, code, run_cell
+from controlplane.lab.sweep.runner import run_missing
+from controlplane.lab.sweep.spec import Cell, SweepSpec, WorkloadSpec, cells, load_sweep
+from controlplane.lab.workload.synthetic import synthesize
+from controlplane.lab.workload.telemetry import Telemetry
+from controlplane.lab.workload.tool_fits import fit_tools
 
 SMALL = """
 presets = ["fcfs", "mars"]

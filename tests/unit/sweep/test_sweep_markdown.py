@@ -5,11 +5,11 @@ from pathlib import Path
 from sweep_rows import made_up_row, rows_of
 from typer.testing import CliRunner
 
-from controlplane.cli import app
-from controlplane.report.compare import UNKNOWN
-from controlplane.sweep.grid import Grid
-from controlplane.sweep.markdown import markdown
-from controlplane.sweep.results import COLUMNS
+from controlplane.cli.app import app
+from controlplane.lab.report.compare import UNKNOWN
+from controlplane.lab.sweep.grid import Grid
+from controlplane.lab.sweep.markdown import markdown
+from controlplane.lab.sweep.results import COLUMNS
 
 
 def test_mean_jct_at_every_load_then_all_figures_at_the_last_but_one() -> None:

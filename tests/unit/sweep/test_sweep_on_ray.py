@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import sweep_workers
 
-from controlplane.sweep import results
-from controlplane.sweep.executors import Executor, executor
-from controlplane.sweep.run_cell import run_cell
-from controlplane.sweep.runner import TWICE, run_missing
-from controlplane.sweep.spec import HardwareSpec, SweepSpec, WorkloadSpec, cells
+from controlplane.lab.sweep import results
+from controlplane.lab.sweep.executors import Executor, executor
+from controlplane.lab.sweep.run_cell import run_cell
+from controlplane.lab.sweep.runner import TWICE, run_missing
+from controlplane.lab.sweep.spec import HardwareSpec, SweepSpec, WorkloadSpec, cells
 
 pytestmark = pytest.mark.filterwarnings("default")  # Ray's own are not ours to mend
 

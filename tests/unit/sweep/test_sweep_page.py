@@ -8,14 +8,14 @@ import pytest
 from sweep_rows import made_up_row, rows_of
 from typer.testing import CliRunner
 
-from controlplane.cli import app
+from controlplane.cli.app import app
 from controlplane.core.errors import ConfigError
 from controlplane.core.presets import PRESETS
-from controlplane.report.style import colour_of, marks_of, plot_style
-from controlplane.sweep.grid import Grid
-from controlplane.sweep.page import families, render, write_page
-from controlplane.sweep.plots import lines_figure, uses_figure
-from controlplane.sweep.results import COLUMNS, Row
+from controlplane.lab.report.style import colour_of, marks_of, plot_style
+from controlplane.lab.sweep.grid import Grid
+from controlplane.lab.sweep.page import families, render, write_page
+from controlplane.lab.sweep.plots import lines_figure, uses_figure
+from controlplane.lab.sweep.results import COLUMNS, Row
 
 
 def rows(seeds: int = 3) -> list[Row]:

@@ -7,12 +7,12 @@ import pytest
 from sweep_rows import made_up_row, rows_of
 from typer.testing import CliRunner
 
-from controlplane.cli import app
+from controlplane.cli.app import app
 from controlplane.core.errors import ConfigError
-from controlplane.sweep import results
-from controlplane.sweep.grid import Grid
-from controlplane.sweep.regret import cases, losses, standings
-from controlplane.sweep.regret_page import regret_markdown, write_regret
+from controlplane.lab.sweep import results
+from controlplane.lab.sweep.grid import Grid
+from controlplane.lab.sweep.regret import cases, losses, standings
+from controlplane.lab.sweep.regret_page import regret_markdown, write_regret
 
 KNOWN = {"saturation_rate": 1.0, "bound_jct_mean_s": 20.0}
 # Below saturation penstock costs 5% of fcfs; above it, it is 20% behind mori and twice the clairvoyant.

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from controlplane.core.errors import ConfigError
-from controlplane.sweep import results
-from controlplane.sweep.model import HardwareSpec, WorkloadSpec
-from controlplane.sweep.resolve import engine_of, found, resolved, saturation_rate, trace_of
-from controlplane.sweep.run_cell import Outcome, check_workloads, run_cell
-from controlplane.sweep.spec import SweepSpec, cells, load_sweep
-from controlplane.workload.arrivals import Burst, Closed, Poisson
-from controlplane.workload.telemetry import Telemetry
+from controlplane.lab.sweep import results
+from controlplane.lab.sweep.model import HardwareSpec, WorkloadSpec
+from controlplane.lab.sweep.resolve import engine_of, found, resolved, saturation_rate, trace_of
+from controlplane.lab.sweep.run_cell import Outcome, check_workloads, run_cell
+from controlplane.lab.sweep.spec import SweepSpec, cells, load_sweep
+from controlplane.lab.workload.arrivals import Burst, Closed, Poisson
+from controlplane.lab.workload.telemetry import Telemetry
 
 SWE = WorkloadSpec(trace="synthetic:swe-bench", programs=12)
 SMALL = HardwareSpec(name="small", pool_programs=2.5)

@@ -6,11 +6,11 @@ import pytest
 from rich.console import Console
 from sweep_rows import made_up_row, rows_of
 
-from controlplane.sweep.grid import Grid, Section
-from controlplane.sweep.results import Row
-from controlplane.sweep.table import print_sweep, tables
-from controlplane.sweep.wording import against_best, caveats, headlines, losses, plus_minus, winners
-from controlplane.workload.interval import mean_interval
+from controlplane.lab.sweep.grid import Grid, Section
+from controlplane.lab.sweep.results import Row
+from controlplane.lab.sweep.table import print_sweep, tables
+from controlplane.lab.sweep.wording import against_best, caveats, headlines, losses, plus_minus, winners
+from controlplane.lab.workload.interval import mean_interval
 
 
 def section_of(rows: list[Row]) -> Section:

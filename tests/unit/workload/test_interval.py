@@ -4,7 +4,7 @@ from math import nan
 
 import pytest
 
-from controlplane.workload.interval import (
+from controlplane.lab.workload.interval import (
     Interval,
     drawn_interval,
     mean_interval,

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from controlplane.core.errors import ConfigError
-from controlplane.workload.kinds import KINDS, REGIMES
-from controlplane.workload.named import Wanted, named_workload
-from controlplane.workload.synthetic import synthesize
+from controlplane.lab.workload.kinds import KINDS, REGIMES
+from controlplane.lab.workload.named import Wanted, named_workload
+from controlplane.lab.workload.synthetic import synthesize
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.workload import provenance
-from controlplane.workload.provenance import code_digest, revision
+from controlplane.lab.workload import provenance
+from controlplane.lab.workload.provenance import code_digest, revision
 
 
 def test_a_digest_is_of_what_the_python_files_say(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ import pytest
 
 from controlplane.core.errors import ConfigError
 from controlplane.core.types import Pressure, seconds
-from controlplane.workload.records import ProgramRecord, TurnRecord
-from controlplane.workload.run import RunResult, load_run
-from controlplane.workload.scale import Scale
-from controlplane.workload.series import Series
-from controlplane.workload.summary import ROWS, Summary, summarize
+from controlplane.lab.workload.records import ProgramRecord, TurnRecord
+from controlplane.lab.workload.run import RunResult, load_run
+from controlplane.lab.workload.scale import Scale
+from controlplane.lab.workload.series import Series
+from controlplane.lab.workload.summary import ROWS, Summary, summarize
 
 
 def program(name: str, jct_s: float, ideal_s: float = 0, **changes: object) -> ProgramRecord:

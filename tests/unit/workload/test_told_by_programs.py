@@ -2,8 +2,8 @@
 
 import pytest
 
-from controlplane.workload.telemetry import Telemetry, reply_calls, told
-from controlplane.workload.trace import Turn
+from controlplane.lab.workload.telemetry import Telemetry, reply_calls, told
+from controlplane.lab.workload.trace import Turn
 
 
 def test_half_of_the_programs_report_and_each_is_of_one_kind():

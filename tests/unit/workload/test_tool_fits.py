@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from controlplane.cli import app
+from controlplane.cli.app import app
 from controlplane.core.errors import ConfigError
-from controlplane.workload.durations import MOST_POINTS, Empirical, LogNormal, empirical, log_normal, uniform
-from controlplane.workload.synthetic import synthesize
-from controlplane.workload.tool_fits import Pooled, ToolFits, fit_tools, load_fits
-from controlplane.workload.trace import ProgramTrace, Turn
+from controlplane.lab.workload.durations import MOST_POINTS, Empirical, LogNormal, empirical, log_normal, uniform
+from controlplane.lab.workload.synthetic import synthesize
+from controlplane.lab.workload.tool_fits import Pooled, ToolFits, fit_tools, load_fits
+from controlplane.lab.workload.trace import ProgramTrace, Turn
 
 DURATIONS = st.lists(st.floats(0, 1e7), min_size=1, max_size=40)
 SHARES = st.floats(1e-9, 1 - 1e-9)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from controlplane.core.errors import ConfigError
-from controlplane.workload import trace_lines
-from controlplane.workload.trace import Turn, gap_ns, read_trace, reusable_tokens
+from controlplane.lab.workload import trace_lines
+from controlplane.lab.workload.trace import Turn, gap_ns, read_trace, reusable_tokens
 
 
 def turn(**changes: Any) -> dict[str, Any]:

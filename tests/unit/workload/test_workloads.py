@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.core.errors import ConfigError
-from controlplane.workload.arrivals import (
+from controlplane.lab.workload.arrivals import (
     Burst,
     Closed,
     Poisson,
@@ -17,9 +17,9 @@ from controlplane.workload.arrivals import (
     parse_arrival,
     times_ns,
 )
-from controlplane.workload.scale import Scale
-from controlplane.workload.synthetic import WORKLOADS, synthesize
-from controlplane.workload.trace import ProgramTrace, Trace, Turn, reusable_tokens
+from controlplane.lab.workload.scale import Scale
+from controlplane.lab.workload.synthetic import WORKLOADS, synthesize
+from controlplane.lab.workload.trace import ProgramTrace, Trace, Turn, reusable_tokens
 
 FACTORS = st.floats(0.001, 10)
 

@@ -1,0 +1,1 @@
+"""The ``penstock`` command: a module for each group of commands."""

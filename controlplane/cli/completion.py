@@ -1,0 +1,49 @@
+"""What the shell offers at Tab: names that a person would else look up. Nothing here may fail or print."""
+
+from collections.abc import Callable, Iterable
+
+import typer
+
+_MOST = 200  # programs
+
+
+def _offered(find: Callable[[typer.Context], Iterable[str]]) -> Callable[[typer.Context, str], list[str]]:
+    """Of what is found the names that begin as typed; none where anything goes wrong."""
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        try:
+            return [name for name in find(ctx) if name.startswith(incomplete)]
+        except Exception:
+            return []
+
+    return complete
+
+
+@_offered
+def presets(_: typer.Context) -> Iterable[str]:
+    """The presets."""
+    from controlplane.core.presets import PRESETS
+
+    return PRESETS
+
+
+@_offered
+def programs(ctx: typer.Context) -> Iterable[str]:
+    """Programs that the daemon knows now."""
+    from controlplane.operate.client import connect
+
+    asked = ctx.params
+    with connect(asked.get("api"), asked.get("node") or "local", asked.get("state_dir")) as client:
+        return [program.program_id for program in client.call("ListPrograms", limit=_MOST).programs]
+
+
+@_offered
+def decided(ctx: typer.Context) -> Iterable[str]:
+    """Programs of the decision log, the latest first."""
+    from controlplane.operate.explain import names
+    from controlplane.wire.decisions import log_path, read_decisions
+    from controlplane.wire.endpoint import default_state_dir
+
+    asked = ctx.params
+    path = log_path(asked.get("node") or "local", asked.get("state_dir") or default_state_dir())
+    return names(read_decisions(path))[::-1][:_MOST]

@@ -1,0 +1,109 @@
+"""``penstock config``: check, show and compare configurations."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from controlplane.cli import completion
+
+config_app = typer.Typer(no_args_is_help=True, help="Check, show and compare configuration.")
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", help="TOML file; `penstock config template` prints one to begin with."),
+]
+PresetName = Annotated[
+    str | None,
+    typer.Option(
+        "--preset", "-p", help="Named set of policies: `penstock presets`.", autocompletion=completion.presets
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@config_app.command("check")
+def check(file: Annotated[Path, typer.Argument(help="The TOML file.")]) -> None:
+    """Say whether a configuration would be accepted; exit 1 and say where and why if not."""
+    from controlplane.config import load
+
+    load(file)
+    typer.echo(f"{file}: ok")
+
+
+@config_app.command("show")
+def show_config(
+    config: ConfigFile = None,
+    preset: PresetName = None,
+    comments: Annotated[
+        bool, typer.Option("--comments", help="Say what each key means, its unit and its range.")
+    ] = False,
+    running: Annotated[
+        bool, typer.Option("--running", help="That of the daemon of --node (its control API is asked).")
+    ] = False,
+    node: Annotated[str, typer.Option("--node", envvar="PENSTOCK_NODE", help="With --running.")] = "local",
+    state_dir: Annotated[
+        Path | None, typer.Option("--state-dir", envvar="PENSTOCK_STATE_DIR", help="With --running.")
+    ] = None,
+    api: Annotated[str | None, typer.Option("--api", envvar="PENSTOCK_API", help="With --running.")] = None,
+    json: Json = False,
+) -> None:
+    """Print the configuration as TOML, with every default written out.
+
+    A value that is no default has behind it where it comes from: file and line, environment variable or option.
+    """
+    if running:
+        from controlplane.operate.client import connect
+
+        with connect(api, node, state_dir) as client:
+            typer.echo(client.call("GetConfig").text, nl=False)
+        return
+    from controlplane.config import Source, show
+    from controlplane.config.changes import values
+    from controlplane.operate.printing import print_json
+
+    seen = Source(path=config, options={"preset": preset}).read()
+    if json:
+        origins = {key: origin for key, origin in seen.origins.items() if key in values(seen.config)}
+        print_json({"values": values(seen.config), "origins": origins})
+    else:
+        typer.echo(show(seen.config, origins=seen.origins, explained=comments), nl=False)
+
+
+@config_app.command("template")
+def print_template(preset: PresetName = None) -> None:
+    """Print a file to begin with: every key, what it means and its default, commented out.
+
+    `penstock config template > penstock.toml`, then take the # from what you change.
+    """
+    from controlplane.config import load, template
+
+    typer.echo(template(load(None, {"preset": preset})), nl=False)
+
+
+@config_app.command("diff")
+def diff(
+    file: Annotated[Path, typer.Argument(help="The TOML file.")],
+    other: Annotated[Path | None, typer.Argument(help="Another one; default: the defaults.")] = None,
+    json: Json = False,
+) -> None:
+    """Print what differs between a file and the defaults, or between two files, key by key.
+
+    Says of each key whether a running daemon takes it over, or only a restarted one.
+    """
+    from controlplane.config import changes, load
+    from controlplane.config.changes import said
+    from controlplane.operate.printing import print_json, print_table
+
+    before, after = (load(None), load(file)) if other is None else (load(file), load(other))
+    found = changes(before, after)
+    if json:
+        print_json([{"key": c.key, "before": c.before, "after": c.after, "is_live": c.is_live} for c in found])
+    elif not found:
+        typer.echo("no difference")
+    else:
+        head = ("key", "default" if other is None else str(file), str(other or file), "takes effect")
+        rows = [
+            (c.key, said(c.before), said(c.after), "at once" if c.is_live else "after a restart") for c in found
+        ]
+        print_table(head, rows)

@@ -1,0 +1,129 @@
+"""``penstock sweep | sweep-report``: many simulated runs on all cores or a cluster, and what they tell."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Baseline = Annotated[str, typer.Option(help="The preset that ratios are taken to, seed by seed.")]
+
+EXAMPLE = """\
+# Every preset at every arrival with every seed, for each workload on each hardware.
+presets = ["fcfs", "continuum", "mars", "penstock"]    # default: all; "clairvoyant" too; [] with variants only
+arrivals = ["poisson:0.1", "poisson:0.2"]    # or "burst:0.1:10", "closed:8", "load:0.8", "load:0.8:10"
+seeds = [1, 2, 3]
+
+[[workload]]
+trace = "synthetic:swe-bench"    # or a file, "mix:A+B*2", "change:A>B", or a list: a mix
+programs = 100
+# max_context, scale_tokens, scale_outputs, scale_tools, scale_turns, shared_prefix, cpus, tool_slots,
+# tools = "tools.json" (of `penstock tools fit`; default "replay"),
+# contention = true with cpu_shares = ["0.5", "Bash:*=1"] (as --contention and --cpu-share),
+# arrivals (in place of the above), telemetry ("none", "turns", "half", "full"; or `telemetries` above for all),
+# humans = false (no programs in which a person thinks), name
+
+[[hardware]]
+profile = "h200-llama31-8b"    # or h100, b200, rtx3090, or a file
+# tiers = ["dram:2000000:50"] (KV memory below the device: name, tokens, GB/s),
+# pool_tokens or pool_programs (how many of the workload's fit), chunk_tokens, rate_factor (on open rates), name,
+# replicas, routing ("session", "round_robin", "least_loaded", "single"), link_gb_per_s
+
+# Beside the presets: a daemon's configuration, under a name of its own.
+[variants."penstock, waste 0"]
+preset = "penstock"
+admission.waste = 0.0
+"""
+
+
+def sweep(
+    spec: Annotated[Path | None, typer.Argument(help="The sweep's TOML file; --example shows one.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="The results, a run a row: .csv, or .parquet beside a .csv. Default: SPEC with .csv.",
+        ),
+    ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Runs at once; 0: one for each CPU.")] = 0,
+    on: Annotated[
+        str, typer.Option(help="`local` processes, `ray` (this machine's cluster) or `ray://HOST:PORT`.")
+    ] = "local",
+    figure: Annotated[str, typer.Option(help="What the tables show: a column of the results.")] = "jct_mean_s",
+    baseline: Baseline = "fcfs",
+    redo: Annotated[
+        bool, typer.Option("--redo-changed", help="Run anew what an older version of the code ran.")
+    ] = False,
+    example: Annotated[bool, typer.Option("--example", help="Print a file to begin with.")] = False,
+    dry: Annotated[bool, typer.Option("--dry-run", help="Say what there is to do, and do nothing.")] = False,
+) -> None:
+    """Simulate a grid: presets and variants x arrivals x seeds, for each workload on each hardware.
+
+    Runs on all cores and writes each result as it comes. What is in the results already is not run again: a sweep
+    that was interrupted goes on with the same command. At the end it prints tables with 95% intervals over seeds;
+    `penstock sweep-report` draws them.
+    """
+    if example:
+        print(EXAMPLE, end="")  # noqa: T201
+        return
+    if spec is None:
+        raise typer.BadParameter("name the sweep's TOML file; --example prints one", param_hint="SPEC")
+    from controlplane.lab.sweep.command import SweepOptions, run_sweep
+    from controlplane.lab.sweep.wording import LABELS
+
+    if figure not in LABELS:
+        raise typer.BadParameter(f"expected one of {', '.join(LABELS)}", param_hint="--figure")
+    options = SweepOptions(
+        spec=spec, out=out, jobs=jobs, on=on, figure=figure, baseline=baseline, redo=redo, dry=dry
+    )
+    if run_sweep(options):
+        raise typer.Exit(1)
+
+
+def sweep_report(
+    results: Annotated[Path, typer.Argument(help="The CSV file that `penstock sweep` wrote.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The HTML file to write. Default: RESULTS with .html.")
+    ] = None,
+    baseline: Baseline = "fcfs",
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print tables as Markdown instead, for a page kept with the results.")
+    ] = False,
+    regret: Annotated[
+        bool,
+        typer.Option(
+            "--regret", help="Only how far each preset is from the best, the clairvoyant and the bound, and where."
+        ),
+    ] = False,
+) -> None:
+    """Draw a sweep: which preset wins where and by how much, in words, plots and tables, as one HTML file.
+
+    For each workload on each hardware: completion times, time to first token, hit rate and throughput against the
+    load, what the KV pool was used for, and every figure with its 95% interval over seeds. It needs no network.
+    """
+    import sys
+
+    from controlplane.lab.sweep.results import read_all
+
+    path = out or results.with_suffix(".html")
+    if regret:
+        from controlplane.lab.sweep.grid import Grid
+        from controlplane.lab.sweep.regret_page import regret_markdown, write_regret
+
+        grid = Grid(read_all(results))
+        if markdown:
+            typer.echo(regret_markdown(grid, baseline), nl=False)
+            return
+        write_regret(grid, path, baseline=baseline)
+        typer.echo(f"report: {path}")
+        return
+    if markdown:
+        from controlplane.lab.sweep.grid import Grid
+        from controlplane.lab.sweep.markdown import markdown as tables
+
+        typer.echo(tables(Grid(read_all(results))), nl=False)
+        return
+    from controlplane.lab.sweep.page import write_page
+
+    write_page(read_all(results), path, baseline=baseline, command=sys.argv)
+    typer.echo(f"report: {path}")

@@ -1,0 +1,45 @@
+"""``penstock tools``: tool times fitted to a trace, for ``penstock simulate --tools``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+tools_app = typer.Typer(no_args_is_help=True, help="Fit tool times to a trace, to simulate with.")
+AsJson = Annotated[bool, typer.Option("--json", help="Print the table as JSON.")]
+
+
+@tools_app.command("fit")
+def fit(
+    trace: Annotated[str, typer.Argument(help="A trace file, or `synthetic:NAME`, as for `penstock simulate`.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The file to write, for `penstock simulate --tools`.")
+    ] = None,
+    programs: Annotated[int, typer.Option("--programs", "-n", min=0, help="Programs to read; 0: all.")] = 0,
+    json: AsJson = False,
+) -> None:
+    """Fit each tool's times in a trace, and show them.
+
+    A tool with 20 calls or more gets their smoothed empirical distribution, one with 5 to 19 a log-normal; a rarer
+    one is drawn from the pool of all calls.
+    """
+    from controlplane.lab.runs import load_workload
+    from controlplane.lab.workload.tool_fits import fit_tools
+    from controlplane.lab.workload.tools_table import show_fits
+
+    workload = load_workload(trace, programs=programs)
+    fits = fit_tools(workload.programs, workload.name)
+    if out is not None:
+        fits.save(out)
+    show_fits(fits, json=json)
+
+
+@tools_app.command("show")
+def show(
+    file: Annotated[Path, typer.Argument(help="A file that `penstock tools fit` wrote.")], json: AsJson = False
+) -> None:
+    """Show what a file of fits would draw: calls seen, quantiles and mean of each tool, in ms."""
+    from controlplane.lab.workload.tool_fits import load_fits
+    from controlplane.lab.workload.tools_table import show_fits
+
+    show_fits(load_fits(file), json=json)

@@ -1,0 +1,58 @@
+"""What the engine double may be told."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from controlplane.core.errors import require
+from controlplane.core.policies import MemoryPolicy, PriorityPolicy
+from controlplane.gate import GateLimits
+from controlplane.lab.sim.lower_tiers import TierSpec
+
+MODEL_NAME = "penstock-engine-double"
+
+_INFINITE = float("inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoubleOptions:
+    """Options of one engine double, checked when made.
+
+    ``bus`` is the NATS address or a callable that tells it; None: no events leave and no command comes, so
+    the gate lets everything pass. ``time_scale``: engine time runs this much faster than the wall; every time
+    that the double reports or is given is engine time. ``tokens_per_word``: tokens that one word of a prompt
+    or reply stands for. ``pool_tokens`` and ``context_tokens`` default to the profile's.
+
+    Raises ``ConfigError`` for a value out of its range.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 30000  # 0: any free one
+    bus: str | Callable[[], str] | None = None
+    connect_options: dict[str, Any] = field(default_factory=dict)
+    node: str = "local"
+    profile: str = "h200-llama31-8b"
+    pool_tokens: int | None = None
+    context_tokens: int | None = None
+    block_tokens: int = 16
+    chunk_tokens: int = 8192
+    max_running: int = 256
+    tiers: tuple[TierSpec, ...] = ()  # KV memory below the device, the fastest first
+    memory: MemoryPolicy[Any] | None = None
+    priority: PriorityPolicy[Any] | None = None
+    time_scale: float = 1.0
+    tokens_per_word: int = 1
+    model_name: str = MODEL_NAME
+    gate: GateLimits | None = None  # its time_scale is replaced by this double's
+    grace_s: float = 2.0  # at the end, how long open replies may go on; seconds of the wall
+    on_ready: Callable[[str], None] | None = None  # told the URL once the server listens
+
+    def __post_init__(self) -> None:
+        require("port", self.port, low=0, high=65_535)
+        require("time_scale", self.time_scale, low=0, high=1000, ends="(]")
+        require("tokens_per_word", self.tokens_per_word, low=1, high=1_000_000)
+        require("grace_s", self.grace_s, low=0, high=3600)
+        for name in ("pool_tokens", "context_tokens"):
+            value = getattr(self, name)
+            if value is not None:
+                require(name, value, low=self.block_tokens, high=_INFINITE, ends="[)")

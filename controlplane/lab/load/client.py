@@ -1,0 +1,179 @@
+"""One turn against an OpenAI-compatible endpoint: stream it, time it, and wait out a 429 or 503."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+
+from controlplane.core.types import seconds
+from controlplane.lab.load.answers import hold_ns, refusal, retry_after_s, turn_id
+from controlplane.lab.load.clock import TraceClock
+from controlplane.lab.load.sse import ReplyBroken, ReplyStream
+
+SESSION_HEADER = "x-litellm-session-id"
+AGENT_HEADER = "x-penstock-agent"
+BUSY = frozenset({429, 503})
+Identity = Literal["header", "body", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryRule:
+    """How a 429 or 503 is waited out; times are the server's own, that is trace time."""
+
+    default_wait_s: float = 1.0  # where the answer has no Retry-After
+    longest_wait_s: float = 60.0  # of one Retry-After
+    give_up_after_s: float = 900.0  # of one turn, from its first attempt
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What became of one turn; times are trace time. ``first_token_ns`` 0: none came."""
+
+    queued_ns: int
+    accepted_ns: int = 0  # when the attempt was sent that was not refused
+    first_token_ns: int = 0
+    ended_ns: int = 0
+    hold_ns: int = 0  # refusals waited out, and the hold that the gate reports
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    retries: int = 0
+    turn_id: str = ""  # as events call it; empty where no gate says so
+    text: str = ""
+    error: str = ""
+
+
+class TurnFailed(Exception):
+    """The endpoint did not give a whole reply; the message says what it did."""
+
+
+class _Busy(Exception):
+    """The endpoint said 429 or 503; wait ``wait_s``."""
+
+    def __init__(self, message: str, wait_s: float) -> None:
+        super().__init__(message)
+        self.wait_s = wait_s
+
+
+class ChatClient:
+    """Sends turns of any number of programs over one connection pool."""
+
+    def __init__(
+        self,
+        http: aiohttp.ClientSession,
+        *,
+        url: str,
+        model: str,
+        clock: TraceClock,
+        identity: Identity = "header",
+        retry: RetryRule | None = None,
+    ) -> None:
+        self.retries = 0
+        self.waiting = 0  # turns sent that have no token yet
+        self.streaming = 0
+        self._http = http
+        self._url = url
+        self._model = model
+        self._clock = clock
+        self._identity = identity
+        self._retry = retry or RetryRule()
+
+    async def turn(
+        self, program_id: str, messages: Sequence[msgspec.Raw], output_tokens: int, *, agent: str = ""
+    ) -> Outcome:
+        """Run one turn to its end. Never raises for what the endpoint does: ``error`` says it.
+
+        ``agent``: which kind of agent asks, where it says so.
+        """
+        outcome = Outcome(queued_ns=self._clock.now_ns())
+        body = msgspec.json.encode(self._body(program_id, messages, output_tokens))
+        headers = {"content-type": "application/json"}
+        if self._identity == "header":
+            headers[SESSION_HEADER] = program_id
+        if agent:
+            headers[AGENT_HEADER] = quote(agent)
+        self.waiting += 1
+        try:
+            await self._until_accepted(outcome, body, headers)
+        except TurnFailed as failure:
+            outcome.error = str(failure)
+        except TimeoutError:
+            outcome.error = "the endpoint sent nothing for too long"
+        except (aiohttp.ClientError, OSError) as failure:
+            outcome.error = f"{type(failure).__name__}: {failure}".strip(": ")
+        finally:
+            if outcome.first_token_ns:
+                self.streaming -= 1
+            else:
+                self.waiting -= 1
+        outcome.ended_ns = self._clock.now_ns()
+        return outcome
+
+    def _body(self, program_id: str, messages: Sequence[msgspec.Raw], output_tokens: int) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": self._model,
+            "messages": messages,
+            "max_tokens": output_tokens,
+            "ignore_eos": True,
+            "temperature": 0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if self._identity == "body":
+            body["program_id"] = program_id
+        return body
+
+    async def _until_accepted(self, outcome: Outcome, body: bytes, headers: dict[str, str]) -> None:
+        give_up_ns = outcome.queued_ns + seconds(self._retry.give_up_after_s)
+        while True:
+            outcome.accepted_ns = self._clock.now_ns()
+            try:
+                await self._attempt(outcome, body, headers)
+                return
+            except _Busy as busy:
+                wait_ns = seconds(busy.wait_s)
+                if self._clock.now_ns() + wait_ns > give_up_ns:
+                    raise TurnFailed(f"{busy} after {outcome.retries} retries") from None
+                outcome.retries += 1
+                self.retries += 1
+                await self._clock.sleep_ns(wait_ns)
+            except (aiohttp.ServerDisconnectedError, ConnectionResetError):
+                # An idle connection that the server closed as we took it: nothing was answered, so ask again.
+                if outcome.retries or outcome.first_token_ns:
+                    raise
+                outcome.retries += 1
+                self.retries += 1
+
+    async def _attempt(self, outcome: Outcome, body: bytes, headers: dict[str, str]) -> None:
+        async with self._http.post(self._url, data=body, headers=headers) as response:
+            if response.status in BUSY:
+                wait_s = min(retry_after_s(response) or self._retry.default_wait_s, self._retry.longest_wait_s)
+                raise _Busy(await refusal(response), wait_s)
+            if response.status != 200:
+                raise TurnFailed(await refusal(response))
+            if "text/event-stream" not in response.headers.get("content-type", ""):
+                raise TurnFailed("the endpoint does not stream chat completions")
+            outcome.hold_ns = outcome.accepted_ns - outcome.queued_ns + hold_ns(response)
+            outcome.turn_id = turn_id(response)
+            await self._read(outcome, response)
+
+    async def _read(self, outcome: Outcome, response: aiohttp.ClientResponse) -> None:
+        reply = ReplyStream()
+        async for data in response.content.iter_any():
+            try:
+                reply.feed(data)
+            except (msgspec.DecodeError, UnicodeDecodeError, ReplyBroken) as failure:
+                raise TurnFailed(f"the stream broke: {failure}") from failure
+            if reply.begun and not outcome.first_token_ns:
+                outcome.first_token_ns = self._clock.now_ns()
+                self.waiting -= 1
+                self.streaming += 1
+        if not reply.ended:
+            raise TurnFailed("the stream was cut before its end")
+        outcome.text = reply.text
+        outcome.prompt_tokens = reply.usage.prompt_tokens
+        outcome.output_tokens = reply.usage.completion_tokens
+        outcome.cached_tokens = reply.usage.cached_tokens

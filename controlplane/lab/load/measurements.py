@@ -1,0 +1,109 @@
+"""What a replay has measured so far, and the result that it comes to."""
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import replace
+
+from controlplane.core.types import Pressure, seconds
+from controlplane.lab.load.client import Outcome
+from controlplane.lab.load.options import Observation, ReplayOptions
+from controlplane.lab.workload.arrivals import Closed
+from controlplane.lab.workload.records import ProgramRecord, TurnRecord
+from controlplane.lab.workload.run import RunResult, python_version
+from controlplane.lab.workload.series import Series
+from controlplane.lab.workload.summary import summarize
+from controlplane.lab.workload.telemetry import Telemetry
+
+CUT = "still running when the replay was stopped"
+
+
+class Measurements:
+    """Records of turns and programs, and the series sampled on the way."""
+
+    def __init__(self, options: ReplayOptions) -> None:
+        self.turns_ended = 0
+        self.programs_failed = 0
+        self.latest_start_ns = 0  # how far behind its schedule an arrival began, at worst
+        self.programs: list[ProgramRecord] = []
+        self._options = options
+        self._turns: list[TurnRecord] = []
+        self._series = Series()
+        self._sampled_ns = -seconds(options.sample_every_s)
+
+    def turn(self, program_id: str, index: int, outcome: Outcome) -> None:
+        """Take a turn that ended, well or not."""
+        if not outcome.error:
+            self.turns_ended += 1
+        admitted_ns = min(outcome.queued_ns + outcome.hold_ns, outcome.ended_ns)
+        self._turns.append(
+            TurnRecord(
+                program_id=program_id,
+                index=index,
+                queued_ns=outcome.queued_ns,
+                admitted_ns=admitted_ns,
+                first_token_ns=outcome.first_token_ns or (0 if outcome.error else outcome.ended_ns),
+                ended_ns=outcome.ended_ns,
+                prompt_tokens=outcome.prompt_tokens,
+                output_tokens=outcome.output_tokens,
+                cached_tokens=outcome.cached_tokens,
+                hold_ns=outcome.hold_ns,
+                error=outcome.error,
+            )
+        )
+
+    def started(self, late_ns: int) -> None:
+        """An arrival began ``late_ns`` after its time."""
+        self.latest_start_ns = max(self.latest_start_ns, late_ns)
+
+    def program(self, record: ProgramRecord) -> None:
+        """Take a program that ended, well or not."""
+        self.programs.append(record)
+        self.programs_failed += record.failed
+
+    def sample(self, now_ns: int, observation: Observation) -> None:
+        """Take a row of the series if its time has come."""
+        if now_ns - self._sampled_ns < seconds(self._options.sample_every_s):
+            return
+        self._sampled_ns = now_ns
+        pressure: Pressure = observation.pressure
+        self._series.sample(now_ns, pressure, window=observation.window, limit=observation.limit)
+
+    def result(self, *, cut: bool, tool_wait_mean_s: float, facts: Mapping[str, str]) -> RunResult:
+        """All of it. ``cut``: stopped before every program had ended."""
+        options = self._options
+        begin_ns = min((program.arrived_ns for program in self.programs), default=0)
+        end_ns = max((program.ended_ns for program in self.programs), default=0)
+        return RunResult(
+            label=options.label,
+            preset=options.preset,
+            rate=0.0 if isinstance(options.arrival, Closed) else options.arrival.rate,
+            arrival=str(options.arrival),
+            seed=options.seed,
+            scale=options.scale,
+            summary=replace(
+                summarize(self.programs, self._turns, end_ns - begin_ns), tool_wait_mean_s=tool_wait_mean_s
+            ),
+            programs=tuple(self.programs),
+            turns=tuple(self._turns),
+            series=self._series,
+            facts={**self._facts(), **facts, **options.facts},
+            cut=cut,
+        )
+
+    def _facts(self) -> dict[str, str]:
+        options, trace = self._options, self._options.trace
+        return {
+            "trace": f"{trace.name}: {len(trace.programs)} programs, {trace.turns} turns"
+            + (f", {len(trace.rejected)} rejected" if trace.rejected else ""),
+            "scale": str(options.scale),
+            "time scale": f"{options.time_scale:g}x",
+            "endpoint": options.url,
+            "tokens per word": str(options.tokens_per_word),
+            "shared prefix": f"{options.shared_prefix_tokens} tokens",
+            "telemetry": str(Telemetry.NONE if options.nats is None else options.telemetry),
+            "tools": f"slots {options.tools.slots or 'unlimited'}, {options.tools.cpu_ratio:.0%} on the CPU"
+            + (f", {options.tools.storm}" if options.tools.storm else ""),
+            "python": python_version(),
+            "machine": f"{os.cpu_count()} CPUs, {platform.system()} {platform.machine()}",
+        }

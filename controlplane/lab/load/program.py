@@ -1,0 +1,112 @@
+"""One program from arrival to end: turn, tool, turn, each after the one before (the turn barrier)."""
+
+from collections.abc import Callable
+
+from controlplane.core.events import Event, ProgramArrived, ProgramEnded, ReplyRead
+from controlplane.lab.load.client import ChatClient
+from controlplane.lab.load.clock import TraceClock
+from controlplane.lab.load.measurements import CUT, Measurements
+from controlplane.lab.load.options import ReplayOptions
+from controlplane.lab.load.prompts import Conversation
+from controlplane.lab.load.tools import ToolRunner
+from controlplane.lab.workload.records import ProgramRecord
+from controlplane.lab.workload.telemetry import Told, reply_calls, told
+from controlplane.lab.workload.trace import ProgramTrace, Turn, gap_ns
+
+
+class ProgramRunner:
+    """Runs programs, any number at once. ``failed`` is called with the message of each that fails.
+
+    ``unnamed_turns`` counts replies that were to be told of and of which no gate said what events call them.
+    """
+
+    def __init__(
+        self,
+        options: ReplayOptions,
+        *,
+        clock: TraceClock,
+        client: ChatClient,
+        tools: ToolRunner,
+        measured: Measurements,
+        send: Callable[[Event], None],
+        failed: Callable[[str], None],
+    ) -> None:
+        self.running = 0
+        self.unnamed_turns = 0
+        self._options = options
+        self._clock = clock
+        self._client = client
+        self._tools = tools
+        self._measured = measured
+        self._send = send
+        self._failed = failed
+
+    async def run(self, program_id: str, trace: ProgramTrace, arrived_ns: int) -> None:
+        """Run it and record it, whatever happens to it. Never raises but for its cancellation."""
+        self.running += 1
+        tells = told(self._options.telemetry, trace.program_id)
+        if tells.run:
+            self._send(ProgramArrived(program_id=program_id))
+        turns_ended = 0
+        error = CUT
+        try:
+            turns_ended, error = await self._turns(program_id, trace, tells)
+        finally:
+            self.running -= 1
+            if tells.run:
+                self._send(ProgramEnded(program_id=program_id, reason="failed" if error else "done"))
+            self._measured.program(
+                ProgramRecord(
+                    program_id=program_id,
+                    arrived_ns=arrived_ns,
+                    ended_ns=self._clock.now_ns(),
+                    turns=turns_ended,
+                    ideal_ns=self._options.ideal_ns.get(trace.program_id, 0),
+                    failed=bool(error),
+                    error=error,
+                )
+            )
+            if error and error is not CUT:
+                self._failed(error)
+
+    async def _turns(self, program_id: str, trace: ProgramTrace, tells: Told) -> tuple[int, str]:
+        """How many turns ended well, and the error of the one that did not."""
+        conversation = Conversation(
+            seed=f"{self._options.seed}/{program_id}",
+            shared_prefix_tokens=self._options.shared_prefix_tokens,
+            tokens_per_word=self._options.tokens_per_word,
+            tool_role=self._options.tool_role,
+        )
+        for index, turn in enumerate(trace.turns):
+            prompt, agent = conversation.prompt(turn), trace.source if tells.run else ""
+            outcome = await self._client.turn(program_id, prompt, turn.output_tokens, agent=agent)
+            # An engine that gives no usage is believed to have done what it was asked.
+            if not outcome.error and not outcome.prompt_tokens:
+                outcome.prompt_tokens, outcome.output_tokens = turn.input_tokens, turn.output_tokens
+            self._measured.turn(program_id, index, outcome)
+            if outcome.error:
+                return index, outcome.error
+            is_last = index + 1 == len(trace.turns)
+            if tells.replies:
+                self._tell_reply(program_id, outcome.turn_id, *reply_calls(turn, is_last=is_last))
+            conversation.reply(
+                outcome.text, prompt_tokens=outcome.prompt_tokens, output_tokens=outcome.output_tokens
+            )
+            if not is_last:
+                await self._gap(program_id, index, turn, tells)
+        return len(trace.turns), ""
+
+    def _tell_reply(self, program_id: str, turn_id: str, tool: str, calls: int) -> None:
+        """Tell what the gate would have read: the engine's words are not the agent's, and call no tool."""
+        if not turn_id:
+            self.unnamed_turns += 1
+        elif calls >= 0:
+            self._send(ReplyRead(program_id=program_id, turn_id=turn_id, tool=tool, tool_calls=calls))
+
+    async def _gap(self, program_id: str, index: int, turn: Turn, tells: Told) -> None:
+        """A tool runs, and is reported by a program that reports; a person only takes time."""
+        if turn.calls_tool:
+            call_id = f"{program_id}/{index}"
+            await self._tools.run(program_id, call_id, turn.tool, gap_ns(turn), told=tells.run)
+        else:
+            await self._clock.sleep_ns(gap_ns(turn))

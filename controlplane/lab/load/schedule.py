@@ -1,0 +1,40 @@
+"""When each program of a replay starts: open arrivals at their times, closed ones when another has ended."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from controlplane.lab.load.clock import TraceClock
+
+RunProgram = Callable[[int, int], Awaitable[None]]
+"""Runs the program of this index, arrived at this time, to its end."""
+
+
+async def run_open(
+    times_ns: Sequence[int], clock: TraceClock, run_program: RunProgram, started: Callable[[int], None]
+) -> None:
+    """Each program arrives at its time, however slow the endpoint is; ``started`` is told how late it began.
+
+    Returns when every one has ended.
+    """
+
+    async def run(index: int, arrival_ns: int) -> None:
+        await run_program(index, arrival_ns)
+
+    async with asyncio.TaskGroup() as group:
+        for index, arrival_ns in enumerate(times_ns):
+            await clock.sleep_until_ns(arrival_ns)
+            started(clock.now_ns() - arrival_ns)
+            group.create_task(run(index, arrival_ns))
+
+
+async def run_closed(programs: int, at_once: int, clock: TraceClock, run_program: RunProgram) -> None:
+    """``at_once`` programs run; the next one arrives when one ends. Returns when every one has ended."""
+    waiting = iter(range(programs))
+
+    async def one_after_another() -> None:
+        for index in waiting:
+            await run_program(index, clock.now_ns())
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(at_once, programs)):
+            group.create_task(one_after_another())

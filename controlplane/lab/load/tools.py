@@ -1,0 +1,136 @@
+"""Tool phases: what an agent's tool runtime would report, and what its tools would cost this host."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from controlplane.core.errors import require
+from controlplane.core.estimate import as_seconds
+from controlplane.core.events import Event, OpenTool, ToolEnded, ToolEnqueued, ToolStarted
+from controlplane.core.types import seconds
+from controlplane.lab.load.burn import CpuBurner
+from controlplane.lab.load.clock import TraceClock
+
+INFINITY = float("inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuStorm:
+    """Between two trace times, tools cost ``factor`` times their CPU: a build farm wakes up next door."""
+
+    start_s: float
+    end_s: float
+    factor: float
+
+    def __post_init__(self) -> None:
+        require("storm.start_s", self.start_s, low=0, high=INFINITY, ends="[)")
+        require("storm.end_s", self.end_s, low=self.start_s, high=INFINITY, ends="(]")
+        require("storm.factor", self.factor, low=0, high=INFINITY, ends="[)")
+
+    def factor_at(self, now_ns: int) -> float:
+        return self.factor if seconds(self.start_s) <= now_ns < seconds(self.end_s) else 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolOptions:
+    """How tools run. ``slots`` 0: no limit on how many at once. ``cpu_ratio``: the share that is burnt."""
+
+    slots: int = 0
+    cpu_ratio: float = 0.0
+    cpu_workers: int = 0  # 0: twice the usable CPUs
+    storm: CpuStorm | None = None
+
+    def __post_init__(self) -> None:
+        require("tools.slots", self.slots, low=0, high=INFINITY)
+        require("tools.cpu_ratio", self.cpu_ratio, low=0, high=1)
+        require("tools.cpu_workers", self.cpu_workers, low=0, high=1024)
+
+
+class ToolRunner:
+    """Runs tools and reports them through ``send``; all durations are trace time."""
+
+    def __init__(
+        self, options: ToolOptions, *, clock: TraceClock, send: Callable[[Event], None] | None = None
+    ) -> None:
+        self.running = 0
+        self.waiting = 0
+        self.workers_died = False
+        self._started = 0
+        self._waited_ns = 0
+        self._open: dict[str, OpenTool] = {}
+        self._options = options
+        self._clock = clock
+        self._send = send
+        self._slots = asyncio.Semaphore(options.slots) if options.slots else None
+        self._burner = CpuBurner(options.cpu_workers) if options.cpu_ratio > 0 else None
+
+    async def start(self) -> None:
+        if self._burner:
+            await self._burner.start()
+
+    async def run(self, program_id: str, call_id: str, tool: str, duration_ns: int, *, told: bool = True) -> None:
+        """One tool call that takes ``duration_ns`` where nothing contends with it, reported where ``told``."""
+        call = OpenTool(program_id=program_id, call_id=call_id, tool=tool, started=False)
+        asked_ns = self._clock.now_ns()
+        if told:
+            self._open[call_id] = call
+            self._emit(ToolEnqueued(program_id=program_id, call_id=call_id, tool=tool))
+        try:
+            await self._take_slot()
+        except asyncio.CancelledError:
+            self._open.pop(call_id, None)
+            raise
+        if told:
+            self._open[call_id] = replace(call, started=True)
+            self._emit(ToolStarted(program_id=program_id, call_id=call_id, tool=tool))
+        started_ns = self._clock.now_ns()
+        self._started += 1
+        self._waited_ns += started_ns - asked_ns
+        self.running += 1
+        ok = False
+        try:
+            await self._work(duration_ns, started_ns)
+            ok = True
+        finally:
+            self.running -= 1
+            if self._slots:
+                self._slots.release()
+            if told:
+                del self._open[call_id]
+                took_ns = self._clock.now_ns() - started_ns
+                self._emit(ToolEnded(program_id=program_id, call_id=call_id, tool=tool, duration_ns=took_ns, ok=ok))
+
+    @property
+    def wait_mean_s(self) -> float:
+        """From being asked for to the start; 0: none has started."""
+        return as_seconds(self._waited_ns) / self._started if self._started else 0.0
+
+    def open_tools(self) -> tuple[OpenTool, ...]:
+        """The reported calls that have not ended. May be asked from another thread."""
+        return tuple(self._open.values())
+
+    def close(self) -> None:
+        if self._burner:
+            self._burner.close()
+
+    async def _take_slot(self) -> None:
+        if self._slots is None:
+            return
+        self.waiting += 1
+        try:
+            await self._slots.acquire()
+        finally:
+            self.waiting -= 1
+
+    async def _work(self, duration_ns: int, now_ns: int) -> None:
+        burnt_ns = duration_ns * self._options.cpu_ratio if self._burner else 0.0
+        if self._burner and burnt_ns:
+            factor = self._options.storm.factor_at(now_ns) if self._options.storm else 1.0
+            if not await self._burner.burn(round(burnt_ns * factor / self._clock.time_scale)):
+                self.workers_died = True
+                await self._clock.sleep_ns(burnt_ns)
+        await self._clock.sleep_ns(duration_ns - burnt_ns)
+
+    def _emit(self, event: Event) -> None:
+        if self._send is not None:
+            self._send(event)

@@ -1,0 +1,129 @@
+"""Taking blocks from the prefix cache: free ones first, then what a memory policy gives up."""
+
+from collections.abc import Container
+from typing import Any
+
+from controlplane.core.policies import EngineShape, MemoryPolicy
+from controlplane.lab.sim.prefix_cache import Level, PrefixCache
+
+
+class KvPool:
+    """The allocator of running turns."""
+
+    def __init__(self, engine: EngineShape, policy: MemoryPolicy[Any]) -> None:
+        self.cache = PrefixCache(engine.pool_blocks)
+        self.level: Level = lambda key, blocks: 0
+        self.parked: Container[str] = ()
+        self.labels: dict[str, str] = {}
+        self._floor_blocks = engine.floor_blocks
+        self.use(policy)
+
+    def use(self, policy: MemoryPolicy[Any]) -> None:
+        """Make room by another policy from now on."""
+        self.shrinks = policy.shrinks
+        self.pins_outlast_waits = policy.pins_outlast_waits
+        self.pin_budget_ratio = policy.pin_budget_ratio
+        self._policy = policy
+        self._state = policy.initial()
+
+    @property
+    def available_blocks(self) -> int:
+        """Free, or evictable now."""
+        return self.cache.free_blocks + self.cache.evictable_blocks
+
+    def spare_blocks(self) -> int:
+        """Free, or held for programs that nobody waits for."""
+        parked = (
+            resident.blocks
+            for resident in self.cache.candidates(self.parked, self.labels, self.level)
+            if resident.parked
+        )
+        return self.cache.free_blocks + sum(parked)
+
+    def take_chunk(self, blocks: int, now_ns: int) -> int:
+        """Take blocks for a prefill chunk; the policy may grant fewer. Returns how many."""
+        cache = self.cache
+        shortfall = blocks - cache.free_blocks
+        if shortfall > 0:
+            granted = self._fit(blocks, shortfall, self._floor_blocks, now_ns)
+            blocks = max(0, min(blocks, granted, cache.free_blocks))
+        cache.free_blocks -= blocks
+        return blocks
+
+    def take_load(self, blocks: int, now_ns: int) -> int:
+        """Take blocks for a context that comes back from below: what is not loaded now is computed again.
+
+        So nothing is gained by a part of it, as there is of a prefill. Returns how many.
+        """
+        cache = self.cache
+        shortfall = blocks - cache.free_blocks
+        if shortfall > 0:
+            self._fit(blocks, shortfall, blocks, now_ns)
+            blocks = min(blocks, cache.free_blocks)
+        cache.free_blocks -= blocks
+        return blocks
+
+    def take_growth(self, blocks: int, now_ns: int) -> None:
+        """Take blocks for tokens that are being decoded; at least so many are available.
+
+        Decoding cannot shrink: where the policy would rather wait, the least recently used go.
+        """
+        cache = self.cache
+        shortfall = blocks - cache.free_blocks
+        if shortfall > 0:
+            self._fit(blocks, shortfall, blocks, now_ns)
+            self.force_free(blocks)
+        cache.free_blocks -= blocks
+
+    def _fit(self, blocks: int, shortfall: int, least_blocks: int, now_ns: int) -> int:
+        candidates = self.cache.candidates(self.parked, self.labels, self.level)
+        self._state, fit = self._policy.fit(self._state, blocks, shortfall, least_blocks, candidates, now_ns)
+        for key, victim_blocks in fit.victims:
+            self.cache.evict(key, victim_blocks)
+        return fit.chunk_blocks
+
+    def force_free(self, blocks: int) -> bool:
+        """Evict, and give up pins, until ``blocks`` are free. Returns whether they are."""
+        cache = self.cache
+        while (shortfall := blocks - cache.free_blocks) > 0:
+            if cache.evictable_blocks:
+                cache.evict_oldest(shortfall)
+            elif not self.unpin(shortfall, stuck=True):
+                return False
+        return True
+
+    def unpin(self, shortfall_blocks: int, *, stuck: bool) -> bool:
+        """Give up the pins that the policy would for so many blocks. Returns whether there were any."""
+        if shortfall_blocks <= 0 or not self.cache.pinned_blocks:
+            return False
+        names = self._policy.unpin(self.cache.pinned(), shortfall_blocks, stuck)
+        for name in names:
+            self.cache.ttl_misses += self.cache.unpin(name)
+        return bool(names)
+
+    def host_rank(self, program_id: str) -> int:
+        """In which order copies below the device make room."""
+        return self._policy.host_rank(self.labels.get(program_id, ""), program_id in self.parked)
+
+    def adopt(self, program_id: str, group: str, base_blocks: int, blocks: int, now_ns: int) -> int:
+        """Cache a context of ``blocks`` behind a shared prefix, and what lacks of that, as far as others yield.
+
+        Returns the blocks taken; 0 where a turn uses the program's context.
+        """
+        cache = self.cache
+        held = cache.find(program_id)
+        node = None if held is not None and held.refs else cache.acquire(program_id, group, base_blocks, blocks)
+        if node is None:
+            return 0
+        prefix_blocks = max(0, base_blocks - node.parent.blocks) if node.parent is not None else 0
+        taken = min(prefix_blocks + blocks - node.blocks, self.available_blocks)
+        self.take_growth(taken, now_ns)
+        if node.parent is not None:
+            node.parent.blocks += min(taken, prefix_blocks)
+        cache.extend(node, max(0, taken - prefix_blocks))
+        cache.release(node, now_ns)
+        return taken
+
+    def give(self, blocks: int) -> None:
+        """Return a running turn's blocks."""
+        self.cache.free_blocks += blocks

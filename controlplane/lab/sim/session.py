@@ -1,0 +1,155 @@
+"""One program in the simulator: where it is in its trace, and what was measured of its turns."""
+
+from controlplane.lab.sim.call import Call
+from controlplane.lab.sim.kernel import Handle
+from controlplane.lab.workload.records import ProgramRecord, Routed, TurnRecord
+from controlplane.lab.workload.telemetry import Telemetry, reply_calls, told
+from controlplane.lab.workload.trace import ProgramTrace, Turn, reusable_tokens
+
+_BYTES_PER_TOKEN = 4  # of English text, roughly; the controller learns the ratio from what it is told
+
+
+class Session:
+    """A program's progress. The gate's grant is kept here: a lease that use renews."""
+
+    __slots__ = (
+        "_granted_until_ns",
+        "_lease_ns",
+        "_prefix_tokens",
+        "_shared_prefix_tokens",
+        "_trace",
+        "admitted_ns",
+        "agent",
+        "arrived_ns",
+        "ask",
+        "call",
+        "ended",
+        "first_token_ns",
+        "held",
+        "ideal_ns",
+        "index",
+        "program_id",
+        "queued_ns",
+        "routed",
+        "told",
+        "turn_ended_ns",
+    )
+
+    def __init__(
+        self,
+        trace: ProgramTrace,
+        *,
+        shared_prefix_tokens: int = 0,
+        ideal_ns: int = 0,
+        telemetry: Telemetry = Telemetry.FULL,
+    ) -> None:
+        self.program_id = trace.program_id
+        self.told = told(telemetry, trace.program_id)
+        self.agent = trace.source if self.told.run else ""  # one with an adapter says which it is
+        self.index = 0
+        self.arrived_ns = -1
+        self.queued_ns = 0
+        self.admitted_ns = 0
+        self.first_token_ns = 0
+        self.turn_ended_ns = -1  # the last one; -1 once the next one has begun
+        self.held = False
+        self.ask: Handle | None = None  # when the gate asks again
+        self.ended = False
+        self.routed: Routed | None = None  # its last turn
+        self.ideal_ns = ideal_ns
+        self.call = Call(turn_id="", program_id="", prompt_tokens=1, output_tokens=1)
+        self._trace = trace
+        self._shared_prefix_tokens = shared_prefix_tokens
+        self._prefix_tokens = 0
+        self._granted_until_ns = -1
+        self._lease_ns = 0
+
+    @property
+    def turn(self) -> Turn:
+        """The turn it is at."""
+        return self._trace.turns[self.index]
+
+    @property
+    def is_last(self) -> bool:
+        return self.index == len(self._trace.turns) - 1
+
+    @property
+    def rewrites(self) -> bool:
+        """Whether the prompt leaves out some of what the last turn ended with."""
+        previous = self._trace.turns[self.index - 1] if self.index else None
+        return previous is not None and self.call.reusable_tokens < previous.input_tokens + previous.output_tokens
+
+    def begin_turn(self, now_ns: int) -> None:
+        """Make the call of the turn it is at."""
+        turn = self.turn
+        tool, calls = reply_calls(turn, is_last=self.is_last) if self.told.replies else ("", -1)
+        previous = self._trace.turns[self.index - 1] if self.index else None
+        reusable = reusable_tokens(previous, turn)
+        if not reusable:
+            self._prefix_tokens = min(self._shared_prefix_tokens, turn.input_tokens)
+        self.queued_ns = now_ns
+        self.first_token_ns, self.turn_ended_ns = 0, -1
+        self.call = Call(
+            turn_id=f"{self.program_id}/{self.index}",
+            program_id=self.program_id,
+            prompt_tokens=turn.input_tokens,
+            output_tokens=turn.output_tokens,
+            reusable_tokens=reusable,
+            prefix_group="system" if self._prefix_tokens else "",
+            prefix_tokens=self._prefix_tokens,
+            prompt_bytes=turn.input_tokens * _BYTES_PER_TOKEN,
+            arrived_at_ns=self.arrived_ns,
+            tool=tool,
+            tool_calls=calls,
+        )
+
+    # -- the gate's grant -------------------------------------------------------------------------------------
+
+    def grant(self, now_ns: int, ttl_ns: int) -> None:
+        """Let it pass; for ``ttl_ns`` after each use, 0: for good."""
+        self._lease_ns = ttl_ns or 1 << 62
+        self._granted_until_ns = now_ns + self._lease_ns
+
+    def revoke(self) -> None:
+        """Hold its next turn."""
+        self._granted_until_ns = -1
+
+    def is_granted(self, now_ns: int) -> bool:
+        """Whether a turn may pass now; passing renews the lease."""
+        if now_ns > self._granted_until_ns:
+            return False
+        self._granted_until_ns = now_ns + self._lease_ns
+        return True
+
+    # -- records ----------------------------------------------------------------------------------------------
+
+    def turn_record(
+        self, now_ns: int, *, output_tokens: int = 0, cached_tokens: int = 0, error: str = ""
+    ) -> TurnRecord:
+        """The turn it is at, which ends now."""
+        return TurnRecord(
+            program_id=self.program_id,
+            index=self.index,
+            queued_ns=self.queued_ns,
+            admitted_ns=self.admitted_ns,
+            first_token_ns=self.first_token_ns,
+            ended_ns=now_ns,
+            prompt_tokens=self.call.prompt_tokens,
+            output_tokens=output_tokens,
+            cached_tokens=cached_tokens,
+            hold_ns=self.admitted_ns - self.queued_ns,
+            error=error,
+            routed=self.routed,
+        )
+
+    def program_record(self, now_ns: int, error: str = "") -> ProgramRecord:
+        """The program, which ends now."""
+        return ProgramRecord(
+            program_id=self.program_id,
+            arrived_ns=self.arrived_ns,
+            ended_ns=now_ns,
+            turns=self.index + (not error),
+            ideal_ns=self.ideal_ns,
+            failed=bool(error),
+            error=error,
+        )

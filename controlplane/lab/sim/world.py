@@ -1,0 +1,396 @@
+"""Programs, engines and the controller, in virtual time.
+
+A program's next turn begins when its last one has ended and its tool has returned (the turn barrier). The world
+plays the gate, the engines' publishers and the tool runtime: it tells the controller what those would publish and
+obeys the commands that come back, ``control_delay_ns`` later.
+
+**Paper**: AgentServeSim §3.1 and §3.2 (program orchestrator, tool simulator).
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Protocol
+
+from controlplane.core import commands as cmd
+from controlplane.core import events as ev
+from controlplane.core.errors import ControlPlaneError, LocalEventError
+from controlplane.core.policies import Window
+from controlplane.core.types import Pressure, seconds
+from controlplane.lab.sim.contention import Contention
+from controlplane.lab.sim.engine_commands import obey
+from controlplane.lab.sim.engine_model import ContextTooLong, EngineModel
+from controlplane.lab.sim.fleet import Fleet, Move, Site
+from controlplane.lab.sim.kernel import Handle, Kernel
+from controlplane.lab.sim.publisher import Publisher
+from controlplane.lab.sim.session import Session
+from controlplane.lab.sim.tool_host import ToolHost
+from controlplane.lab.sim.tools import ToolRunner
+from controlplane.lab.workload.records import ProgramRecord, TurnRecord
+from controlplane.lab.workload.series import Series
+from controlplane.lab.workload.trace import gap_ns
+
+# At one instant: first what changes the world, then the engine's step, then samples, then the decision.
+_WORLD, _ENGINE, _SAMPLE, _TICK = range(4)
+_SAMPLE_NS = seconds(1)
+_ASK_AGAIN_NS = seconds(60)
+_STUCK_NS = seconds(4 * 3600)
+_MOVES = (cmd.Demote, cmd.Discard)
+
+
+class Control(Protocol):
+    """The controller, as the world drives it."""
+
+    @property
+    def window(self) -> Window: ...
+    @property
+    def pressure(self) -> Pressure: ...
+
+    def receive(self, event: ev.Event, now_ns: int) -> None: ...
+    def next_deadline_ns(self) -> int | None: ...
+    def tick(self, now_ns: int) -> Sequence[cmd.Command]: ...
+
+
+class Recorder(Protocol):
+    """What writes down a run: ``wire.log.LogWriter`` is one."""
+
+    def event(self, event: ev.Event, now_ns: int) -> None: ...
+    def tick(self, now_ns: int) -> None: ...
+    def command(self, command: cmd.Command, now_ns: int) -> None: ...
+
+
+class World:
+    """One run. ``sessions`` arrive at ``arrivals_ns``, or ``at_once`` of them at a time where that is None."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        fleet: Fleet,
+        control: Control,
+        sessions: Sequence[Session],
+        *,
+        arrivals_ns: Sequence[int] | None = None,
+        at_once: int = 1,
+        cpus: float = 8.0,
+        tool_slots: int = 0,
+        tools_ask: bool = False,
+        contention: Contention | None = None,
+        control_delay_ns: int = 1_000_000,
+        recorder: Recorder | None = None,
+        progress: Callable[[int, int, int], None] | None = None,
+    ) -> None:
+        self.programs: list[ProgramRecord] = []
+        self.turns: list[TurnRecord] = []
+        self.series = Series()
+        self.moves = 0  # contexts that the controller moved off the device
+        self._kernel = kernel
+        self._fleet = fleet
+        self._alone = fleet.sites[0] if len(fleet.sites) == 1 else None
+        self._turn_overhead_ns = fleet.sites[0].engine.turn_overhead_ns  # the sites are alike
+        self._control = control
+        self._sessions = {session.program_id: session for session in sessions}
+        if len(self._sessions) != len(sessions):
+            raise LocalEventError("two sessions have one program_id")
+        self._open = len(sessions)  # not ended
+        self._gate_publisher = Publisher("sim/gate/1")
+        host = None if contention is None else ToolHost(kernel, _WORLD, cpus, contention)
+        self._tools = ToolRunner(kernel, self._tell, tool_slots, _WORLD, host, asks=tools_ask)
+        self._control_delay_ns = control_delay_ns
+        self._recorder = recorder
+        self._progress = progress
+        self._tick_handle: Handle | None = None
+        self._last_turn_ns = 0
+        self._upcoming = iter(sessions)
+        if arrivals_ns is None:
+            for session in list(islice(self._upcoming, at_once)):
+                kernel.schedule(0, _WORLD, self._arrive, session)
+        else:
+            for session, at_ns in zip(sessions, arrivals_ns, strict=True):
+                kernel.schedule(at_ns, _WORLD, self._arrive, session)
+            self._upcoming = iter(())
+        kernel.schedule(0, _WORLD, self._sample_host, cpus)
+        kernel.schedule(0, _SAMPLE, self._sample)
+
+    def run(self) -> int:
+        """Run until every program has ended. Returns the time of the last end.
+
+        Raises ``ControlPlaneError`` when nothing moves any more because the controller admits nobody.
+        """
+        self._kernel.run_until(done=lambda: self._open == 0)
+        if self._open:
+            raise LocalEventError(f"nothing is scheduled and {self._open} programs have not ended")
+        return self._kernel.now_ns
+
+    @property
+    def tool_slowdown_ratio(self) -> float:
+        """The time that tools took over what they would have taken alone; 0 where that was not modelled."""
+        return self._tools.host.slowdown_ratio if self._tools.host is not None else 0.0
+
+    @property
+    def tool_wait_mean_s(self) -> float:
+        """What a tool waited, from being asked for to its start, on average."""
+        return self._tools.wait_mean_s
+
+    # -- programs ---------------------------------------------------------------------------------------------
+
+    def _arrive(self, session: Session) -> None:
+        session.arrived_ns = now_ns = self._kernel.now_ns
+        if session.told.run:
+            publisher = self._tools.publisher
+            arrived = ev.ProgramArrived(
+                publisher=publisher.name, sequence=publisher.next(), at_ns=now_ns, program_id=session.program_id
+            )
+            self._tell(arrived)
+        self._begin_turn(session)
+
+    def _begin_turn(self, session: Session) -> None:
+        now_ns = self._kernel.now_ns
+        session.begin_turn(now_ns)
+        if session.is_granted(now_ns):
+            self._submit(session)
+            return
+        session.held = True
+        self._ask(session)
+
+    def _ask(self, session: Session) -> None:
+        """The gate asks for a slot, and again while it holds the turn: silent programs are forgotten."""
+        now_ns = self._kernel.now_ns
+        self._tell(
+            ev.TurnQueued(
+                publisher=self._gate_publisher.name,
+                sequence=self._gate_publisher.next(),
+                at_ns=now_ns,
+                program_id=session.program_id,
+                turn_id=session.call.turn_id,
+                prompt_bytes=session.call.prompt_bytes,
+                agent=session.agent,
+            )
+        )
+        session.ask = self._kernel.schedule(now_ns + _ASK_AGAIN_NS, _WORLD, self._ask, session)
+
+    def _submit(self, session: Session) -> None:
+        now_ns = self._kernel.now_ns
+        if session.ask is not None:
+            Kernel.cancel(session.ask)
+        session.held = False
+        session.admitted_ns = self._last_turn_ns = now_ns
+        if self._turn_overhead_ns:
+            self._kernel.schedule(now_ns + self._turn_overhead_ns, _WORLD, self._place, session)
+        else:
+            self._place(session)
+
+    def _place(self, session: Session) -> None:
+        """The engine's server has read the turn."""
+        if self._alone is not None:
+            self._send(session, self._alone)
+            return
+        site, move = self._fleet.route(session, self._kernel.now_ns)
+        if move is None:
+            self._send(session, site)
+        else:
+            self._kernel.schedule(move.ends_ns, _WORLD, self._land, session, move)
+            self._go_on()
+
+    def _land(self, session: Session, move: Move) -> None:
+        self._fleet.land(move, self._kernel.now_ns)
+        self._send(session, move.target)
+
+    def _send(self, session: Session, site: Site) -> None:
+        now_ns = self._kernel.now_ns
+        try:
+            site.engine.submit(session.call, now_ns)
+        except ContextTooLong as error:
+            self.turns.append(session.turn_record(now_ns, error=str(error)))
+            self._end_program(session, error=str(error))
+            return
+        self._go_on()
+
+    def _end_turn(self, session: Session, event: ev.TurnEnded) -> None:
+        now_ns = self._kernel.now_ns
+        self._last_turn_ns = session.turn_ended_ns = now_ns
+        self.turns.append(
+            session.turn_record(now_ns, output_tokens=event.output_tokens, cached_tokens=event.cached_tokens)
+        )
+        turn = session.turn
+        if session.is_last:
+            self._end_program(session)
+        elif turn.calls_tool:
+            self._tools.run(session, turn.tool, gap_ns(turn), self._next_turn)
+        else:
+            self._kernel.schedule(now_ns + gap_ns(turn), _WORLD, self._next_turn, session)
+
+    def _next_turn(self, session: Session) -> None:
+        session.index += 1
+        self._begin_turn(session)
+
+    def _end_program(self, session: Session, error: str = "") -> None:
+        now_ns = self._kernel.now_ns
+        self._open -= 1
+        session.ended = True
+        if session.told.run:
+            publisher = self._tools.publisher
+            self._tell(
+                ev.ProgramEnded(
+                    publisher=publisher.name,
+                    sequence=publisher.next(),
+                    at_ns=now_ns,
+                    program_id=session.program_id,
+                    reason=error,
+                )
+            )
+        self.programs.append(session.program_record(now_ns, error))
+        del self._sessions[session.program_id]
+        if self._progress is not None:
+            self._progress(len(self.programs), len(self.turns), now_ns)
+        following = next(self._upcoming, None)
+        if following is not None:
+            self._kernel.schedule(now_ns, _WORLD, self._arrive, following)
+
+    # -- the engines ------------------------------------------------------------------------------------------
+
+    def _wake(self, site: Site) -> None:
+        wake_ns = site.engine.next_wake_ns()
+        handle = site.wake
+        if handle is not None:
+            if handle[0] == wake_ns and handle[3] is not None:
+                return
+            Kernel.cancel(handle)
+        site.wake = None if wake_ns is None else self._kernel.schedule(wake_ns, _ENGINE, self._advance, site)
+
+    def _advance(self, site: Site) -> None:
+        self._hear(site.engine.advance(self._kernel.now_ns))
+        self._wake(site)
+
+    def _go_on(self) -> None:
+        """After commands: engines may have ended a step with them, and may have to begin another one sooner."""
+        for site in self._fleet.sites:
+            events = site.engine.drain()
+            if events:
+                self._hear(events)
+            self._wake(site)
+
+    def _hear(self, events: Sequence[ev.Event]) -> None:
+        """What the engines did: a command finds out, too, if a step ends at the instant at which it comes."""
+        for event in events:
+            self._tell(event)
+            if type(event) is ev.FirstToken:
+                self._sessions[event.program_id].first_token_ns = event.at_ns
+            elif type(event) is ev.TurnEnded:
+                self._end_turn(self._sessions[event.program_id], event)
+
+    # -- the controller ---------------------------------------------------------------------------------------
+
+    def _tell(self, event: ev.Event) -> None:
+        now_ns = self._kernel.now_ns
+        if self._recorder is not None:
+            self._recorder.event(event, now_ns)
+        self._control.receive(event, now_ns)
+        self._plan_tick()
+
+    def _plan_tick(self) -> None:
+        deadline_ns = self._control.next_deadline_ns()
+        if deadline_ns is None:
+            return
+        at_ns = max(deadline_ns, self._kernel.now_ns)
+        handle = self._tick_handle
+        if handle is not None and handle[3] is not None:
+            if handle[0] <= at_ns:
+                return
+            Kernel.cancel(handle)
+        self._tick_handle = self._kernel.schedule(at_ns, _TICK, self._tick)
+
+    def _tick(self) -> None:
+        now_ns = self._kernel.now_ns
+        if self._recorder is not None:
+            self._recorder.tick(now_ns)
+        commands = self._control.tick(now_ns)
+        if self._recorder is not None:
+            for command in commands:
+                self._recorder.command(command, now_ns)
+        if commands:
+            self._kernel.schedule(now_ns + self._control_delay_ns, _WORLD, self._obey, commands)
+        self._plan_tick()
+
+    def _obey(self, commands: Sequence[cmd.Command]) -> None:
+        for command in commands:
+            site = self._fleet.at(getattr(command, "program_id", ""))
+            problem = self._apply(command, site.engine)
+            if problem:
+                self._answer(site, ev.CommandRejected, command, reason=problem)
+            elif isinstance(command, _MOVES):  # of nothing else does the controller need to know
+                self.moves += 1
+                self._answer(site, ev.CommandApplied, command)
+        self._go_on()
+
+    def _answer(
+        self,
+        site: Site,
+        kind: type[ev.CommandApplied | ev.CommandRejected],
+        command: cmd.Command,
+        **fields: str,
+    ) -> None:
+        self._tell(
+            kind(
+                publisher=site.publisher.name,
+                sequence=site.publisher.next(),
+                at_ns=self._kernel.now_ns,
+                command_id=command.command_id,
+                program_id=getattr(command, "program_id", ""),
+                **fields,
+            )
+        )
+
+    def _apply(self, command: cmd.Command, engine: EngineModel) -> str:
+        """Carry out a command on the engine that the program is on. Returns why not, or nothing."""
+        now_ns = self._kernel.now_ns
+        if isinstance(command, cmd.SetWindow | cmd.StateRequest):
+            return "" if isinstance(command, cmd.SetWindow) else "the simulator loses no events"
+        if not isinstance(command, cmd.ProgramCommand):
+            return f"the simulator does not support {type(command).__name__}"
+        session = self._sessions.get(command.program_id)
+        if isinstance(command, cmd.StartTool):
+            self._tools.let_start(command.call_id)
+        elif isinstance(command, cmd.Admit | cmd.Restore):
+            if session is None:
+                return "the program has ended"
+            session.grant(now_ns, command.ttl_ns if isinstance(command, cmd.Admit) else 0)
+            engine.park(command.program_id, False, now_ns)
+            engine.label(command.program_id, "", now_ns)
+            if session.held:
+                self._submit(session)
+        elif isinstance(command, cmd.Pause):
+            engine.park(command.program_id, True, now_ns)
+            if session is None:
+                return "the program has ended"
+            session.revoke()
+        else:
+            return obey(engine, command, now_ns)
+        return ""
+
+    # -- samples ----------------------------------------------------------------------------------------------
+
+    def _sample_host(self, cpus: float) -> None:
+        self._tell(self._tools.sample(cpus))
+        if self._tools.host is not None:
+            self._kernel.schedule(self._kernel.now_ns + _SAMPLE_NS, _SAMPLE, self._sample_host, cpus)
+
+    def _sample(self) -> None:
+        now_ns = self._kernel.now_ns
+        for site in self._fleet.sites:
+            self._tell(site.engine.pool_sample(now_ns))
+            self._wake(site)  # the sample may have found that a pin had ended
+        window = self._control.window
+        self.series.sample(now_ns, self._control.pressure, window=window.window, limit=window.limit)
+        self._check_stuck(now_ns)
+        self._kernel.schedule(now_ns + _SAMPLE_NS, _SAMPLE, self._sample)
+
+    def _check_stuck(self, now_ns: int) -> None:
+        if now_ns - self._last_turn_ns < _STUCK_NS:
+            return
+        if any(site.engine.next_wake_ns() is not None for site in self._fleet.sites):
+            return
+        held = sum(1 for session in self._sessions.values() if session.held)
+        if held and all(s.held or s.arrived_ns < 0 for s in self._sessions.values()):
+            raise ControlPlaneError(
+                f"the run is stuck: {held} programs are held, the engine is idle and the controller has admitted "
+                f"nobody for {_STUCK_NS // seconds(3600)} h of virtual time"
+            )

@@ -1,0 +1,153 @@
+"""What a sweep runs, as its TOML file says it.
+
+    presets = ["fcfs", "penstock"]        # default: all; "clairvoyant" is another
+    arrivals = ["poisson:0.05", "load:0.8"]
+    seeds = [1, 2, 3]
+
+    [[workload]]
+    trace = "synthetic:swe-bench"
+    programs = 200
+
+    [[hardware]]
+    profile = "h200-llama31-8b"
+
+    [variants."penstock, waste 0"]      # a daemon's configuration, run beside the presets
+    preset = "penstock"
+    admission.waste = 0.0
+
+The grid is every preset and variant at every arrival with every seed, for each workload on each hardware, and for
+each of ``telemetries`` where the file names some.
+"""
+
+import functools
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from controlplane.config import show
+from controlplane.core.errors import ConfigError, UnknownPolicy, require
+from controlplane.lab.runs import REPLAY, load_tools
+from controlplane.lab.sim.contention import parse_contention
+from controlplane.lab.sim.engine_spec import MAX_RUNNING
+from controlplane.lab.sim.laboratory import SIMULATED, simulated_preset
+from controlplane.lab.sim.lower_tiers import parse_tier
+from controlplane.lab.sim.profile import load_profile
+from controlplane.lab.sim.simulate import placement_named
+from controlplane.lab.sweep.model import Cell, HardwareSpec, SweepSpec, WorkloadSpec
+from controlplane.lab.sweep.resolve import check_arrival, resolved
+from controlplane.lab.workload.provenance import digest
+from controlplane.lab.workload.telemetry import Telemetry
+
+__all__ = ["Cell", "HardwareSpec", "SweepSpec", "WorkloadSpec", "cells", "load_sweep", "of_title"]
+
+
+def load_sweep(path: Path) -> SweepSpec:
+    """Read and check a sweep's file. Raises ``ConfigError`` with the path of what is wrong."""
+    try:
+        data = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read the sweep: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not TOML: {error}") from error
+    try:
+        spec = msgspec.convert(data, SweepSpec)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    _check(spec)
+    return spec
+
+
+def _check(spec: SweepSpec) -> None:
+    """What types cannot say: unknown presets, profiles and arrivals are told before hours of work."""
+    for kind in ("workload", "hardware", "arrivals", "seeds"):
+        if not getattr(spec, kind):
+            raise ConfigError(f"{kind}: expected at least one", field=kind)
+    if not spec.names:
+        raise ConfigError("presets: expected at least one, or a variant", field="presets")
+    for kind, titles in (
+        ("workload", [w.title for w in spec.workload]),
+        ("hardware", [h.title for h in spec.hardware]),
+        ("presets", list(spec.presets)),
+    ):
+        if twice := sorted({title for title in titles if titles.count(title) > 1}):
+            raise ConfigError(f"{kind}: {', '.join(twice)}: twice; give each a name of its own", field=kind)
+    for name in spec.presets:
+        simulated_preset(name)
+    for name in spec.variants:
+        if name in SIMULATED:
+            raise ConfigError(f"variants.{name}: is a preset; choose another name", field="variants")
+        try:
+            spec.config(name)
+        except (ConfigError, UnknownPolicy) as error:
+            raise ConfigError(f"variants.{name}: {error}", field="variants") from error
+    for hardware in spec.hardware:
+        load_profile(hardware.profile)
+        for tier in hardware.tiers:
+            parse_tier(tier)
+        require("replicas", hardware.replicas, low=1, high=1024)
+        require("link_gb_per_s", hardware.link_gb_per_s, low=0, high=1e6)
+        for name in spec.names:
+            placement_named(hardware.routing, spec.config(name).policies)
+        require("rate_factor", hardware.rate_factor, low=0, high=1e6, ends="(]")
+        require("pool_programs", hardware.pool_programs, low=0, high=1e6)
+        if hardware.pool_programs and hardware.pool_tokens:
+            raise ConfigError("pool_programs: give it or pool_tokens, not both", field="pool_programs")
+    for workload in spec.workload:
+        load_tools(workload.tools)
+        parse_contention(workload.contention, workload.cpu_shares)
+    for text in (*spec.arrivals, *(text for w in spec.workload for text in w.arrivals)):
+        check_arrival(text)
+
+
+def cells(spec: SweepSpec) -> Iterator[Cell]:
+    """The grid, seed by seed, so that what is there when it stops is balanced. Raises ``ConfigError``."""
+    drawn = {workload.title: digest(repr(load_tools(workload.tools))) for workload in spec.workload}
+    shown = {name: show(spec.config(name)) for name in spec.names}
+    places = [
+        (workload, hardware, str(resolved(arrival, workload, hardware)))
+        for workload in spec.workload
+        for hardware in spec.hardware
+        for arrival in workload.arrivals or spec.arrivals
+    ]
+    for seed in spec.seeds:
+        for workload, hardware, arrival in places:
+            for telemetry in spec.telemetries or (workload.telemetry,):
+                for name in spec.names:
+                    yield Cell(
+                        workload=workload.title,
+                        hardware=hardware.title,
+                        preset=name,
+                        arrival=arrival,
+                        seed=seed,
+                        digest=_digest(workload, hardware, shown[name], drawn[workload.title]),
+                        telemetry=telemetry,
+                    )
+
+
+def of_title(specs: Sequence[Any], title: str) -> Any:
+    """The workload or hardware of that title."""
+    return next(spec for spec in specs if spec.title == title)
+
+
+# Fields that came later, with what stood for them before: rows of then keep their digest.
+_BEFORE = (
+    ", humans=True",
+    ", scale_turns=1",
+    ", pool_programs=0.0",
+    f", max_running={MAX_RUNNING}",
+    f", telemetry={Telemetry.FULL!r}",
+)
+
+
+@functools.cache
+def _digest(workload: WorkloadSpec, hardware: HardwareSpec, shown: str, drawn: str) -> str:
+    workload = msgspec.structs.replace(workload, telemetry=Telemetry.FULL)  # it has a column
+    hardware = msgspec.structs.replace(hardware, rate_factor=1.0)  # so have arrivals
+    said = f"{workload!r} {hardware!r}"
+    for field in _BEFORE:
+        said = said.replace(field, "")
+    tools = drawn if workload.tools != REPLAY else ""  # in the file: under its name there may be another by now
+    return f"{digest(f'{said} {load_profile(hardware.profile)!r}{tools}')}-{digest(shown)}"

@@ -1,0 +1,199 @@
+"""A sweep in words: where a preset wins and where it loses, by how much, and what a reader must know first."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import floor, log10
+
+from controlplane.lab.report.compare import BETTER, EVEN_BAND, SAME, SUBJECT, UNKNOWN, WORSE, lower_is_better
+from controlplane.lab.sweep.grid import Grid, Load, Section
+from controlplane.lab.workload.interval import Interval
+from controlplane.lab.workload.summary import ROWS
+
+JCT = "jct_mean_s"
+LABELS = {name: label.strip() for name, label, _ in ROWS} | {"turns_per_cpu_min": "simulated turns per CPU-minute"}
+_MOST_DECIMALS = 4
+_MOST_REASONS = 3
+_MOST_RIVALS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """A preset against the best of the others at one load. ``ratio``: its figure over the other's."""
+
+    section: Section
+    load: Load
+    figure: str
+    other: str
+    ratio: Interval
+
+    @property
+    def is_even(self) -> bool:
+        """Whether they are as good as each other, whatever the interval."""
+        return abs(self.ratio.value - 1) <= EVEN_BAND
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether the other's figure is the better one, sure or not."""
+        return not self.is_even and (self.ratio.value > 1) == bool(lower_is_better(self.figure))
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the ratio is beyond what seeds do."""
+        return self.ratio.excludes(1.0)
+
+    @property
+    def standing(self) -> str:
+        """Better or worse, if both beyond noise and more than even; else the two are not told apart."""
+        if self.is_even or not self.is_sure:
+            return SAME
+        return WORSE if self.is_loss else BETTER
+
+
+def plus_minus(found: Interval | None, figure: str) -> str:
+    """Mean and half of its interval, to two digits of the latter; ratios in percent."""
+    if found is None:
+        return UNKNOWN
+    factor, unit = (100.0, "%") if figure.endswith("_ratio") else (1.0, "")
+    value, half = factor * found.value, factor * (found.high - found.value)
+    if not found.is_known or not half:
+        return f"{value:.4g}{unit}" if abs(value) < 1000 else f"{value:,.0f}{unit}"
+    decimals = min(_MOST_DECIMALS, max(0, 1 - floor(log10(half))))
+    return f"{value:,.{decimals}f}{unit} ± {half:,.{decimals}f}"
+
+
+def against_best(grid: Grid, subject: str, figure: str) -> Iterator[Match]:
+    """``subject`` at each load against the best of the others; loads at which either was not run are left out."""
+    for section in grid.sections:
+        for load in section.loads:
+            other = section.best(load, figure, [preset for preset in section.systems if preset != subject])
+            ratio = section.ratio(subject, other, load, figure) if other else None
+            if ratio is not None:
+                yield Match(section=section, load=load, figure=figure, other=other, ratio=ratio)
+
+
+def against(grid: Grid, subject: str, baseline: str, figure: str = JCT) -> list[Match]:
+    """``subject`` against one preset, at every load."""
+    return [
+        Match(section=section, load=load, figure=figure, other=baseline, ratio=ratio)
+        for section in grid.sections
+        for load in section.loads
+        if (ratio := section.ratio(subject, baseline, load, figure)) is not None
+    ]
+
+
+def headlines(grid: Grid, baseline: str, subject: str = SUBJECT) -> list[str]:
+    """What the sweep says of mean JCT, in sentences; none where ``subject`` met nobody."""
+    said = []
+    matches = list(against_best(grid, subject, JCT))
+    if matches:
+        stood = Counter(match.standing for match in matches)
+        said.append(
+            f"Of {len(matches)} cases (a workload on a hardware at a load) {subject} has the lowest mean JCT of "
+            f"all presets in {stood[BETTER]}, is not told from the best of the others in {stood[SAME]} (even "
+            f"within {EVEN_BAND:.0%}, or within noise), and is beaten in {stood[WORSE]}."
+        )
+    if subject != baseline and (met := against(grid, subject, baseline)):
+        least, most = (choose(met, key=lambda match: match.ratio.value) for choose in (min, max))
+        said.append(
+            f"Against {baseline} its mean JCT is {least.ratio} times as long at best ({_where(least)}) "
+            f"and {most.ratio} times at worst ({_where(most)})."
+        )
+    return said
+
+
+def winners(grid: Grid) -> list[str]:
+    """For each workload on each hardware: which preset has the lowest mean JCT at which loads."""
+    said = []
+    for section in grid.sections:
+        at: dict[str, list[str]] = {}
+        for load in section.loads:
+            best = section.best(load, JCT)
+            if best:
+                at.setdefault(best, []).append(load.title + _rivals(section, load, best))
+        if at:
+            told = "; ".join(f"{preset} at {', '.join(loads)}" for preset, loads in at.items())
+            said.append(f"{section.title}: {told}.")
+    return said
+
+
+def _rivals(section: Section, load: Load, best: str) -> str:
+    """Presets that the best one is not told from, in brackets."""
+    rivals = [
+        preset
+        for preset in section.systems
+        if preset != best
+        and (ratio := section.ratio(preset, best, load, JCT)) is not None
+        and Match(section=section, load=load, figure=JCT, other=best, ratio=ratio).standing == SAME
+    ]
+    if len(rivals) > _MOST_RIVALS:
+        return f" (not told from {len(rivals)} others)"
+    return f" (not told from {', '.join(rivals)})" if rivals else ""
+
+
+def losses(grid: Grid, subject: str = SUBJECT, figure: str = JCT) -> list[str]:
+    """Where another preset does better than ``subject``: a line for each load, sure ones first, the worst first."""
+    found = [match for match in against_best(grid, subject, figure) if match.is_loss]
+    worst_first = -1 if lower_is_better(figure) else 1
+    found.sort(key=lambda match: (not match.is_sure, worst_first * match.ratio.value))
+    return [
+        f"{_where(match)}: {match.ratio} times {match.other}'s" + ("" if match.is_sure else ", within noise")
+        for match in found
+    ]
+
+
+def _where(match: Match) -> str:
+    return f"{match.section.title}, {match.load.title}"
+
+
+def caveats(grid: Grid) -> list[str]:
+    """What a reader must know before believing a figure."""
+    said = [*_of_codes(grid), *_of_rows(grid)]
+    count = len(grid.seeds)
+    if count == 1:
+        said.append("One seed was run: there are no intervals, and a difference may be chance.")
+    elif grid.sections:
+        fewest, most = _seeds(grid)
+        every = f"{most} seeds" if fewest == most else f"{fewest} to {most} seeds (CAREFUL: they differ)"
+        said.append(
+            f"Means over {every}, with 95% intervals by Student's t, as so few values are too few to resample. "
+            "Ratios are of runs with the same seed, hence the same arrivals: they are surer than the means."
+        )
+    if any(section.closed for section in grid.sections):
+        said.append(
+            "With closed arrivals mean JCT is concurrency over throughput (Little's law): compare steps/min."
+        )
+    return said
+
+
+def _of_codes(grid: Grid) -> list[str]:
+    if len({code for code, _ in grid.codes}) < 2:
+        return []
+    told = ", ".join(f"{revision or code} ({count} runs)" for (code, revision), count in grid.codes.items())
+    return [f"CAREFUL: runs of several versions of the code are mixed: {told}. --redo-changed runs old ones anew."]
+
+
+def _of_rows(grid: Grid) -> list[str]:
+    said = []
+    if grid.outdated:
+        said.append(f"{grid.outdated} rows of other parameters than the last ones are left out.")
+    if grid.wrong:
+        reasons = Counter(row["error"] for row in grid.wrong).most_common(_MOST_REASONS)
+        told = "; ".join(f"{reason} ({count})" for reason, count in reasons)
+        said.append(f"{len(grid.wrong)} runs went wrong and are in no figure: {told}.")
+    failed = Counter[str]()
+    for row in grid.rows:
+        failed[row["preset"]] += int(float(row["programs_failed"]))
+    told = ", ".join(f"{preset} {count}" for preset, count in failed.items() if count)
+    return [*said, f"Programs failed, and are in no time figure: {told}."] if told else said
+
+
+def _seeds(grid: Grid) -> tuple[int, int]:
+    counts: Sequence[int] = [
+        len(rows)
+        for section in grid.sections
+        for preset in section.presets
+        for load in section.loads
+        if (rows := section.rows(preset, load))
+    ]
+    return min(counts), max(counts)

@@ -1,0 +1,129 @@
+"""Workloads by name: a trace file, a synthetic one, several mixed, or one after another.
+
+traces/a.jsonl.gz               a file
+synthetic:five-kinds            drawn in code
+mix:A+B+C                       equal numbers of each, in an order that a seed draws
+mix:A*3+B                       three of A to one of B
+change:A>B                      the first half of the programs from A, the second from B; either may be a mix
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle, islice
+
+import numpy as np
+
+from controlplane.core.errors import ConfigError
+from controlplane.lab.workload.synthetic import synthesize
+from controlplane.lab.workload.trace import ProgramTrace, Trace, read_trace
+from controlplane.lab.workload.trace_lines import THINK_TIME
+
+SYNTHETIC, MIX, CHANGE = "synthetic:", "mix:", "change:"
+_USUAL = 100  # programs of a workload that is drawn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which programs. ``programs`` 0: all of a file, 100 of what is drawn; ``max_context_tokens`` 0: of any length.
+
+    ``humans`` false: none in which a person's think time is a gap.
+    """
+
+    programs: int = 0
+    max_context_tokens: int = 0
+    seed: int = 0
+    humans: bool = True
+
+
+def named_workload(name: str, wanted: Wanted) -> Trace:
+    """The workload of that name. Raises ``ConfigError``."""
+    if name.startswith(CHANGE):
+        return _change(name, wanted)
+    if name.startswith(MIX):
+        return _mix(name, wanted)
+    if name.startswith(SYNTHETIC):
+        drawn = synthesize(name.removeprefix(SYNTHETIC), programs=wanted.programs or _USUAL, seed=wanted.seed)
+        return _within(drawn, wanted)
+    all_of_it = None if not wanted.humans else wanted.programs or None
+    trace = read_trace(name, max_programs=all_of_it, max_context_tokens=wanted.max_context_tokens or None)
+    return _first(_within(trace, wanted), wanted.programs)
+
+
+def _within(trace: Trace, wanted: Wanted) -> Trace:
+    """The programs that are wanted; the others are told as rejected."""
+    most, rejected, programs = wanted.max_context_tokens, list(trace.rejected), []
+    for program in trace.programs:
+        if most and program.context_tokens > most:
+            rejected.append(f"{program.program_id}: its context grows beyond {most} tokens")
+        elif not wanted.humans and any(turn.tool == THINK_TIME for turn in program.turns):
+            rejected.append(f"{program.program_id}: a person thinks between its turns")
+        else:
+            programs.append(program)
+    if not programs:
+        limit = f" within --max-context {most}" if most else ""
+        raise ConfigError(f"{trace.name}: no program stays{limit}" + ("" if wanted.humans else " without a person"))
+    return replace(trace, programs=tuple(programs), rejected=rejected)
+
+
+def _first(trace: Trace, programs: int) -> Trace:
+    return replace(trace, programs=trace.programs[:programs]) if programs else trace
+
+
+def _mix(name: str, wanted: Wanted) -> Trace:
+    """Of each part as its weight says, drawn and put in an order by the seed, under names of their own."""
+    parts = [_weighed(part, name) for part in name.removeprefix(MIX).split("+")]
+    total = sum(weight for _, weight in parts)
+    each = wanted.programs * max(weight for _, weight in parts) // total + 1 if wanted.programs else 0
+    traces = [
+        named_workload(part, replace(wanted, programs=each if part.startswith(SYNTHETIC) else 0))
+        for part, _ in parts
+    ]
+    weights = [weight for _, weight in parts]
+    unit = min(len(trace.programs) / weight for trace, weight in zip(traces, weights, strict=True))
+    count = wanted.programs or int(unit * total)
+    rng = np.random.default_rng(wanted.seed)
+    drawn: list[ProgramTrace] = []
+    for trace, number in zip(traces, _parts_of(count, weights), strict=True):
+        order = [trace.programs[place] for place in rng.permutation(len(trace.programs))]
+        drawn += islice(cycle(order), number)
+    mixed = [drawn[place] for place in rng.permutation(len(drawn))]
+    return _joined(mixed, traces, "+")
+
+
+def _parts_of(count: int, weights: Sequence[int]) -> list[int]:
+    """``count`` in whole parts as the weights say; the first parts get what is left over."""
+    parts = [count * weight // sum(weights) for weight in weights]
+    for place in range(count - sum(parts)):
+        parts[place] += 1
+    return parts
+
+
+def _weighed(part: str, name: str) -> tuple[str, int]:
+    text, _, weight = part.partition("*")
+    if not text or text.startswith((MIX, CHANGE)) or (weight and not (weight.isdecimal() and int(weight))):
+        raise ConfigError(f"{name}: expected mix:WORKLOAD+WORKLOAD*WEIGHT, got {part!r}", field="trace")
+    return text, int(weight or 1)
+
+
+def _change(name: str, wanted: Wanted) -> Trace:
+    """The first half of one workload, then the second half of another."""
+    before, _, after = name.removeprefix(CHANGE).partition(">")
+    if not before or not after or before.startswith(CHANGE) or CHANGE in after:
+        raise ConfigError(f"{name}: expected change:WORKLOAD>WORKLOAD", field="trace")
+    half = wanted.programs // 2
+    traces = [
+        named_workload(before, replace(wanted, programs=wanted.programs - half)),
+        named_workload(after, replace(wanted, programs=half, seed=wanted.seed + 1)),
+    ]
+    if not wanted.programs:
+        fewest = min(len(trace.programs) for trace in traces)
+        traces = [_first(trace, fewest) for trace in traces]
+    return _joined([program for trace in traces for program in trace.programs], traces, ">")
+
+
+def _joined(programs: Sequence[ProgramTrace], traces: Sequence[Trace], sign: str) -> Trace:
+    named = tuple(
+        replace(program, program_id=f"{place}-{program.program_id}") for place, program in enumerate(programs)
+    )
+    rejected = [line for trace in traces for line in trace.rejected]
+    return Trace(programs=named, rejected=rejected, name=sign.join(trace.name for trace in traces))

@@ -1,0 +1,36 @@
+"""Which code made a result."""
+
+import hashlib
+import subprocess
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def revision() -> str:
+    """Of the checkout that this code lies in, with a + where it has changes; else the number of its version."""
+    if (ROOT / ".git").exists():
+        command = ["git", "describe", "--always", "--dirty=+", "--abbrev=9"]
+        try:
+            said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+        except OSError:
+            said = ""
+        if said:
+            return said
+    try:
+        return version("penstock")
+    except PackageNotFoundError:
+        return ""
+
+
+def code_digest(folders: Iterable[Path]) -> str:
+    """Of all Python files in ``folders``: the same where the code is."""
+    files = sorted(path for folder in folders for path in folder.rglob("*.py"))
+    return digest("".join(path.read_text() for path in files))
+
+
+def digest(text: str) -> str:
+    """Ten hexadecimal digits that stand for ``text``."""
+    return hashlib.sha256(text.encode()).hexdigest()[:10]

@@ -1,0 +1,41 @@
+"""What clients tell of themselves beside their program's id: a dimension of every trial.
+
+Most clients of a real node have no adapter. A policy that was only tried with agents that report every tool was not
+tried.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from zlib import crc32
+
+from controlplane.lab.workload.trace_lines import THINK_TIME, Turn
+
+
+class Telemetry(StrEnum):
+    """How much of the runs is told."""
+
+    NONE = "none"  # the program's id with each request, and nothing else: no tools, no goodbye
+    TURNS = "turns"  # what can be read from replies, too: which tool each calls, and that the last calls none
+    HALF = "half"  # a mix of agents: every second program as in ``full``, the others as in ``none``
+    FULL = "full"  # an adapter reports the run's beginning and end, and each tool's
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What one program tells."""
+
+    run: bool  # its beginning, its end, and its tools
+    replies: bool  # its replies say which tool they call
+
+
+def told(telemetry: Telemetry, program_id: str) -> Told:
+    """What the program of that name tells: a program is of one kind, whatever else runs."""
+    full = telemetry is Telemetry.FULL or (telemetry is Telemetry.HALF and crc32(program_id.encode()) % 2 == 0)
+    return Told(run=full, replies=telemetry is Telemetry.TURNS)
+
+
+def reply_calls(turn: Turn, *, is_last: bool) -> tuple[str, int]:
+    """The tool that the turn's reply calls, and how many calls it has; -1: the trace does not say."""
+    if is_last or turn.tool == THINK_TIME:
+        return "", 0
+    return turn.tool, 1 if turn.tool else -1

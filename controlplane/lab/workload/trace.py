@@ -1,0 +1,126 @@
+"""Agent programs to replay: their turns' token counts and their tool gaps.
+
+A trace is JSON Lines, gzipped where the name ends in ``.gz``, one program a line::
+
+    {"program_id": "p", "source": "s", "turns": [{"input_tokens": 9, "output_tokens": 2, "tool": "Bash:ls",
+     "tool_ms": 4.5, "cached_prefix_tokens": null}]}
+
+``input_tokens`` is the whole prompt of a call; ``tool_ms`` the gap between the call's end and the next call.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from controlplane.core.errors import ConfigError
+from controlplane.core.types import seconds
+from controlplane.lab.workload.trace_lines import BadProgram, Turn, parse_program, read_lines
+
+__all__ = ["ProgramTrace", "Trace", "Turn", "gap_ns", "read_trace", "reusable_tokens"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramTrace:
+    """One agent session: at least one turn, in order."""
+
+    program_id: str
+    source: str
+    turns: tuple[Turn, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Sum over turns of prompt and output."""
+        return sum(turn.input_tokens + turn.output_tokens for turn in self.turns)
+
+    @property
+    def context_tokens(self) -> int:
+        """The longest prompt and output of any turn."""
+        return max(turn.input_tokens + turn.output_tokens for turn in self.turns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """The programs that can be run, and a line on each one that cannot."""
+
+    programs: tuple[ProgramTrace, ...]
+    rejected: list[str]
+    name: str = ""
+
+    @property
+    def turns(self) -> int:
+        return sum(len(program.turns) for program in self.programs)
+
+
+def reusable_tokens(previous: Turn | None, turn: Turn) -> int:
+    """Leading tokens of ``turn``'s prompt that the program's last turn already held.
+
+    A prompt that is no shorter than the last prompt repeats it, and the reply too if there is room; agents leave
+    reasoning out of the history. A shorter one is a compaction: the history was written anew, as it is where
+    the turn says so.
+    """
+    if previous is None or turn.rewrites or turn.input_tokens < previous.input_tokens:
+        return 0
+    context_tokens = previous.input_tokens + previous.output_tokens
+    return context_tokens if turn.input_tokens >= context_tokens else previous.input_tokens
+
+
+def gap_ns(turn: Turn) -> int:
+    """The time between this turn's end and the program's next turn."""
+    return 0 if turn.tool_ms is None else seconds(turn.tool_ms / 1e3)
+
+
+def read_trace(
+    path: str | Path,
+    *,
+    max_programs: int | None = None,
+    max_context_tokens: int | None = None,
+    on_bad: Literal["reject", "error"] = "reject",
+) -> Trace:
+    """Read the first ``max_programs`` valid programs of a trace.
+
+    A program is invalid with a missing field, a wrong type, a turn of no tokens, or a context longer than
+    ``max_context_tokens``. Each is described in ``Trace.rejected`` as ``path:line: field: what is wrong``.
+
+    Raises ``ConfigError`` when the file cannot be read, when nothing valid is left, and for the first invalid
+    program if ``on_bad`` is ``"error"``.
+    """
+    path = Path(path)
+    programs: dict[str, ProgramTrace] = {}
+    rejected: list[str] = []
+    for parsed in _parsed_programs(path, max_context_tokens):
+        if isinstance(parsed, str):
+            problem = parsed
+        elif parsed.program_id in programs:
+            problem = f"{path}: program_id {parsed.program_id!r} occurs twice; the first one is used"
+        else:
+            programs[parsed.program_id] = parsed
+            if max_programs is not None and len(programs) >= max_programs:
+                break
+            continue
+        if on_bad == "error":
+            raise ConfigError(problem)
+        rejected.append(problem)
+    if not programs:
+        first = f"; the first of {len(rejected)} problems: {rejected[0]}" if rejected else ": the file is empty"
+        raise ConfigError(f"{path}: no valid program{first}")
+    return Trace(programs=tuple(programs.values()), rejected=rejected, name=_short_name(path))
+
+
+def _parsed_programs(path: Path, max_context_tokens: int | None) -> Iterator[ProgramTrace | str]:
+    for number, line in read_lines(path):
+        if isinstance(line, BadProgram):
+            yield f"{path}:{number}: {line}"
+            continue
+        if not line.strip():
+            continue
+        try:
+            program_id, source, turns = parse_program(line, max_context_tokens)
+        except BadProgram as bad:
+            yield f"{path}:{number}: {bad}"
+        else:
+            yield ProgramTrace(program_id=program_id, source=source, turns=turns)
+
+
+def _short_name(path: Path) -> str:
+    return path.name.removesuffix(".gz").removesuffix(".jsonl")

@@ -1,0 +1,1 @@
+"""What an operator uses against a running daemon."""

