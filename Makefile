@@ -27,8 +27,11 @@ $(VENV)/.installed: pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-demo: install ## NATS, daemon and engine double on real traces: fcfs, then penstock, and a report
-	$(BIN)/penstock demo $(DEMO_ARGS)
+# Real traces where they lie beside this checkout; else the demo makes programs up.
+DEMO_TRACE := $(firstword $(sort $(wildcard ../shared/traces/isobench*.jsonl.gz)))
+
+demo: install ## NATS, daemon and engine double on agent traces: fcfs, then penstock, and a report
+	$(BIN)/penstock demo $(if $(DEMO_TRACE),--trace $(DEMO_TRACE)) $(DEMO_ARGS)
 
 # Most tests wait for processes half of their time, so that three rows of them run side by side: of the parts, of the
 # whole (then with other versions of SGLang), and with the real SGLang.

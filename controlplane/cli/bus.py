@@ -7,7 +7,9 @@ import typer
 
 from controlplane.wire.roles import BusRole
 
-bus_app = typer.Typer(no_args_is_help=True, help="Users of the bus: a server's configuration, and their URLs.")
+bus_app = typer.Typer(
+    name="bus", no_args_is_help=True, help="Users of the bus: a server's configuration, and their URLs."
+)
 
 
 @bus_app.command("config")

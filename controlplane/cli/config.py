@@ -5,21 +5,9 @@ from typing import Annotated
 
 import typer
 
-from controlplane.cli import completion
+from controlplane.cli.options import ConfigFile, Json, PresetName
 
-config_app = typer.Typer(no_args_is_help=True, help="Check, show and compare configuration.")
-
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option("--config", "-c", help="TOML file; `penstock config template` prints one to begin with."),
-]
-PresetName = Annotated[
-    str | None,
-    typer.Option(
-        "--preset", "-p", help="Named set of policies: `penstock presets`.", autocompletion=completion.presets
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+config_app = typer.Typer(name="config", no_args_is_help=True, help="Check, show and compare configuration.")
 
 
 @config_app.command("check")

@@ -3,14 +3,24 @@
 from dataclasses import asdict
 from typing import Any
 
-import msgspec
-from rich.console import Console
+import typer
 
-from controlplane.core.presets import POLICIES, PRESETS, policy_name
+from controlplane.cli.options import Json
 
 
-def as_json() -> str:
-    """Presets and the registered policies, with parameters."""
+def presets(json: Json = False) -> None:
+    """List the presets and the policies that each is made of."""
+    if json:
+        typer.echo(_as_json())
+    else:
+        _print_presets()
+
+
+def _as_json() -> str:
+    import msgspec
+
+    from controlplane.core.presets import POLICIES, PRESETS
+
     presets = {
         name: {"summary": preset.summary} | {kind: _described(kind, getattr(preset, kind)) for kind in POLICIES}
         for name, preset in PRESETS.items()
@@ -20,11 +30,16 @@ def as_json() -> str:
 
 
 def _described(kind: str, policy: Any) -> dict[str, Any]:
+    from controlplane.core.presets import policy_name
+
     return {"policy": policy_name(kind, policy), **asdict(policy)}
 
 
-def print_presets() -> None:
-    """Each preset with its policies, then every policy that a configuration may name."""
+def _print_presets() -> None:
+    from rich.console import Console
+
+    from controlplane.core.presets import POLICIES, PRESETS, policy_name
+
     console = Console(highlight=False)
     for name, preset in PRESETS.items():
         parts = (f"{kind} [cyan]{policy_name(kind, getattr(preset, kind))}[/cyan]" for kind in POLICIES)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-Baseline = Annotated[str, typer.Option(help="The preset that ratios are taken to, seed by seed.")]
+from controlplane.cli.options import Baseline
 
 EXAMPLE = """\
 # Every preset at every arrival with every seed, for each workload on each hardware.

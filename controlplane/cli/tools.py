@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
-tools_app = typer.Typer(no_args_is_help=True, help="Fit tool times to a trace, to simulate with.")
-AsJson = Annotated[bool, typer.Option("--json", help="Print the table as JSON.")]
+from controlplane.cli.options import Json
+
+tools_app = typer.Typer(name="tools", no_args_is_help=True, help="Fit tool times to a trace, to simulate with.")
 
 
 @tools_app.command("fit")
@@ -16,7 +17,7 @@ def fit(
         Path | None, typer.Option("--out", "-o", help="The file to write, for `penstock simulate --tools`.")
     ] = None,
     programs: Annotated[int, typer.Option("--programs", "-n", min=0, help="Programs to read; 0: all.")] = 0,
-    json: AsJson = False,
+    json: Json = False,
 ) -> None:
     """Fit each tool's times in a trace, and show them.
 
@@ -36,7 +37,7 @@ def fit(
 
 @tools_app.command("show")
 def show(
-    file: Annotated[Path, typer.Argument(help="A file that `penstock tools fit` wrote.")], json: AsJson = False
+    file: Annotated[Path, typer.Argument(help="A file that `penstock tools fit` wrote.")], json: Json = False
 ) -> None:
     """Show what a file of fits would draw: calls seen, quantiles and mean of each tool, in ms."""
     from controlplane.lab.workload.tool_fits import load_fits

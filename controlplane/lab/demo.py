@@ -29,7 +29,7 @@ from controlplane.lab.load.watch import StatusWatch
 from controlplane.lab.output import progress_bar, save_runs
 from controlplane.lab.report.page import ReportOptions, write_report
 from controlplane.lab.report.tables import print_comparison
-from controlplane.lab.runs import SimulateOptions, default_workload, load_workload, simulate_all
+from controlplane.lab.runs import SimulateOptions, load_workload, simulate_all
 from controlplane.lab.sim.profile import load_profile
 from controlplane.lab.sim.simulate import EngineSpec
 from controlplane.lab.sim.solo import IdealTimes
@@ -51,10 +51,10 @@ SHARED_PREFIX_TOKENS = 2000
 TOKENS_PER_WORD = 64
 LIVE_RATES = (0.06, 0.1, 0.14)
 SIMULATED_RATES = (0.04, 0.06, 0.08, 0.1, 0.14)
-# Without real traces: programs of twice that context, which saturate the engine earlier.
-FALLBACK = f"{SYNTHETIC}swe-like"
-FALLBACK_LIVE_RATES = (0.03, 0.05)
-FALLBACK_SIMULATED_RATES = (0.02, 0.03, 0.04, 0.05, 0.08)
+# Without a trace: programs of twice that context, which saturate the engine earlier.
+BUILT_IN = f"{SYNTHETIC}swe-like"
+BUILT_IN_LIVE_RATES = (0.03, 0.05)
+BUILT_IN_SIMULATED_RATES = (0.02, 0.03, 0.04, 0.05, 0.08)
 TOOLS = ToolOptions(cpu_ratio=0.3, storm=CpuStorm(start_s=150, end_s=220, factor=6))
 _NODE = "demo"
 _START_TIMEOUT_S = 20.0
@@ -73,18 +73,12 @@ class DemoOptions:
     telemetry: Telemetry = Telemetry.FULL
 
 
-def demo_workload() -> str:
-    """Real traces where they lie beside this checkout, else programs that saturate the demo's engine."""
-    found = default_workload()
-    return FALLBACK if found.startswith(SYNTHETIC) else found
-
-
 def run_demo(options: DemoOptions) -> list[RunResult]:
     """Run, print the tables, write the report. Raises ``ControlPlaneError`` for what the user can mend."""
     console = Console()
-    source = options.trace or demo_workload()
-    made_up = source == FALLBACK
-    options = replace(options, rates=options.rates or (FALLBACK_LIVE_RATES if made_up else LIVE_RATES))
+    source = options.trace or BUILT_IN
+    made_up = source == BUILT_IN
+    options = replace(options, rates=options.rates or (BUILT_IN_LIVE_RATES if made_up else LIVE_RATES))
     trace = load_workload(
         source,
         programs=options.programs,
@@ -109,7 +103,7 @@ def run_demo(options: DemoOptions) -> list[RunResult]:
     console.rule("live: NATS, daemon, engine double")
     print_comparison(live, console)
     console.rule("simulator: the same decision code in virtual time")
-    simulated = _simulated_runs(options, trace, FALLBACK_SIMULATED_RATES if made_up else SIMULATED_RATES)
+    simulated = _simulated_runs(options, trace, BUILT_IN_SIMULATED_RATES if made_up else SIMULATED_RATES)
     print_comparison(simulated, console)
     runs = [*live, *simulated]
     save_runs(runs, options.out)

@@ -15,10 +15,9 @@ from controlplane.lab.sim.profile import load_profile
 from controlplane.lab.sim.simulate import SimSpec, simulate
 from controlplane.lab.sim.solo import IdealTimes
 from controlplane.lab.workload.arrivals import Arrival
-from controlplane.lab.workload.named import SYNTHETIC, Wanted, named_workload
+from controlplane.lab.workload.named import Wanted, named_workload
 from controlplane.lab.workload.run import RunResult
 from controlplane.lab.workload.scale import Scale
-from controlplane.lab.workload.synthetic import WORKLOADS
 from controlplane.lab.workload.telemetry import Telemetry
 from controlplane.lab.workload.tool_fits import ToolFits, load_fits
 from controlplane.lab.workload.trace import Trace
@@ -42,16 +41,6 @@ def load_workload(
     """
     wanted = Wanted(programs=programs, max_context_tokens=max_context_tokens, seed=seed, humans=humans)
     return (scale or Scale()).apply(named_workload(name, wanted))
-
-
-def default_workload() -> str:
-    """Real traces where they lie beside this checkout, else a built-in workload."""
-    folders = (Path.cwd(), Path(__file__).parents[2])
-    for folder in folders:
-        found = sorted((folder.parent / "shared" / "traces").glob("isobench*.jsonl.gz"))
-        if found:
-            return str(found[0])
-    return f"{SYNTHETIC}{next(iter(WORKLOADS))}"
 
 
 def load_tools(name: str) -> ToolFits | None:

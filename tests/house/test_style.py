@@ -25,7 +25,7 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 # A signature of options, one a line, is the command's reference and no logic: it is not counted.
-COUNTED_FROM_THE_BODY = ("controlplane/cli/app.py", "controlplane/cli/runs.py")
+COUNTED_FROM_THE_BODY = ("controlplane/cli/run.py", "controlplane/cli/simulate.py", "controlplane/cli/live.py")
 # Long in one idea: none so far. A path here needs its reason beside it.
 LONGER: dict[str, str] = {}
 

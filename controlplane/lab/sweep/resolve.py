@@ -1,8 +1,8 @@
 """What a sweep's file leaves to be found: programs, pools sized by them, and the rate at which a node saturates.
 
 ``load:X`` stands for Poisson arrivals at X times the rate that no order of programs could sustain more of, and
-``load:X:N`` for bursts of N at that mean rate. That rate is the bound's (``lab/sim/bound.py``): it needs no run, and
-no preset is favoured by it. What a real order sustains lies below it.
+``load:X:N`` for bursts of N at that mean rate. That rate is the bound's (``lab/sim/bound.py``): it needs no run,
+and no preset is favoured by it. What a real order sustains lies below it.
 """
 
 import functools

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from controlplane.cli import control
+from controlplane.cli import ask
 
 
 class Finalized:
@@ -19,10 +19,10 @@ class Finalized:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_that_nobody_could_take_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "_AGAIN_S", 0.05)
+    monkeypatch.setattr(ask, "_AGAIN_S", 0.05)
     before = signal.getsignal(signal.SIGINT)
     watched = 0
-    with control._until_interrupted():
+    with ask.until_interrupted():
         Finalized()
         watched += 1  # the first one was dropped
         time.sleep(30)

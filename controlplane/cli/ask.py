@@ -1,0 +1,43 @@
+"""A connection to the daemon that a command asks, and Ctrl-C while it watches."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from controlplane.operate.client import ControlClient
+
+_AGAIN_S = 1.0
+
+
+@contextmanager
+def until_interrupted() -> Iterator[None]:
+    """Ctrl-C ends what is done in here.
+
+    Python drops a ``KeyboardInterrupt`` that arises where nobody can take it, as in a finalizer or in one of gRPC's
+    callbacks: so it arises again, each second, until it was taken.
+    """
+
+    def interrupt(number: int, frame: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGALRM)}
+    try:
+        with suppress(KeyboardInterrupt):
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def daemon(api: str | None, node: str, state_dir: Path | None) -> "Iterator[ControlClient]":
+    """The daemon's control API. Raises ``EngineUnavailable`` where it does not answer."""
+    from controlplane.operate.client import connect
+
+    with connect(api, node, state_dir) as client:
+        yield client

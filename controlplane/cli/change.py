@@ -1,0 +1,75 @@
+"""Commands that give a running daemon orders: hold, release, drain, set-preset, reload."""
+
+from typing import Annotated
+
+import typer
+
+from controlplane.cli import completion
+from controlplane.cli.ask import daemon
+from controlplane.cli.options import Api, Json, Node, ProgramId, StateDir
+
+
+def hold(
+    program: ProgramId, node: Node = "local", state_dir: StateDir = None, api: Api = None, json: Json = False
+) -> None:
+    """Hold a program: it gives its slot back at the end of its turn, and its next turn waits until it is released.
+
+    A turn waits at the gate for five minutes at most; then its client is told to come again.
+    """
+    from controlplane.operate.tables import show_orders
+
+    with daemon(api, node, state_dir) as client:
+        show_orders(client.call("Hold", program_id=program), json=json)
+
+
+def release(
+    program: ProgramId, node: Node = "local", state_dir: StateDir = None, api: Api = None, json: Json = False
+) -> None:
+    """End a hold: the program gets a slot when its turn comes."""
+    from controlplane.operate.tables import show_orders
+
+    with daemon(api, node, state_dir) as client:
+        show_orders(client.call("Release", program_id=program), json=json)
+
+
+def drain(
+    undo: Annotated[bool, typer.Option("--undo", help="Let programs in again.")] = False,
+    node: Node = "local",
+    state_dir: StateDir = None,
+    api: Api = None,
+    json: Json = False,
+) -> None:
+    """Let no program in that has no slot; those that have one go on to their end. Holds over a restart.
+
+    Clients of new programs are told at once to go elsewhere or come again (503). The node is empty once
+    `penstock status` tells of no active programs.
+    """
+    from controlplane.operate.tables import show_orders
+
+    with daemon(api, node, state_dir) as client:
+        show_orders(client.call("Drain", undo=undo), json=json)
+
+
+def set_preset(
+    preset: Annotated[str, typer.Argument(help="One of `penstock presets`.", autocompletion=completion.presets)],
+    node: Node = "local",
+    state_dir: StateDir = None,
+    api: Api = None,
+    json: Json = False,
+) -> None:
+    """Switch a running daemon to another preset, until it ends; no program is lost.
+
+    To keep it, write `preset = "NAME"` into the daemon's file.
+    """
+    from controlplane.operate.tables import show_config
+
+    with daemon(api, node, state_dir) as client:
+        show_config(client.call("SetPreset", preset=preset), json=json)
+
+
+def reload(node: Node = "local", state_dir: StateDir = None, api: Api = None, json: Json = False) -> None:
+    """Have a running daemon read its configuration again; a wrong one is refused and changes nothing."""
+    from controlplane.operate.tables import show_config
+
+    with daemon(api, node, state_dir) as client:
+        show_config(client.call("Reload"), json=json)

@@ -1,0 +1,189 @@
+"""``penstock replay | engine-double | demo``: workloads in real time, against any endpoint or a double of one."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from controlplane.cli.options import (
+    DEFAULT_WORKLOAD,
+    AsJson,
+    MaxContext,
+    Nats,
+    Node,
+    Out,
+    Programs,
+    ScaleOutputs,
+    ScaleTokens,
+    ScaleTools,
+    SharedPrefix,
+    StateDir,
+    TelemetryOf,
+    Tiers,
+    TimeScale,
+    Trace,
+)
+from controlplane.lab.workload.telemetry import Telemetry
+
+
+def replay(
+    trace: Trace = DEFAULT_WORKLOAD,
+    url: Annotated[str, typer.Option(help="An OpenAI-compatible endpoint.")] = "http://127.0.0.1:30000",
+    arrival: Annotated[str, typer.Option("--arrival", "-a", help="`poisson:RATE` or `closed:N`.")] = "poisson:0.1",
+    seed: Annotated[int, typer.Option("--seed", "-s", help="Of the arrivals.")] = 1,
+    programs: Programs = 0,
+    max_context: MaxContext = 0,
+    scale_tokens: ScaleTokens = 1.0,
+    scale_outputs: ScaleOutputs = 1.0,
+    scale_tools: ScaleTools = 1.0,
+    shared_prefix: SharedPrefix = 2000,
+    tokens_per_word: Annotated[
+        int, typer.Option(min=1, help="For the engine double: tokens a word stands for.")
+    ] = 1,
+    time_scale: TimeScale = 1.0,
+    model: Annotated[str, typer.Option(help="Default: the first that the endpoint lists.")] = "",
+    identity: Annotated[str, typer.Option(help="How a program names itself: header, body or none.")] = "header",
+    tool_role: Annotated[str, typer.Option(help="`user` for chat templates that refuse tool messages.")] = "tool",
+    tool_slots: Annotated[int, typer.Option(min=0, help="Tools that run at once; 0: no limit.")] = 0,
+    tool_cpu: Annotated[float, typer.Option(help="Share of each tool's time that is really burnt on CPUs.")] = 0.0,
+    telemetry: TelemetryOf = Telemetry.FULL,
+    node: Node = "local",
+    nats: Nats = None,
+    state_dir: StateDir = None,
+    no_bus: Annotated[bool, typer.Option("--no-bus", help="Send no tool events, and watch no daemon.")] = False,
+    label: Annotated[str, typer.Option(help="Name of the run in tables.")] = "replay",
+    out: Out = None,
+    json: AsJson = False,
+) -> None:
+    """Replay agent programs against a serving endpoint: multi-turn, growing prompts, tools between turns.
+
+    Runs until every program has ended and counts every one. Completion times (JCT) mean something with open
+    arrivals only: closed ones measure throughput.
+    """
+    from contextlib import nullcontext
+
+    from controlplane.lab.load.options import ReplayOptions
+    from controlplane.lab.load.replay import replay as run
+    from controlplane.lab.load.tools import ToolOptions
+    from controlplane.lab.load.watch import StatusWatch
+    from controlplane.lab.output import show_runs
+    from controlplane.lab.runs import load_workload
+    from controlplane.lab.workload.arrivals import parse_arrival
+    from controlplane.lab.workload.scale import Scale
+    from controlplane.wire.endpoint import resolve_url
+    from controlplane.wire.roles import BusRole
+
+    scale = Scale(tokens=scale_tokens, outputs=scale_outputs, tools=scale_tools)
+    workload = load_workload(trace, programs=programs, max_context_tokens=max_context, scale=scale)
+    bus = None if no_bus else resolve_url(nats, node, state_dir, role=BusRole.AGENT)
+    if bus is not None:
+        _require_bus(bus)
+    heard = resolve_url(nats, node, state_dir, role=BusRole.READER)
+    with nullcontext() if bus is None else StatusWatch(heard, node) as watch:
+        options = ReplayOptions(
+            trace=workload,
+            url=url,
+            arrival=parse_arrival(arrival),
+            label=label,
+            preset=label,
+            seed=seed,
+            model=model,
+            identity=identity,  # type: ignore[arg-type]
+            shared_prefix_tokens=shared_prefix,
+            tokens_per_word=tokens_per_word,
+            tool_role=tool_role,
+            tools=ToolOptions(slots=tool_slots, cpu_ratio=tool_cpu),
+            time_scale=time_scale,
+            nats=bus,
+            node=node,
+            telemetry=telemetry,
+            observe=None if watch is None else watch.latest,
+            scale=scale,
+        )
+        result = run(options)
+    show_runs([result], trace=workload, out=out, json=json)
+
+
+def _require_bus(bus: Callable[[], str]) -> None:
+    """Say at once that there is none, rather than wait for one that was never meant to be."""
+    from controlplane.core.errors import EngineUnavailable
+
+    try:
+        bus()
+    except EngineUnavailable as error:
+        raise EngineUnavailable(f"{error}; or give --no-bus to do without") from None
+
+
+def engine_double(
+    port: Annotated[int, typer.Option(help="0: a free one.")] = 30000,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    profile: Annotated[str, typer.Option(help="Hardware profile, by name or file.")] = "h200-llama31-8b",
+    pool_tokens: Annotated[int | None, typer.Option(help="KV pool; default: the profile's.")] = None,
+    context_tokens: Annotated[int | None, typer.Option(help="Longest context; default: the pool.")] = None,
+    tier: Tiers = [],
+    time_scale: TimeScale = 1.0,
+    tokens_per_word: Annotated[int, typer.Option(min=1, help="Tokens that one word stands for.")] = 1,
+    node: Node = "local",
+    nats: Nats = None,
+    state_dir: StateDir = None,
+    no_bus: Annotated[bool, typer.Option("--no-bus", help="Publish nothing, obey nobody.")] = False,
+) -> None:
+    """Serve the engine *double*: an OpenAI-compatible endpoint over a model of an engine, for demos and tests.
+
+    It publishes and obeys what a real engine with Penstock's plugin does. It is no engine: its words mean nothing.
+    """
+    from controlplane.lab.double.options import DoubleOptions
+    from controlplane.lab.double.server import serve
+    from controlplane.lab.sim.lower_tiers import parse_tier
+    from controlplane.wire.endpoint import resolve_url
+    from controlplane.wire.roles import BusRole
+
+    bus = None if no_bus else resolve_url(nats, node, state_dir, role=BusRole.ENGINE)
+    serve(
+        DoubleOptions(
+            host=host,
+            port=port,
+            bus=bus,
+            node=node,
+            profile=profile,
+            pool_tokens=pool_tokens,
+            context_tokens=context_tokens,
+            tiers=tuple(map(parse_tier, tier)),
+            time_scale=time_scale,
+            tokens_per_word=tokens_per_word,
+            on_ready=lambda url: typer.echo(f"engine double listens on {url}", err=True),
+        )
+    )
+
+
+def demo(
+    trace: Annotated[str | None, typer.Option("--trace", help="As for `penstock simulate`.")] = None,
+    rate: Annotated[
+        list[float],
+        typer.Option("--rate", help="Live arrivals, programs/s. Repeatable. Default: around the onset."),
+    ] = [],
+    programs: Annotated[int, typer.Option("--programs", "-n", min=1)] = 40,
+    seed: Annotated[int, typer.Option("--seed", "-s")] = 1,
+    time_scale: TimeScale = 60.0,
+    telemetry: TelemetryOf = Telemetry.FULL,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where the report and the runs go.")] = Path("runs/demo"),
+) -> None:
+    """The whole loop on this machine, no GPU: NATS, daemon and engine double on agent traces.
+
+    First preset `fcfs` (the stock engine), then `penstock`, with the same arrivals; then both in the simulator at
+    more rates. Ends with a table and an HTML report.
+    """
+    from controlplane.lab.demo import DemoOptions, run_demo
+
+    run_demo(
+        DemoOptions(
+            trace=trace,
+            rates=tuple(rate),
+            programs=programs,
+            seed=seed,
+            time_scale=time_scale,
+            out=out,
+            telemetry=telemetry,
+        )
+    )

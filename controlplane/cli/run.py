@@ -1,0 +1,93 @@
+"""``penstock up | doctor``: run a node's daemon, and find out what keeps it from working."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from controlplane.cli.options import ConfigFile, Json, PresetName
+
+# Not those of the other commands: the daemon's configuration may name these too, and says where each comes from.
+Node = Annotated[str | None, typer.Option("--node", help="Name of this serving node, part of every subject.")]
+NatsUrl = Annotated[str | None, typer.Option("--nats", help="NATS URL. Default: an embedded nats-server.")]
+StateDir = Annotated[
+    str | None, typer.Option("--state-dir", help="Where snapshots, the embedded stream and the endpoint file live.")
+]
+
+
+def up(
+    config: ConfigFile = None,
+    preset: PresetName = None,
+    node: Node = None,
+    nats: NatsUrl = None,
+    nats_port: Annotated[int, typer.Option(help="Port of the embedded nats-server; 0: a free one.")] = 0,
+    state_dir: StateDir = None,
+    time_scale: Annotated[
+        float | None,
+        typer.Option("--time-scale", help="For demos: seconds of engine time that pass in one second."),
+    ] = None,
+    record: Annotated[
+        Path | None, typer.Option(help="Write a readable event log here (JSON lines; .gz compresses).")
+    ] = None,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Run the daemon: read events, decide, send commands.
+
+    Without `--nats` it starts a nats-server of its own and writes its address to the endpoint file, where engine
+    and tool hooks on this machine find it. It reads the configuration again when its file changes, and on SIGHUP.
+    Stop it with Ctrl-C or SIGTERM.
+    """
+    from controlplane.config import Source
+    from controlplane.shell.compose import run_daemon
+    from controlplane.shell.logs import LEVELS, configure
+
+    if log_level not in LEVELS:
+        raise typer.BadParameter(
+            f"expected one of {', '.join(LEVELS)}, got {log_level!r}", param_hint="--log-level"
+        )
+    configure(log_level)
+    options = {
+        "preset": preset,
+        "node": node,
+        "nats_url": nats,
+        "state_dir": state_dir,
+        "time_scale": time_scale,
+    }
+    run_daemon(Source(path=config, options=options), record=record, nats_port=nats_port)
+
+
+def doctor(
+    config: ConfigFile = None,
+    node: Node = None,
+    nats: NatsUrl = None,
+    state_dir: StateDir = None,
+    api: Annotated[str | None, typer.Option("--api", help="The daemon's control API. Default: its socket.")] = None,
+    engine: Annotated[
+        str | None, typer.Option("--engine", help="URL of the engine's HTTP server, to look at its plugin too.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Look at this node and say what is not in order and what to do; exit 1 if something does not work.
+
+    Versions, configuration, state directory, host, bus and JetStream, clocks, daemon, what reports to it, the gate.
+    """
+    from controlplane.config import Source
+    from controlplane.operate.doctor import State, examine
+    from controlplane.operate.printing import print_json
+    from controlplane.shell.logs import configure
+
+    configure("error")  # what is wrong is told as a finding
+    options = {"node": node, "nats_url": nats, "state_dir": state_dir}
+    findings = []
+    for finding in examine(Source(path=config, options=options), api=api, engine=engine):
+        findings.append(finding)
+        if not json:
+            colour = {State.OK: "green", State.LOOK: "yellow", State.BAD: "red"}[finding.state]
+            typer.secho(f"{finding.state:<5}", fg=colour, nl=False)
+            typer.echo(f"{finding.what:<16} {finding.found}")
+            if finding.advice:
+                typer.echo(f"{'':<22}-> {finding.advice}")
+    if json:
+        print_json(findings)
+    if any(finding.state is State.BAD for finding in findings):
+        raise typer.Exit(1)
