@@ -1,5 +1,5 @@
 """``python -m controlplane`` is ``penstock``."""
 
-from controlplane.cli.app import main
+from controlplane.cli import main
 
 main()

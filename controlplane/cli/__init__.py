@@ -1,1 +1,39 @@
-"""The ``penstock`` command: a module for each group of commands."""
+"""The ``penstock`` command: a module for each group of commands, and what starts them."""
+
+import sys
+
+# What the commands need beyond what a hook needs, by the extra that brings it.
+_EXTRAS = {
+    **dict.fromkeys(("typer", "rich", "structlog"), "daemon"),
+    **dict.fromkeys(("grpc", "grpc_health", "grpc_reflection"), "daemon"),
+    **dict.fromkeys(("watchfiles", "opentelemetry", "prometheus_client", "aiohttp"), "daemon"),
+    **dict.fromkeys(("numpy", "matplotlib", "jinja2"), "sim"),
+    **dict.fromkeys(("starlette", "uvicorn", "httptools"), "double"),
+}
+
+
+def main() -> None:
+    """Entry point: what the user can mend is told in one line, without a stack trace.
+
+    It imports inside, as the base distribution, which engines and agents install for the hooks, has no Typer.
+    """
+    from controlplane.core.errors import ControlPlaneError
+
+    try:
+        from controlplane.cli.app import app
+
+        app()
+    except ModuleNotFoundError as error:
+        module = (error.name or "").partition(".")[0]
+        extra = _EXTRAS.get(module)
+        if extra is None:
+            raise
+        _fail(f"penstock: this needs {module}: pip install 'penstock[{extra}]'")
+    except ControlPlaneError as error:
+        _fail(f"penstock: {error}")
+
+
+def _fail(words: str) -> None:
+    red, plain = ("\x1b[31m", "\x1b[0m") if sys.stderr.isatty() else ("", "")
+    print(f"{red}{words}{plain}", file=sys.stderr)  # noqa: T201
+    raise SystemExit(1) from None

@@ -17,7 +17,6 @@ from controlplane.cli.simulate import report, simulate
 from controlplane.cli.sweep import sweep, sweep_report
 from controlplane.cli.tools import tools_app
 from controlplane.cli.watch import decisions, explain, programs, queue, status, top
-from controlplane.core.errors import ControlPlaneError
 
 # What people do, in the order in which they come to it.
 _PANELS = {
@@ -27,15 +26,6 @@ _PANELS = {
     "Try policies": (demo, simulate, sweep, sweep_report, replay, engine_double, report),
     "Prepare": (presets, config_app, calibrate, tools_app, log_app),
 }
-
-# What the commands need beyond the hooks' own, by where it comes from.
-_EXTRAS = {
-    **dict.fromkeys(("grpc", "grpc_health", "grpc_reflection"), "daemon"),
-    **dict.fromkeys(("watchfiles", "opentelemetry", "prometheus_client", "aiohttp"), "daemon"),
-    **dict.fromkeys(("numpy", "matplotlib", "jinja2"), "sim"),
-    **dict.fromkeys(("starlette", "uvicorn", "httptools"), "double"),
-}
-
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -50,19 +40,3 @@ for _panel, _commands in _PANELS.items():
             app.add_typer(_command, rich_help_panel=_panel)
         else:
             app.command(_command.__name__.replace("_", "-"), rich_help_panel=_panel)(_command)
-
-
-def main() -> None:
-    """Entry point: what the user can mend is told in one line, without a stack trace."""
-    try:
-        app()
-    except ModuleNotFoundError as error:
-        module = (error.name or "").partition(".")[0]
-        extra = _EXTRAS.get(module)
-        if extra is None:
-            raise
-        typer.secho(f"penstock: this needs {module}: pip install 'penstock[{extra}]'", fg="red", err=True)
-        raise SystemExit(1) from None
-    except ControlPlaneError as error:
-        typer.secho(f"penstock: {error}", fg="red", err=True)
-        raise SystemExit(1) from None

@@ -86,12 +86,17 @@ def test_a_context_larger_than_the_pool_fails_that_program_and_says_why(traces: 
 
 @pytest.mark.parametrize(
     ("module", "command", "extra"),
-    [("grpc", "status", "daemon"), ("watchfiles", "up", "daemon"), ("matplotlib", "report x", "sim")],
+    [
+        ("typer", "up", "daemon"),
+        ("grpc", "status", "daemon"),
+        ("watchfiles", "up", "daemon"),
+        ("matplotlib", "report x", "sim"),
+    ],
 )
 def test_an_extra_that_is_not_installed_is_named(module: str, command: str, extra: str) -> None:
     words = ["penstock", *command.split()]
     code = f"import sys; sys.modules[{module!r}] = None; sys.argv = {words!r}\n"
-    code += "from controlplane.cli.app import main; main()"
+    code += "from controlplane.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert done.stderr == f"penstock: this needs {module}: pip install 'penstock[{extra}]'\n"
