@@ -59,7 +59,6 @@ def turn_cycles(count: int) -> list[Event]:
                     **ids,
                 ),
                 core.TurnEnded(
-                    freed_blocks=prompt // 16,
                     prompt_tokens=prompt,
                     output_tokens=350,
                     cached_tokens=prompt - 900,

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from controlplane.lab.sim.profile import load_profile
+from engine_hooks.sglang.attached import Attached
 from engine_hooks.sglang.scheduler_side import SchedulerSide
 from engine_hooks.sglang.settings import Settings
 
@@ -34,13 +35,10 @@ class ViewDouble:
         self.scheduler = scheduler
 
     def pool(self) -> Any:
-        return SimpleNamespace(total=1 << 20, free=1 << 19, evictable=1 << 18, protected=0)
+        return SimpleNamespace(total=1 << 20, free=1 << 19, evictable=1 << 18)
 
     def blocks(self, tokens: int) -> int:
         return tokens
-
-    def available_tokens(self) -> int:
-        return self.pool().free
 
     def late_key(self, request: Any) -> Any:
         return (lambda: request.rid), len(request.origin_input_ids)
@@ -69,7 +67,7 @@ def request_double(number: int) -> Any:
 
 def side_over(scheduler: Any) -> SchedulerSide:
     """The scheduler side, as ``scheduler_made`` leaves it, over the double."""
-    import engine_hooks.sglang.scheduler_side as module
+    import engine_hooks.sglang.attached as module
 
     module.EngineView = ViewDouble  # type: ignore[assignment,misc]
     side = SchedulerSide(Settings(nats_url="nats://127.0.0.1:9"))
@@ -96,12 +94,12 @@ def main() -> None:
         running_batch=batch, waiting_queue=[], max_total_num_tokens=1 << 20, server_args=None
     )
     side = side_over(scheduler)
-    around = side.guard.around
-    begins = around("step", before=side.step_begins)
-    done = around("done", after=side.step_done)
-    queued = around("queued", after=side.request_queued)
-    planned = around("planned", after=side.prefill_planned)
-    release = around("release", before=side.before_release, after=side.released)
+    around = side.around
+    begins = around("step", before=Attached.step_begins)
+    done = around("done", after=Attached.step_done)
+    queued = around("queued", after=Attached.request_queued)
+    planned = around("planned", after=Attached.prefill_planned)
+    release = around("release", before=Attached.before_release, after=Attached.released)
 
     def nothing(*args: object) -> None:
         return None

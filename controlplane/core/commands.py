@@ -53,11 +53,6 @@ class Pause(ProgramCommand):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Restore(ProgramCommand):
-    """Give a paused program its slot again."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Retain(ProgramCommand):
     """Keep the program's KV on the device for ``ttl_ns``."""
 
@@ -76,7 +71,11 @@ class Demote(ProgramCommand):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefetch(ProgramCommand):
-    """Load the KV back from host memory. Applied once the load was started."""
+    """Load the KV back from host memory. Applied once the load was started.
+
+    No preset sends it: an engine loads by itself what a turn finds below. It is for policies of tiers that are slow
+    to load from, which have to begin before the turn comes.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,13 +88,6 @@ class Label(ProgramCommand):
     """MORI's typed label: ``busy``, ``idle`` or ``inactive``."""
 
     label: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetPriority(ProgramCommand):
-    """The program's rank in the engine's queue: lower runs first."""
-
-    priority: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,14 +122,12 @@ COMMAND_TYPES: tuple[type[Command], ...] = (
     SetWindow,
     Admit,
     Pause,
-    Restore,
     Retain,
     Release,
     Demote,
     Prefetch,
     Discard,
     Label,
-    SetPriority,
     StateRequest,
     StartTool,
     PrepareEnvironment,

@@ -40,7 +40,6 @@ class ControllerState:
 
     ledger: LedgerState = field(default_factory=LedgerState)
     admission: Any = None
-    packing: Any = None
     retention: Any = None
     overload: Overload = field(default_factory=Overload)
     window: Window = field(default_factory=lambda: Window(limit=0, window=0.0, reason="starting"))

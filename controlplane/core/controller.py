@@ -68,7 +68,6 @@ class Controller:
         self.rules = rules or ControlRules()
         self.state = state or ControllerState(
             admission=preset.admission.initial(),
-            packing=preset.packing.initial(),
             retention=preset.retention.initial(),
         )
         self.ledger = Ledger(self.state.ledger, cold_return_ratio=self.rules.overload.kv_cold_return)
@@ -106,7 +105,7 @@ class Controller:
 
         Programs, queue and window stay, and so does what a policy remembers where one of its kind follows it.
         """
-        for kind in ("admission", "packing", "retention"):
+        for kind in ("admission", "retention"):
             policy = getattr(preset, kind)
             if type(policy) is not type(getattr(self.preset, kind)):
                 setattr(self.state, kind, policy.initial())
@@ -250,7 +249,7 @@ class Controller:
         slots = window.limit - self.pressure.programs_active if window.limit else queued  # line 23
         if slots <= 0 or not queued:
             return
-        state.packing, order = preset.packing.order(state.packing, self._waiting(), facts, self.pressure, now_ns)
+        order = preset.packing.order(self._waiting(), facts, self.pressure, now_ns)
         self.considered = list(order) if preset.packing.ages else self._overdue_first(order, now_ns)
         overdue_ns, empty = now_ns - seconds(self.rules.overdue_s), not self.pressure.programs_active
         programs, usual = self.ledger.programs, Usual(self.ledger.estimates)
@@ -329,11 +328,11 @@ class Controller:
                 self._issue(command, now_ns)
 
     def _next_in_queue(self, now_ns: int) -> set[str]:
-        """Who will be admitted first, as it looks now. Packing is asked and does not remember it."""
+        """Who will be admitted first, as it looks now."""
         if not self.ledger.queue:
             return set()
         facts = self.ledger.estimates
-        _, order = self.preset.packing.order(self.state.packing, self._waiting(), facts, self.pressure, now_ns)
+        order = self.preset.packing.order(self._waiting(), facts, self.pressure, now_ns)
         return {each.program_id for each in self._overdue_first(order, now_ns)[: self.rules.prepare_ahead]}
 
     def _take_back(self, now_ns: int) -> set[str]:

@@ -20,7 +20,7 @@ def enact(ledger: Ledger, command: cmd.Command, now_ns: int) -> None:
     program = ledger.programs.get(command.program_id)
     if program is None:
         return  # what is told of a program that was forgotten is for gates alone
-    if isinstance(command, cmd.Admit | cmd.Restore):
+    if isinstance(command, cmd.Admit):
         ledger.grant(program, now_ns)
     elif isinstance(command, cmd.Adopt):
         ledger.state.untold.pop(command.program_id, None)
@@ -32,8 +32,6 @@ def enact(ledger: Ledger, command: cmd.Command, now_ns: int) -> None:
         program.retained_until_ns = now_ns + command.ttl_ns
     elif isinstance(command, cmd.Release | cmd.Demote | cmd.Discard):
         program.retained_until_ns = 0
-    elif isinstance(command, cmd.SetPriority):
-        program.priority = command.priority
     elif isinstance(command, cmd.PrepareEnvironment | cmd.CancelEnvironment):
         environment = ledger.state.environments.get(command.program_id)
         if environment is not None:

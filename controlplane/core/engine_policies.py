@@ -22,8 +22,8 @@ _KINDS: dict[str, dict[str, Any]] = {"priority": PRIORITY, "memory": MEMORY}
 class EnginePolicies:
     """The queue's order and the memory's victims; the defaults are the stock engine's."""
 
-    priority: PriorityPolicy[Any] = field(default_factory=Fcfs)
-    memory: MemoryPolicy[Any] = field(default_factory=Lru)
+    priority: PriorityPolicy = field(default_factory=Fcfs)
+    memory: MemoryPolicy = field(default_factory=Lru)
 
     @property
     def is_stock(self) -> bool:

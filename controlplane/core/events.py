@@ -108,7 +108,6 @@ class TurnEnded(ProgramEvent):
     """gpu_end: blocks are released and the reply is complete, or the turn was aborted (``ok`` is False)."""
 
     turn_id: str
-    freed_blocks: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
@@ -193,7 +192,6 @@ class HostSampled(Event):
     cpus: float
     cpu_use_ratio: float = 0.0
     cpu_stall_ratio: float = 0.0
-    memory_use_ratio: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -150,7 +150,6 @@ class Ledger:
             self.totals.count(program, 1)
             self.active[name] = None
             self.state.active_changes += 1
-            program.admitted_at_ns = now_ns
             program.idle_since_ns = 0 if program.open_turns or program.open_tools else now_ns
         elif before is Status.ACTIVE:
             self.totals.count(program, -1)

@@ -1,8 +1,9 @@
 """The six policies, as protocols: pure functions of state and ``now_ns``.
 
-A policy is a frozen dataclass of parameters, checked at construction. Its memory is a second frozen dataclass,
-its state, which goes in and comes out again; ``initial`` makes the first one. So the daemon, the engine plugin
-and the simulator run the same code, and a snapshot is the states written down.
+A policy is a frozen dataclass of parameters, checked at construction. Where its kind may remember something
+(admission, retention, placement) its memory is a second frozen dataclass, its state, which goes in and comes out
+again; ``initial`` makes the first one. Packing, priority and memory policies remember nothing. So the daemon, the
+engine plugin and the simulator run the same code, and a snapshot is the states written down.
 
 To add a policy: one file in its folder, one line in that folder's ``__init__`` dict.
 """
@@ -57,7 +58,7 @@ class AdmissionPolicy(Protocol[S]):
     def update(self, state: S, facts: Facts, pressure: Pressure, now_ns: int) -> tuple[S, Window]: ...
 
 
-class PackingPolicy(Protocol[S]):
+class PackingPolicy(Protocol):
     """In which order waiting programs are admitted (MARS PackQueue). Returns a permutation of ``queue``."""
 
     @property
@@ -68,11 +69,9 @@ class PackingPolicy(Protocol[S]):
     def ages(self) -> bool:
         """Whether everybody comes to its front in time; else whoever has waited for ``overdue_s`` goes there."""
 
-    def initial(self) -> S: ...
-
     def order(
-        self, state: S, queue: Sequence[QueuedProgram], facts: Facts, pressure: Pressure, now_ns: int
-    ) -> tuple[S, Sequence[QueuedProgram]]: ...
+        self, queue: Sequence[QueuedProgram], facts: Facts, pressure: Pressure, now_ns: int
+    ) -> Sequence[QueuedProgram]: ...
 
 
 class RetentionPolicy(Protocol[S]):
@@ -127,7 +126,6 @@ class QueuedCall:
     program_id: str
     queued_at_ns: int
     footprint_blocks: int  # prompt and expected output
-    priority: int = 0  # from SetPriority: lower runs first
     program_arrived_at_ns: int = 0
     served_tokens: int = 0  # to its program, in the running quota window
     retracted: bool = False
@@ -135,18 +133,14 @@ class QueuedCall:
     label: str = ""  # its program's: ``busy``, ``idle``, ``inactive``, or none
 
 
-class PriorityPolicy(Protocol[S]):
+class PriorityPolicy(Protocol):
     """The order of the engine's waiting queue, and the level of whoever is or was in it."""
 
     @property
     def window_ns(self) -> int:
         """How long served tokens count; 0: nobody need count them."""
 
-    def initial(self) -> S: ...
-
-    def order(
-        self, state: S, calls: Sequence[QueuedCall], engine: EngineShape, now_ns: int
-    ) -> tuple[S, Sequence[QueuedCall]]:
+    def order(self, calls: Sequence[QueuedCall], engine: EngineShape, now_ns: int) -> Sequence[QueuedCall]:
         """A permutation of ``calls``, the one to run first in front."""
 
     def level(self, footprint_blocks: int, served_tokens: int, engine: EngineShape) -> int:
@@ -242,7 +236,7 @@ class Fit:
     victims: Sequence[tuple[str, int]]  # (program_id, blocks), in the order to evict
 
 
-class MemoryPolicy(Protocol[S]):
+class MemoryPolicy(Protocol):
     """Make room for a chunk. ``candidates`` come least recently used first and may be consumed lazily.
 
     Pinned programs are none of them; ``unpin`` tells which become some. ``least_blocks`` is the smallest chunk that
@@ -274,14 +268,11 @@ class MemoryPolicy(Protocol[S]):
         ``parked``: the program ended or was paused. Copies of one rank go least recently used first.
         """
 
-    def initial(self) -> S: ...
-
     def fit(
         self,
-        state: S,
         chunk_blocks: int,
         shortfall_blocks: int,
         least_blocks: int,
         candidates: Iterable[ResidentView],
         now_ns: int,
-    ) -> tuple[S, Fit]: ...
+    ) -> Fit: ...

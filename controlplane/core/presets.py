@@ -62,11 +62,11 @@ class Preset:
     name: str
     summary: str
     admission: AdmissionPolicy[Any]
-    packing: PackingPolicy[Any]
+    packing: PackingPolicy
     retention: RetentionPolicy[Any]
-    priority: PriorityPolicy[Any]
+    priority: PriorityPolicy
     placement: PlacementPolicy[Any]
-    memory: MemoryPolicy[Any]
+    memory: MemoryPolicy
 
 
 _MARS = Preset(

@@ -55,7 +55,6 @@ class Program:
     root_id: str = ""  # itself for a root; only roots hold slots
     status: Status = Status.WAITING
     arrived_at_ns: int = 0
-    admitted_at_ns: int = 0
     queued_at_ns: int = 0  # since when it wants a slot; 0: it does not
     queued_turns: int = 0
     queued_blocks: int = 0  # the estimate for the turns it waits with
@@ -93,7 +92,6 @@ class Program:
     tool_started_at_ns: int = 0
     delegating: int = 0  # of its open tools: those that wait for a child program
     retained_until_ns: int = 0
-    priority: int = 0
     replica: str = ""  # the engine that ran its last turn: ``node/role``; empty: none did
     last_seen_ns: int = 0
     quarantined: bool = False  # an event about it made no sense: no decision is made from its figures

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from math import inf
 
-from controlplane.core.commands import Admit, Adopt, Command, Pause, Restore, SetWindow
+from controlplane.core.commands import Admit, Adopt, Command, Pause, SetWindow
 from controlplane.core.errors import LocalEventError
 from controlplane.core.events import (
     Event,
@@ -169,10 +169,10 @@ class Gate:
     # -- the daemon ----------------------------------------------------------------------------------------
 
     def on_command(self, command: Command) -> bool:
-        """Obey Admit, Adopt, Restore, Pause and SetWindow; false for a command that is not the gate's."""
+        """Obey Admit, Adopt, Pause and SetWindow; false for a command that is not the gate's."""
         now_ns = self._now_ns()
         match command:
-            case Admit() | Restore():
+            case Admit():
                 ttl_ns = command.ttl_ns if isinstance(command, Admit) else 0
                 root_id = self._programs.root_id(command.program_id)
                 program = self._programs.use(root_id)

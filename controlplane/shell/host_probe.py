@@ -27,7 +27,6 @@ class HostProbe:
             cpus=cpus or usable_cpus(),
             cpu_use_ratio=psutil.cpu_percent() / 100,
             cpu_stall_ratio=cpu_stall_ratio(),
-            memory_use_ratio=psutil.virtual_memory().percent / 100,
         )
 
 

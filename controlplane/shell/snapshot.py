@@ -54,7 +54,7 @@ def take(
     time_scale: float,
 ) -> bytes:
     """Encode ``state`` as it is now."""
-    policies = {"admission": state.admission, "packing": state.packing, "retention": state.retention}
+    policies = {"admission": state.admission, "retention": state.retention}
     snapshot = Snapshot(
         preset=preset,
         stream_sequence=stream_sequence,
@@ -87,11 +87,7 @@ def read(data: bytes) -> Snapshot:
 
 def restore(snapshot: Snapshot, preset: Preset) -> ControllerState:
     """The controller's state; policies of another preset start afresh, programs stay."""
-    kinds: dict[str, Any] = {
-        "admission": preset.admission,
-        "packing": preset.packing,
-        "retention": preset.retention,
-    }
+    kinds: dict[str, Any] = {"admission": preset.admission, "retention": preset.retention}
     policies: dict[str, Any] = {name: policy.initial() for name, policy in kinds.items()}
     if snapshot.preset == preset.name:
         for name, initial in policies.items():

@@ -182,10 +182,10 @@ def _first_token(m: pb.FirstToken, publisher: str, sequence: int, at_ns: int) ->
 
 def _turn_ended(m: pb.TurnEnded, publisher: str, sequence: int, at_ns: int) -> core.Event | None:
     program_id, turn_id = m.program_id, m.turn_id
-    freed, prompt, output, cached = m.freed_blocks, m.prompt_tokens, m.output_tokens, m.cached_tokens
+    prompt, output, cached = m.prompt_tokens, m.output_tokens, m.cached_tokens
     service_ns, tool, tool_calls = m.service_ns, m.tool, m.tool_calls
     faulty = (len(program_id) - 1 | len(turn_id) - 1) >> NAME_BITS or len(tool) > MOST_NAME
-    if faulty or (freed | prompt | output | cached | service_ns | tool_calls) >> COUNT_BITS:
+    if faulty or (prompt | output | cached | service_ns | tool_calls) >> COUNT_BITS:
         return None
     if tool_calls == 0 and not m.HasField("tool_calls"):
         tool_calls = -1
@@ -195,7 +195,6 @@ def _turn_ended(m: pb.TurnEnded, publisher: str, sequence: int, at_ns: int) -> c
         at_ns=at_ns,
         program_id=program_id,
         turn_id=turn_id,
-        freed_blocks=freed,
         prompt_tokens=prompt,
         output_tokens=output,
         cached_tokens=cached,
@@ -311,7 +310,6 @@ def _host_sampled(m: pb.HostSampled, publisher: str, sequence: int, at_ns: int) 
         cpus=m.cpus,
         cpu_use_ratio=m.cpu_use_ratio,
         cpu_stall_ratio=m.cpu_stall_ratio,
-        memory_use_ratio=m.memory_use_ratio,
     )
 
 

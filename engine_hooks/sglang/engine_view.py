@@ -14,12 +14,11 @@ _UNNAMED = "request-"
 
 @dataclass(frozen=True, slots=True)
 class PoolTokens:
-    """The KV pool in tokens: four reads of counters, O(1)."""
+    """The KV pool in tokens: three reads of counters, O(1)."""
 
     total: int
     free: int
     evictable: int
-    protected: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +43,12 @@ class EngineView:
         return self.scheduler.tree_cache
 
     def pool(self) -> PoolTokens:
-        """Free, evictable and protected tokens now."""
+        """Free and evictable tokens now."""
         tree = self.tree
         return PoolTokens(
             total=int(self.scheduler.max_total_num_tokens),
             free=int(self.scheduler.token_to_kv_pool_allocator.available_size()),
             evictable=int(tree.evictable_size()),
-            protected=int(tree.protected_size()),
         )
 
     @property
@@ -96,10 +94,6 @@ class EngineView:
     def blocks(self, tokens: int) -> int:
         """Tokens in whole pages."""
         return -(-tokens // self.page_tokens)
-
-    def available_tokens(self) -> int:
-        """What admission may count on: free tokens and evictable ones."""
-        return int(self.scheduler.token_to_kv_pool_allocator.available_size()) + int(self.tree.evictable_size())
 
     def late_key(self, request: Any) -> tuple[Callable[[], Any], int]:
         """What makes the radix key of a request's prompt and output, cut to whole pages; and its length.

@@ -8,7 +8,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Container, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from controlplane.core.events import Pin
 from controlplane.core.policies import MemoryPolicy, Pinned
@@ -78,7 +77,7 @@ class Pins:
             self.release(name)
         return bool(due)
 
-    def reclaim(self, needed_tokens: int, policy: MemoryPolicy[Any], *, stuck: bool) -> bool:
+    def reclaim(self, needed_tokens: int, policy: MemoryPolicy, *, stuck: bool) -> bool:
         """Unpin whom the policy gives up, until so many tokens are free or evictable. True if any was unpinned.
 
         What is unpinned may be shared and so free less than it holds: the policy is asked until it is enough.

@@ -144,7 +144,7 @@ class Probe:
             )
         )
 
-    def ended(self, request: Any, freed_tokens: int) -> None:
+    def ended(self, request: Any) -> None:
         """Its KV was released and it will not run again."""
         turn = self._turns.pop(request.rid, None)
         if turn is None:
@@ -153,15 +153,14 @@ class Probe:
         aborted = type(request.finished_reason).__name__ == "FINISH_ABORT"
         if not aborted:
             self._output.add(output_tokens)
-        self._end(turn, output_tokens=output_tokens, freed_tokens=freed_tokens, ok=not aborted)
+        self._end(turn, output_tokens=output_tokens, ok=not aborted)
 
-    def _end(self, turn: Turn, *, output_tokens: int = 0, freed_tokens: int = 0, ok: bool) -> None:
+    def _end(self, turn: Turn, *, output_tokens: int = 0, ok: bool) -> None:
         service_ns = time.monotonic_ns() - turn.scheduled_ns if turn.scheduled_ns else 0
         self._send(
             TurnEnded(
                 program_id=turn.program_id,
                 turn_id=turn.turn_id,
-                freed_blocks=self._view.blocks(max(0, freed_tokens)),
                 prompt_tokens=turn.prompt_tokens,
                 output_tokens=output_tokens,
                 cached_tokens=turn.cached_tokens,

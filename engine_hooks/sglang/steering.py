@@ -87,8 +87,6 @@ class Steering:
 
     def _use(self, policies: EnginePolicies) -> None:
         self._policies = policies
-        self._priority_state = policies.priority.initial()
-        self._memory_state = policies.memory.initial()
         self._served = ServiceWindow(policies.priority.window_ns)
 
     def shape(self) -> EngineShape:
@@ -120,28 +118,20 @@ class Steering:
         if not isinstance(self._policies.priority, type(STOCK.priority)):
             self._view.scheduler.running_batch.batch_is_full = False
 
-    def order(self, waiting_queue: list[Any], ranks: dict[str, int], queued_ns: Callable[[Any], int]) -> None:
-        """Sort the engine's queue in place. ``ranks``: SetPriority's; ``queued_ns`` tells when a request came."""
-        stock = isinstance(self._policies.priority, type(STOCK.priority))
-        if len(waiting_queue) < 2 or (stock and not ranks):
-            return
-        if stock:  # the engine's own order, but for the ranks
-            waiting_queue.sort(key=lambda request: ranks.get(self._program_of(request), 0))
-            return
+    def order(self, waiting_queue: list[Any], queued_ns: Callable[[Any], int]) -> None:
+        """Sort the engine's queue in place. ``queued_ns`` tells when a request came."""
+        if len(waiting_queue) < 2 or isinstance(self._policies.priority, type(STOCK.priority)):
+            return  # the engine's own order
         now_ns = self._now_ns()
         by_turn = {request.rid: request for request in waiting_queue}
         if len(by_turn) < len(waiting_queue):
             return  # two requests of one name: nobody may be lost
         pinned = self._pinned()
-        calls = [self._call(request, ranks, queued_ns(request), pinned, now_ns) for request in waiting_queue]
-        self._priority_state, ordered = self._policies.priority.order(
-            self._priority_state, calls, self.shape(), now_ns
-        )
+        calls = [self._call(request, queued_ns(request), pinned, now_ns) for request in waiting_queue]
+        ordered = self._policies.priority.order(calls, self.shape(), now_ns)
         waiting_queue[:] = [by_turn[call.turn_id] for call in ordered]
 
-    def _call(
-        self, request: Any, ranks: dict[str, int], queued_ns: int, pinned: Container[str], now_ns: int
-    ) -> QueuedCall:
+    def _call(self, request: Any, queued_ns: int, pinned: Container[str], now_ns: int) -> QueuedCall:
         program_id = self._program_of(request)
         tokens = len(request.origin_input_ids) + len(request.output_ids)
         return QueuedCall(
@@ -149,7 +139,6 @@ class Steering:
             program_id=program_id,
             queued_at_ns=queued_ns,
             footprint_blocks=self._view.blocks(tokens),
-            priority=ranks.get(program_id, 0),
             program_arrived_at_ns=self._contexts.arrived_ns(program_id),
             served_tokens=self._served.tokens(program_id, now_ns),
             retracted=bool(request.output_ids),
@@ -182,9 +171,7 @@ class Steering:
             for name, context in self._contexts
             if context.on_device and name not in passed
         )
-        self._memory_state, fit = self._policies.memory.fit(
-            self._memory_state, needed_blocks, needed_blocks, needed_blocks, candidates, now_ns
-        )
+        fit = self._policies.memory.fit(needed_blocks, needed_blocks, needed_blocks, candidates, now_ns)
         freed_tokens = 0
         for name, blocks in fit.victims:
             freed_tokens += self._evict_tail(name, blocks * shape.block_tokens)
@@ -235,9 +222,7 @@ class Steering:
         shape = self.shape()
         wanted = self._view.blocks(wanted_tokens)
         room = max(0, self._room_tokens(budget, admitted) // shape.block_tokens)
-        self._memory_state, fit = memory.fit(
-            self._memory_state, wanted, max(0, wanted - room), shape.floor_blocks, (), self._now_ns()
-        )
+        fit = memory.fit(wanted, max(0, wanted - room), shape.floor_blocks, (), self._now_ns())
         return fit.chunk_blocks * shape.block_tokens
 
     def _room_tokens(self, budget: Any, admitted: Iterable[Any]) -> int:

@@ -75,7 +75,6 @@ TARGETS: tuple[Target, ...] = (
     _one(Feature.PROBE, _BATCH + "retract_decode", "self"),
     _one(Feature.PROBE, "sglang.srt.mem_cache.common.release_kv_cache", "req", "tree_cache"),
     _tree(Feature.PROBE, "evictable_size"),
-    _tree(Feature.PROBE, "protected_size"),
     _one(Feature.GATE, ADD_MIDDLEWARE, "middleware_class"),
     _one(Feature.GATE, TERMINATE, "self"),
     _one(Feature.PINS, "sglang.srt.mem_cache.radix_cache.RadixKey", has=("extra_key",)),

@@ -47,8 +47,7 @@ def test_the_blocks_of_events_are_pages(paged_engine: EngineServer, paged_bus: B
         messages = await first_turn(scene, "paged", seed=900)
         submitted = await scene.until(TurnSubmitted, program_id="paged")
         assert (submitted.prompt_tokens, submitted.projected_blocks) == (PROMPT_TOKENS, TURN_PAGES)
-        ended = await scene.until(TurnEnded, program_id="paged")
-        assert TURN_PAGES - 1 <= ended.freed_blocks <= TURN_PAGES
+        await scene.until(TurnEnded, program_id="paged")
         reply = await next_turn(scene, "paged", messages)
         ended = await scene.until(TurnEnded, 2, program_id="paged")
         first = await scene.until(FirstToken, 2, program_id="paged")

@@ -20,7 +20,7 @@ _AT_ONCE = 8  # turns that run together
 _POOL_BLOCKS = 100_000
 _BLOCK_TOKENS = 16
 _SAMPLE_S = 1.0
-_MOVES = (cmd.Retain, cmd.Release, cmd.Discard, cmd.Demote, cmd.Prefetch, cmd.SetPriority, cmd.Label)
+_MOVES = (cmd.Retain, cmd.Release, cmd.Discard, cmd.Demote, cmd.Prefetch, cmd.Label)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +167,6 @@ class EngineServer(Process):
         emit(
             ev.TurnEnded(
                 **turn,
-                freed_blocks=blocks,
                 prompt_tokens=request.tokens,
                 output_tokens=50,
                 service_ns=service_ns,

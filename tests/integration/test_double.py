@@ -24,7 +24,6 @@ from controlplane.core.commands import (
     Prefetch,
     Release,
     Retain,
-    SetPriority,
     StateRequest,
 )
 from controlplane.core.errors import ConfigError, ControlPlaneError
@@ -235,7 +234,6 @@ def test_commands_for_the_engine_and_a_request_for_the_state(nats_server: Any) -
         await scene.daemon.until(TurnQueued, program_id="q")
         await scene.daemon.say(
             Retain(program_id="p", ttl_ns=seconds(600)),
-            SetPriority(program_id="p", priority=3),
             Prefetch(program_id="p"),
             Retain(program_id="unknown", ttl_ns=seconds(1)),
             StateRequest(publisher="another/engine/boot"),
@@ -248,8 +246,8 @@ def test_commands_for_the_engine_and_a_request_for_the_state(nats_server: Any) -
         assert [pin.program_id for pin in state.pins] == ["p"]
         assert 0 < state.pins[0].ttl_ns <= seconds(600)
         samples = 1
-        assert "not support" in (await scene.daemon.until(CommandRejected, command_id=4)).reason
-        assert "cached" in (await scene.daemon.until(CommandRejected, command_id=5)).reason
+        assert "not support" in (await scene.daemon.until(CommandRejected, command_id=3)).reason
+        assert "cached" in (await scene.daemon.until(CommandRejected, command_id=4)).reason
         assert [type(event) for event in scene.daemon.events].count(PublisherState) == 1
         while (await scene.daemon.until(PoolSampled, samples)).retained_blocks == 0:
             samples += 1

@@ -160,7 +160,6 @@ calls = st.lists(
         program_id=st.integers(0, 9).map("p{}".format),
         queued_at_ns=st.integers(0, 50),
         footprint_blocks=st.integers(0, 5000),
-        priority=st.integers(-3, 3),
         program_arrived_at_ns=st.integers(0, 50),
         served_tokens=st.integers(0, 10**7),
         retracted=st.booleans(),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from controlplane.core.memory.victims import PIN_BUDGET_RATIO, all_or_nothing, unpin_until
-from controlplane.core.policies import STATELESS, Fit, Pinned, ResidentView, Stateless
+from controlplane.core.policies import Fit, Pinned, ResidentView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,16 +39,12 @@ class Lru:
     def host_rank(self, label: str, parked: bool) -> int:
         return 0
 
-    def initial(self) -> Stateless:
-        return STATELESS
-
     def fit(
         self,
-        state: Stateless,
         chunk_blocks: int,
         shortfall_blocks: int,
         least_blocks: int,
         candidates: Iterable[ResidentView],
         now_ns: int,
-    ) -> tuple[Stateless, Fit]:
-        return state, all_or_nothing(chunk_blocks, shortfall_blocks, candidates)
+    ) -> Fit:
+        return all_or_nothing(chunk_blocks, shortfall_blocks, candidates)

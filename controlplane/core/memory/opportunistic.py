@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from controlplane.core.memory.victims import PIN_BUDGET_RATIO, take, unpin_until
-from controlplane.core.policies import STATELESS, Fit, Pinned, ResidentView, Stateless
+from controlplane.core.policies import Fit, Pinned, ResidentView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,20 +32,16 @@ class Opportunistic:
     def host_rank(self, label: str, parked: bool) -> int:
         return 0
 
-    def initial(self) -> Stateless:
-        return STATELESS
-
     def fit(
         self,
-        state: Stateless,
         chunk_blocks: int,
         shortfall_blocks: int,
         least_blocks: int,
         candidates: Iterable[ResidentView],
         now_ns: int,
-    ) -> tuple[Stateless, Fit]:
+    ) -> Fit:
         if shortfall_blocks <= 0:
-            return state, Fit(chunk_blocks=chunk_blocks, victims=())
+            return Fit(chunk_blocks=chunk_blocks, victims=())
         live: list[ResidentView] = []
         victims, missing = take(_parked(candidates, live), shortfall_blocks)
         smallest = min(least_blocks, chunk_blocks) if self.shrink else chunk_blocks
@@ -54,8 +50,8 @@ class Opportunistic:
             victims += more
         chunk_blocks -= missing
         if chunk_blocks < smallest:
-            return state, Fit(chunk_blocks=0, victims=())
-        return state, Fit(chunk_blocks=chunk_blocks, victims=victims)
+            return Fit(chunk_blocks=0, victims=())
+        return Fit(chunk_blocks=chunk_blocks, victims=victims)
 
     def _ordered(self, live: list[ResidentView]) -> list[ResidentView]:
         if self.aligned:

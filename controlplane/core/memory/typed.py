@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from controlplane.core.memory.victims import PIN_BUDGET_RATIO, all_or_nothing, unpin_until
-from controlplane.core.policies import STATELESS, Fit, Pinned, ResidentView, Stateless
+from controlplane.core.policies import Fit, Pinned, ResidentView
 
 _DEVICE = {"inactive": 0, "idle": 1, "busy": 2}
 _HOST = {"inactive": 0, "busy": 1, "idle": 2}
@@ -31,24 +31,20 @@ class Typed:
     def host_rank(self, label: str, parked: bool) -> int:
         return _HOST[_kind(label, parked)]
 
-    def initial(self) -> Stateless:
-        return STATELESS
-
     def fit(
         self,
-        state: Stateless,
         chunk_blocks: int,
         shortfall_blocks: int,
         least_blocks: int,
         candidates: Iterable[ResidentView],
         now_ns: int,
-    ) -> tuple[Stateless, Fit]:
+    ) -> Fit:
         if shortfall_blocks <= 0:
-            return state, Fit(chunk_blocks=chunk_blocks, victims=())
+            return Fit(chunk_blocks=chunk_blocks, victims=())
         ordered = sorted(
             candidates, key=lambda each: _DEVICE[_kind(each.label, each.parked)]
         )  # stable: by last use
-        return state, all_or_nothing(chunk_blocks, shortfall_blocks, ordered)
+        return all_or_nothing(chunk_blocks, shortfall_blocks, ordered)
 
 
 def _kind(label: str, parked: bool) -> str:

@@ -11,7 +11,6 @@ from typing import ClassVar
 from controlplane.core.errors import require
 from controlplane.core.facts import Facts
 from controlplane.core.idleness import idleness
-from controlplane.core.policies import STATELESS, Stateless
 from controlplane.core.types import Pressure, QueuedProgram, Tier
 
 
@@ -26,15 +25,12 @@ class ByTier:
     def __post_init__(self) -> None:
         require("idleness_cycles", self.idleness_cycles, low=1, high=16)
 
-    def initial(self) -> Stateless:
-        return STATELESS
-
     def order(
-        self, state: Stateless, queue: Sequence[QueuedProgram], facts: Facts, pressure: Pressure, now_ns: int
-    ) -> tuple[Stateless, Sequence[QueuedProgram]]:
+        self, queue: Sequence[QueuedProgram], facts: Facts, pressure: Pressure, now_ns: int
+    ) -> Sequence[QueuedProgram]:
         def key(waiting: QueuedProgram) -> tuple[int, float, int]:
             rank = 2 if not waiting.turn_index else 0 if waiting.kv_tier is Tier.HOST else 1
             size = idleness(waiting, self.idleness_cycles, now_ns) if rank < 2 else waiting.blocks
             return rank, size, waiting.arrived_at_ns
 
-        return state, sorted(queue, key=key)
+        return sorted(queue, key=key)

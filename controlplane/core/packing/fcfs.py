@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from controlplane.core.facts import Facts
-from controlplane.core.policies import STATELESS, Stateless
 from controlplane.core.types import Pressure, QueuedProgram
 
 
@@ -16,10 +15,7 @@ class Fcfs:
     looks_ahead: ClassVar[bool] = False
     ages: ClassVar[bool] = False
 
-    def initial(self) -> Stateless:
-        return STATELESS
-
     def order(
-        self, state: Stateless, queue: Sequence[QueuedProgram], facts: Facts, pressure: Pressure, now_ns: int
-    ) -> tuple[Stateless, Sequence[QueuedProgram]]:
-        return state, sorted(queue, key=lambda waiting: waiting.arrived_at_ns)
+        self, queue: Sequence[QueuedProgram], facts: Facts, pressure: Pressure, now_ns: int
+    ) -> Sequence[QueuedProgram]:
+        return sorted(queue, key=lambda waiting: waiting.arrived_at_ns)

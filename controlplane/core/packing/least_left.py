@@ -15,7 +15,6 @@ from typing import ClassVar
 
 from controlplane.core.errors import require
 from controlplane.core.facts import Facts
-from controlplane.core.policies import STATELESS, Stateless
 from controlplane.core.types import Pressure, QueuedProgram
 
 _LEAST = 1e-9  # blocks x lifetimes: below what any program holds
@@ -32,15 +31,12 @@ class LeastLeft:
     def __post_init__(self) -> None:
         require("ageing", self.ageing, low=0, high=4, ends="(]")
 
-    def initial(self) -> Stateless:
-        return STATELESS
-
     def order(
-        self, state: Stateless, queue: Sequence[QueuedProgram], facts: Facts, pressure: Pressure, now_ns: int
-    ) -> tuple[Stateless, Sequence[QueuedProgram]]:
+        self, queue: Sequence[QueuedProgram], facts: Facts, pressure: Pressure, now_ns: int
+    ) -> Sequence[QueuedProgram]:
         def index(waiting: QueuedProgram) -> float:
             here_ns = max(1, now_ns - waiting.arrived_at_ns)
             return float(here_ns**self.ageing) / max(_LEAST, waiting.left)
 
         by_arrival = sorted(queue, key=lambda waiting: waiting.arrived_at_ns)
-        return state, sorted(by_arrival, key=index, reverse=True)
+        return sorted(by_arrival, key=index, reverse=True)

@@ -14,7 +14,6 @@ from typing import ClassVar
 
 from controlplane.core.errors import require
 from controlplane.core.facts import Facts
-from controlplane.core.policies import STATELESS, Stateless
 from controlplane.core.types import Pressure, QueuedProgram
 
 
@@ -35,25 +34,22 @@ class PressureAware:
     def __post_init__(self) -> None:
         require("long_share", self.long_share, low=0, high=1, ends="(]")
 
-    def initial(self) -> Stateless:
-        return STATELESS
-
     def order(
-        self, state: Stateless, queue: Sequence[QueuedProgram], facts: Facts, pressure: Pressure, now_ns: int
-    ) -> tuple[Stateless, Sequence[QueuedProgram]]:
+        self, queue: Sequence[QueuedProgram], facts: Facts, pressure: Pressure, now_ns: int
+    ) -> Sequence[QueuedProgram]:
         by_arrival = sorted(queue, key=lambda waiting: waiting.arrived_at_ns)
         if pressure.cpu_overloaded:  # Algorithm 1, lines 4-5
-            return state, sorted(by_arrival, key=lambda waiting: -waiting.blocks)
+            return sorted(by_arrival, key=lambda waiting: -waiting.blocks)
         if self._all_long(by_arrival, pressure):  # lines 6-7
             free_blocks = max(0, pressure.kv_total_blocks - pressure.kv_demand_blocks)
-            return state, first_fit(by_arrival, free_blocks)
+            return first_fit(by_arrival, free_blocks)
         back = [waiting for waiting in by_arrival if self.returners_first and waiting.turn_index]
         new = [waiting for waiting in by_arrival if not self.returners_first or not waiting.turn_index]
         if self.aged:
             new.sort(key=lambda waiting: _response_ratio(waiting, now_ns), reverse=True)
         else:
             new.sort(key=lambda waiting: waiting.blocks)  # lines 8-9
-        return state, back + new
+        return back + new
 
     def _all_long(self, queue: Sequence[QueuedProgram], pressure: Pressure) -> bool:
         if not queue or pressure.kv_total_blocks <= 0:

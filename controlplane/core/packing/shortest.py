@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from controlplane.core.facts import Facts
-from controlplane.core.policies import STATELESS, Stateless
 from controlplane.core.types import Pressure, QueuedProgram
 
 
@@ -20,10 +19,7 @@ class Shortest:
     looks_ahead: ClassVar[bool] = False
     ages: ClassVar[bool] = False
 
-    def initial(self) -> Stateless:
-        return STATELESS
-
     def order(
-        self, state: Stateless, queue: Sequence[QueuedProgram], facts: Facts, pressure: Pressure, now_ns: int
-    ) -> tuple[Stateless, Sequence[QueuedProgram]]:
-        return state, sorted(queue, key=lambda waiting: (waiting.blocks, waiting.arrived_at_ns))
+        self, queue: Sequence[QueuedProgram], facts: Facts, pressure: Pressure, now_ns: int
+    ) -> Sequence[QueuedProgram]:
+        return sorted(queue, key=lambda waiting: (waiting.blocks, waiting.arrived_at_ns))

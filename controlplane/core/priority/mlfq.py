@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from controlplane.core.errors import ConfigError, require
-from controlplane.core.policies import STATELESS, EngineShape, QueuedCall, Stateless
+from controlplane.core.policies import EngineShape, QueuedCall
 from controlplane.core.types import seconds
 
 
@@ -43,20 +43,15 @@ class Mlfq:
     def window_ns(self) -> int:
         return seconds(self.window_s)
 
-    def initial(self) -> Stateless:
-        return STATELESS
-
-    def order(
-        self, state: Stateless, calls: Sequence[QueuedCall], engine: EngineShape, now_ns: int
-    ) -> tuple[Stateless, Sequence[QueuedCall]]:
+    def order(self, calls: Sequence[QueuedCall], engine: EngineShape, now_ns: int) -> Sequence[QueuedCall]:
         promote_ns = max(1, seconds(self.promote_s))
 
-        def key(call: QueuedCall) -> tuple[int, int, int, str]:
+        def key(call: QueuedCall) -> tuple[int, int, str]:
             risen = min(self.promotions, max(0, now_ns - call.queued_at_ns) // promote_ns)
             level = max(0, self.level(call.footprint_blocks, call.served_tokens, engine) - risen)
-            return (call.priority, level, call.queued_at_ns, call.turn_id)
+            return (level, call.queued_at_ns, call.turn_id)
 
-        return state, sorted(calls, key=key)
+        return sorted(calls, key=key)
 
     def level(self, footprint_blocks: int, served_tokens: int, engine: EngineShape) -> int:
         last = len(self.shares)

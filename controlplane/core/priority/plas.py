@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from controlplane.core.errors import require
-from controlplane.core.policies import STATELESS, EngineShape, QueuedCall, Stateless
+from controlplane.core.policies import EngineShape, QueuedCall
 from controlplane.core.types import seconds
 
 _FOR_EVER_NS = 1 << 62
@@ -36,20 +36,15 @@ class Plas:
     def window_ns(self) -> int:
         return _FOR_EVER_NS
 
-    def initial(self) -> Stateless:
-        return STATELESS
-
-    def order(
-        self, state: Stateless, calls: Sequence[QueuedCall], engine: EngineShape, now_ns: int
-    ) -> tuple[Stateless, Sequence[QueuedCall]]:
+    def order(self, calls: Sequence[QueuedCall], engine: EngineShape, now_ns: int) -> Sequence[QueuedCall]:
         starved_ns = now_ns - seconds(self.starve_s)
 
-        def key(call: QueuedCall) -> tuple[int, int, int, str]:
+        def key(call: QueuedCall) -> tuple[int, int, str]:
             starves = call.queued_at_ns <= starved_ns
             level = -1 if starves else self.level(call.footprint_blocks, call.served_tokens, engine)
-            return (call.priority, level, call.queued_at_ns, call.turn_id)
+            return (level, call.queued_at_ns, call.turn_id)
 
-        return state, sorted(calls, key=key)
+        return sorted(calls, key=key)
 
     def level(self, footprint_blocks: int, served_tokens: int, engine: EngineShape) -> int:
         level, most_tokens = 0, self.quantum_chunks * engine.chunk_tokens

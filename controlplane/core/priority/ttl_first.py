@@ -6,7 +6,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from controlplane.core.policies import STATELESS, EngineShape, QueuedCall, Stateless
+from controlplane.core.policies import EngineShape, QueuedCall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,15 +19,9 @@ class TtlFirst:
     def window_ns(self) -> int:
         return 0
 
-    def initial(self) -> Stateless:
-        return STATELESS
-
-    def order(
-        self, state: Stateless, calls: Sequence[QueuedCall], engine: EngineShape, now_ns: int
-    ) -> tuple[Stateless, Sequence[QueuedCall]]:
-        def key(call: QueuedCall) -> tuple[int, bool, bool, int, int, str]:
+    def order(self, calls: Sequence[QueuedCall], engine: EngineShape, now_ns: int) -> Sequence[QueuedCall]:
+        def key(call: QueuedCall) -> tuple[bool, bool, int, int, str]:
             return (
-                call.priority,
                 not call.retracted,
                 self.pinned_first and not call.pinned,
                 call.program_arrived_at_ns,
@@ -35,7 +29,7 @@ class TtlFirst:
                 call.turn_id,
             )
 
-        return state, sorted(calls, key=key)
+        return sorted(calls, key=key)
 
     def level(self, footprint_blocks: int, served_tokens: int, engine: EngineShape) -> int:
         return 0

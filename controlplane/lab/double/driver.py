@@ -11,7 +11,6 @@ from controlplane.core.commands import (
     Admit,
     Command,
     Pause,
-    Restore,
 )
 from controlplane.core.engine_policies import STOCK, loads
 from controlplane.core.errors import RemoteEventError
@@ -137,7 +136,7 @@ class Driver:
 
     def receive(self, item: Command | HeartbeatLike, received_ns: int) -> None:
         """A command or a heartbeat from the daemon."""
-        if isinstance(item, Admit | Restore | Pause):
+        if isinstance(item, Admit | Pause):
             self.engine.park(item.program_id, isinstance(item, Pause), self._now_ns())
             if not isinstance(item, Pause):
                 self.engine.label(item.program_id, "", self._now_ns())

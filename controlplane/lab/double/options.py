@@ -38,8 +38,8 @@ class DoubleOptions:
     chunk_tokens: int = 8192
     max_running: int = 256
     tiers: tuple[TierSpec, ...] = ()  # KV memory below the device, the fastest first
-    memory: MemoryPolicy[Any] | None = None
-    priority: PriorityPolicy[Any] | None = None
+    memory: MemoryPolicy | None = None
+    priority: PriorityPolicy | None = None
     time_scale: float = 1.0
     tokens_per_word: int = 1
     model_name: str = MODEL_NAME

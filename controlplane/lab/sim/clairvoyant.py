@@ -135,14 +135,11 @@ class AsDecided:
     ages: ClassVar[bool] = True
     decision: Decision
 
-    def initial(self) -> Stateless:
-        return STATELESS
-
     def order(
-        self, state: Stateless, queue: Sequence[QueuedProgram], facts: Facts, pressure: Pressure, now_ns: int
-    ) -> tuple[Stateless, Sequence[QueuedProgram]]:
+        self, queue: Sequence[QueuedProgram], facts: Facts, pressure: Pressure, now_ns: int
+    ) -> Sequence[QueuedProgram]:
         rank = {name: place for place, name in enumerate(self.decision.chosen)}
-        return state, sorted(queue, key=lambda waiting: rank.get(waiting.program_id, _LAST))
+        return sorted(queue, key=lambda waiting: rank.get(waiting.program_id, _LAST))
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +179,8 @@ class LeastLeftCalls:
     def window_ns(self) -> int:
         return 0
 
-    def initial(self) -> Stateless:
-        return STATELESS
-
-    def order(
-        self, state: Stateless, calls: Sequence[QueuedCall], engine: EngineShape, now_ns: int
-    ) -> tuple[Stateless, Sequence[QueuedCall]]:
-        return state, sorted(calls, key=lambda call: (self._cost_ns(call.program_id), call.turn_id))
+    def order(self, calls: Sequence[QueuedCall], engine: EngineShape, now_ns: int) -> Sequence[QueuedCall]:
+        return sorted(calls, key=lambda call: (self._cost_ns(call.program_id), call.turn_id))
 
     def _cost_ns(self, program_id: str) -> float:
         session = self.foresight.session(program_id)
@@ -214,21 +206,17 @@ class Belady:
     def host_rank(self, label: str, parked: bool) -> int:
         return 0
 
-    def initial(self) -> Stateless:
-        return STATELESS
-
     def fit(
         self,
-        state: Stateless,
         chunk_blocks: int,
         shortfall_blocks: int,
         least_blocks: int,
         candidates: Iterable[ResidentView],
         now_ns: int,
-    ) -> tuple[Stateless, Fit]:
+    ) -> Fit:
         if shortfall_blocks <= 0:
-            return state, Fit(chunk_blocks=chunk_blocks, victims=())
-        return state, all_or_nothing(chunk_blocks, shortfall_blocks, sorted(candidates, key=self._next_use))
+            return Fit(chunk_blocks=chunk_blocks, victims=())
+        return all_or_nothing(chunk_blocks, shortfall_blocks, sorted(candidates, key=self._next_use))
 
     def _next_use(self, resident: ResidentView) -> tuple[int, int, float]:
         session = self.foresight.session(resident.program_id)

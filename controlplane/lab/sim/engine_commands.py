@@ -1,6 +1,6 @@
 """What the engine model does about a command: the simulator's world and the engine double obey alike."""
 
-from controlplane.core.commands import Command, Demote, Discard, Label, Release, Retain, SetPriority
+from controlplane.core.commands import Command, Demote, Discard, Label, Release, Retain
 from controlplane.lab.sim.engine_model import EngineModel
 
 
@@ -19,8 +19,6 @@ def obey(engine: EngineModel, command: Command, now_ns: int) -> str:
                 return "a turn of it runs, or nothing of it is here"
         case Discard():
             engine.discard(command.program_id, now_ns)
-        case SetPriority():
-            engine.set_priority(command.program_id, command.priority, now_ns)
         case Label():
             engine.label(command.program_id, command.label, now_ns)
         case _:

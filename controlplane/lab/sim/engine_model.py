@@ -9,7 +9,6 @@ are taken from victims chosen once, by levels at one time, and not anew for each
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from controlplane.core.engine_policies import EnginePolicies
 from controlplane.core.errors import ConfigError, require
@@ -45,8 +44,8 @@ class EngineModel:
         chunk_tokens: int = 8192,
         max_running: int = 256,
         max_context_tokens: int | None = None,
-        memory: MemoryPolicy[Any] | None = None,
-        priority: PriorityPolicy[Any] | None = None,
+        memory: MemoryPolicy | None = None,
+        priority: PriorityPolicy | None = None,
         publisher: Publisher | None = None,
         max_jump_steps: int = 1 << 40,
         tiers: Sequence[TierSpec] = (),
@@ -185,11 +184,6 @@ class EngineModel:
         taken = self._pool.adopt(call.program_id, call.prefix_group, base_blocks, blocks, now_ns)
         self._more_room(now_ns)
         return taken
-
-    def set_priority(self, program_id: str, priority: int, now_ns: int | None = None) -> None:
-        """Rank a program's calls, waiting ones included: lower runs first."""
-        now_ns = self._catch_up(now_ns)
-        self._scheduler.set_priority(program_id, priority)
 
     def use(self, policies: EnginePolicies, now_ns: int | None = None) -> None:
         """Run other policies from now on."""
@@ -396,5 +390,5 @@ class EngineModel:
 
     def _end(self, turn: Progress, now_ns: int) -> None:
         """The call is over: finished, or aborted."""
-        freed_blocks = self._scheduler.finish(turn, now_ns)
-        self._events.append(turn_events.ended(self._publisher, turn, freed_blocks, now_ns))
+        self._scheduler.finish(turn, now_ns)
+        self._events.append(turn_events.ended(self._publisher, turn, now_ns))

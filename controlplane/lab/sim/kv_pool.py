@@ -1,7 +1,6 @@
 """Taking blocks from the prefix cache: free ones first, then what a memory policy gives up."""
 
 from collections.abc import Container
-from typing import Any
 
 from controlplane.core.policies import EngineShape, MemoryPolicy
 from controlplane.lab.sim.prefix_cache import Level, PrefixCache
@@ -10,7 +9,7 @@ from controlplane.lab.sim.prefix_cache import Level, PrefixCache
 class KvPool:
     """The allocator of running turns."""
 
-    def __init__(self, engine: EngineShape, policy: MemoryPolicy[Any]) -> None:
+    def __init__(self, engine: EngineShape, policy: MemoryPolicy) -> None:
         self.cache = PrefixCache(engine.pool_blocks)
         self.level: Level = lambda key, blocks: 0
         self.parked: Container[str] = ()
@@ -18,13 +17,12 @@ class KvPool:
         self._floor_blocks = engine.floor_blocks
         self.use(policy)
 
-    def use(self, policy: MemoryPolicy[Any]) -> None:
+    def use(self, policy: MemoryPolicy) -> None:
         """Make room by another policy from now on."""
         self.shrinks = policy.shrinks
         self.pins_outlast_waits = policy.pins_outlast_waits
         self.pin_budget_ratio = policy.pin_budget_ratio
         self._policy = policy
-        self._state = policy.initial()
 
     @property
     def available_blocks(self) -> int:
@@ -77,7 +75,7 @@ class KvPool:
 
     def _fit(self, blocks: int, shortfall: int, least_blocks: int, now_ns: int) -> int:
         candidates = self.cache.candidates(self.parked, self.labels, self.level)
-        self._state, fit = self._policy.fit(self._state, blocks, shortfall, least_blocks, candidates, now_ns)
+        fit = self._policy.fit(blocks, shortfall, least_blocks, candidates, now_ns)
         for key, victim_blocks in fit.victims:
             self.cache.evict(key, victim_blocks)
         return fit.chunk_blocks

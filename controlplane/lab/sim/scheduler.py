@@ -1,7 +1,5 @@
 """Which calls run: admission into the batch, block accounting, retraction. It knows nothing of step times."""
 
-from typing import Any
-
 from controlplane.core.errors import LocalEventError
 from controlplane.core.policies import EngineShape, PriorityPolicy, QueuedCall
 from controlplane.core.service import ServiceWindow
@@ -27,7 +25,7 @@ class Scheduler:
         engine: EngineShape,
         *,
         max_running: int,
-        priority: PriorityPolicy[Any],
+        priority: PriorityPolicy,
     ) -> None:
         self.pool = pool
         pool.level = self._level
@@ -52,7 +50,6 @@ class Scheduler:
         self._now_ns = 0
         self._max_running = max_running
         self._reserve = OutputReserve(self.batch)
-        self._priorities: dict[str, int] = {}
 
     def blocks(self, tokens: int) -> int:
         """Blocks that hold ``tokens``."""
@@ -73,21 +70,13 @@ class Scheduler:
                 program_id=call.program_id,
                 queued_at_ns=turn.queued_ns,
                 footprint_blocks=self.blocks(call.prompt_tokens + call.output_tokens),
-                priority=self._priorities.get(call.program_id, 0),
                 program_arrived_at_ns=call.arrived_at_ns,
                 retracted=turn.retracted,
                 label=self.pool.labels.get(call.program_id, ""),
             )
         )
 
-    def set_priority(self, program_id: str, priority: int) -> None:
-        """Rank a program's calls, waiting ones included."""
-        remember(self._priorities, program_id, priority)
-        for call in self.waiting.of_program(program_id):
-            self.waiting.remove(call.turn_id)
-            self.enqueue(self.turns[call.turn_id])
-
-    def use(self, priority: PriorityPolicy[Any]) -> None:
+    def use(self, priority: PriorityPolicy) -> None:
         """Order by another policy from now on; what was served so far is not counted."""
         self._priority = priority
         self._served = ServiceWindow(priority.window_ns)
@@ -372,20 +361,17 @@ class Scheduler:
 
     # -- ends -------------------------------------------------------------------------------------------------
 
-    def finish(self, turn: Progress, now_ns: int) -> int:
-        """A call that runs no more gives its blocks to the cache. Returns how many it had."""
+    def finish(self, turn: Progress, now_ns: int) -> None:
+        """A call that runs no more gives its blocks to the cache."""
         del self.turns[turn.call.turn_id]
         if turn is self.partial:
             self.partial = None
-        freed_blocks = 0
         if turn.started_ns >= 0:
-            freed_blocks = turn.shared_blocks + turn.own_blocks
             turn.service_ns += now_ns - turn.started_ns
             self._let_go(turn, keep_tokens=turn.kv_tokens, now_ns=now_ns)
             self._shrunk = True
         if not self.running:
             self._reserve.reset()
-        return freed_blocks
 
     def _let_go(self, turn: Progress, *, keep_tokens: int, now_ns: int) -> None:
         """Leave the first ``keep_tokens`` in the cache and free the rest."""

@@ -38,7 +38,7 @@ def first_token(publisher: Publisher, turn: Progress, now_ns: int) -> FirstToken
     )
 
 
-def ended(publisher: Publisher, turn: Progress, freed_blocks: int, now_ns: int) -> TurnEnded:
+def ended(publisher: Publisher, turn: Progress, now_ns: int) -> TurnEnded:
     """It finished, or was aborted."""
     call = turn.call
     return TurnEnded(
@@ -47,7 +47,6 @@ def ended(publisher: Publisher, turn: Progress, freed_blocks: int, now_ns: int) 
         at_ns=now_ns,
         program_id=call.program_id,
         turn_id=call.turn_id,
-        freed_blocks=freed_blocks,
         prompt_tokens=call.prompt_tokens,
         output_tokens=turn.produced_tokens,
         cached_tokens=turn.cached_tokens,

@@ -3,12 +3,11 @@
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 from controlplane.core.policies import EngineShape, PriorityPolicy, QueuedCall
 from controlplane.core.priority.fcfs import Fcfs
 
-_Key = tuple[int, int, str]
+_Key = tuple[int, str]
 
 
 class WaitingQueue:
@@ -21,7 +20,7 @@ class WaitingQueue:
 
     def __init__(
         self,
-        policy: PriorityPolicy[Any],
+        policy: PriorityPolicy,
         engine: EngineShape,
         served: Callable[[str, int], int],
         pinned: Callable[[str], bool],
@@ -32,10 +31,9 @@ class WaitingQueue:
         self._calls: dict[str, QueuedCall] = {}
         self.use(policy)
 
-    def use(self, policy: PriorityPolicy[Any]) -> None:
+    def use(self, policy: PriorityPolicy) -> None:
         """Order by another policy from now on."""
         self._policy = policy
-        self._state = policy.initial()
         calls = self._calls.values()
         self._sorted: list[_Key] | None = sorted(map(_key, calls)) if type(policy) is Fcfs else None
 
@@ -71,10 +69,9 @@ class WaitingQueue:
     def order(self, now_ns: int) -> Iterator[str]:
         """Turn ids, the one to schedule first in front. Do not change the queue meanwhile."""
         if self._sorted is not None:
-            return (key[2] for key in self._sorted)
+            return (key[1] for key in self._sorted)
         calls = [self._told(call, now_ns) for call in self._calls.values()]
-        self._state, ordered = self._policy.order(self._state, calls, self._engine, now_ns)
-        return (call.turn_id for call in ordered)
+        return (call.turn_id for call in self._policy.order(calls, self._engine, now_ns))
 
     def _told(self, call: QueuedCall, now_ns: int) -> QueuedCall:
         """The call with what has become of its program by now: a window or a pin may have ended while it waits."""
@@ -85,4 +82,4 @@ class WaitingQueue:
 
 
 def _key(call: QueuedCall) -> _Key:
-    return (call.priority, call.queued_at_ns, call.turn_id)
+    return (call.queued_at_ns, call.turn_id)

@@ -349,7 +349,7 @@ class World:
         session = self._sessions.get(command.program_id)
         if isinstance(command, cmd.StartTool):
             self._tools.let_start(command.call_id)
-        elif isinstance(command, cmd.Admit | cmd.Restore):
+        elif isinstance(command, cmd.Admit):
             if session is None:
                 return "the program has ended"
             session.grant(now_ns, command.ttl_ns if isinstance(command, cmd.Admit) else 0)

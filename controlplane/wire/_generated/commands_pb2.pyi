@@ -43,14 +43,12 @@ class Command(google.protobuf.message.Message):
     SET_WINDOW_FIELD_NUMBER: builtins.int
     ADMIT_FIELD_NUMBER: builtins.int
     PAUSE_FIELD_NUMBER: builtins.int
-    RESTORE_FIELD_NUMBER: builtins.int
     RETAIN_FIELD_NUMBER: builtins.int
     RELEASE_FIELD_NUMBER: builtins.int
     DEMOTE_FIELD_NUMBER: builtins.int
     PREFETCH_FIELD_NUMBER: builtins.int
     DISCARD_FIELD_NUMBER: builtins.int
     LABEL_FIELD_NUMBER: builtins.int
-    SET_PRIORITY_FIELD_NUMBER: builtins.int
     STATE_REQUEST_FIELD_NUMBER: builtins.int
     START_TOOL_FIELD_NUMBER: builtins.int
     PREPARE_ENVIRONMENT_FIELD_NUMBER: builtins.int
@@ -67,8 +65,6 @@ class Command(google.protobuf.message.Message):
     @property
     def pause(self) -> global___Pause: ...
     @property
-    def restore(self) -> global___Restore: ...
-    @property
     def retain(self) -> global___Retain: ...
     @property
     def release(self) -> global___Release: ...
@@ -80,8 +76,6 @@ class Command(google.protobuf.message.Message):
     def discard(self) -> global___Discard: ...
     @property
     def label(self) -> global___Label: ...
-    @property
-    def set_priority(self) -> global___SetPriority: ...
     @property
     def state_request(self) -> global___StateRequest: ...
     @property
@@ -100,23 +94,21 @@ class Command(google.protobuf.message.Message):
         set_window: global___SetWindow | None = ...,
         admit: global___Admit | None = ...,
         pause: global___Pause | None = ...,
-        restore: global___Restore | None = ...,
         retain: global___Retain | None = ...,
         release: global___Release | None = ...,
         demote: global___Demote | None = ...,
         prefetch: global___Prefetch | None = ...,
         discard: global___Discard | None = ...,
         label: global___Label | None = ...,
-        set_priority: global___SetPriority | None = ...,
         state_request: global___StateRequest | None = ...,
         start_tool: global___StartTool | None = ...,
         prepare_environment: global___PrepareEnvironment | None = ...,
         cancel_environment: global___CancelEnvironment | None = ...,
         adopt: global___Adopt | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["admit", b"admit", "adopt", b"adopt", "cancel_environment", b"cancel_environment", "demote", b"demote", "discard", b"discard", "kind", b"kind", "label", b"label", "pause", b"pause", "prefetch", b"prefetch", "prepare_environment", b"prepare_environment", "release", b"release", "restore", b"restore", "retain", b"retain", "set_priority", b"set_priority", "set_window", b"set_window", "start_tool", b"start_tool", "state_request", b"state_request"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["admit", b"admit", "adopt", b"adopt", "cancel_environment", b"cancel_environment", "command_id", b"command_id", "demote", b"demote", "discard", b"discard", "kind", b"kind", "label", b"label", "pause", b"pause", "prefetch", b"prefetch", "prepare_environment", b"prepare_environment", "reason", b"reason", "release", b"release", "restore", b"restore", "retain", b"retain", "set_priority", b"set_priority", "set_window", b"set_window", "start_tool", b"start_tool", "state_request", b"state_request"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["set_window", "admit", "pause", "restore", "retain", "release", "demote", "prefetch", "discard", "label", "set_priority", "state_request", "start_tool", "prepare_environment", "cancel_environment", "adopt"] | None: ...
+    def HasField(self, field_name: typing.Literal["admit", b"admit", "adopt", b"adopt", "cancel_environment", b"cancel_environment", "demote", b"demote", "discard", b"discard", "kind", b"kind", "label", b"label", "pause", b"pause", "prefetch", b"prefetch", "prepare_environment", b"prepare_environment", "release", b"release", "retain", b"retain", "set_window", b"set_window", "start_tool", b"start_tool", "state_request", b"state_request"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["admit", b"admit", "adopt", b"adopt", "cancel_environment", b"cancel_environment", "command_id", b"command_id", "demote", b"demote", "discard", b"discard", "kind", b"kind", "label", b"label", "pause", b"pause", "prefetch", b"prefetch", "prepare_environment", b"prepare_environment", "reason", b"reason", "release", b"release", "retain", b"retain", "set_window", b"set_window", "start_tool", b"start_tool", "state_request", b"state_request"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["set_window", "admit", "pause", "retain", "release", "demote", "prefetch", "discard", "label", "state_request", "start_tool", "prepare_environment", "cancel_environment", "adopt"] | None: ...
 
 global___Command = Command
 
@@ -204,23 +196,6 @@ class Pause(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["program_id", b"program_id"]) -> None: ...
 
 global___Pause = Pause
-
-@typing.final
-class Restore(google.protobuf.message.Message):
-    """Give a paused program its slot again."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    PROGRAM_ID_FIELD_NUMBER: builtins.int
-    program_id: builtins.str
-    def __init__(
-        self,
-        *,
-        program_id: builtins.str = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["program_id", b"program_id"]) -> None: ...
-
-global___Restore = Restore
 
 @typing.final
 class Retain(google.protobuf.message.Message):
@@ -331,27 +306,6 @@ class Label(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["label", b"label", "program_id", b"program_id"]) -> None: ...
 
 global___Label = Label
-
-@typing.final
-class SetPriority(google.protobuf.message.Message):
-    """The program's rank in the engine's queue."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    PROGRAM_ID_FIELD_NUMBER: builtins.int
-    PRIORITY_FIELD_NUMBER: builtins.int
-    program_id: builtins.str
-    priority: builtins.int
-    """Lower runs first; may be negative."""
-    def __init__(
-        self,
-        *,
-        program_id: builtins.str = ...,
-        priority: builtins.int = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["priority", b"priority", "program_id", b"program_id"]) -> None: ...
-
-global___SetPriority = SetPriority
 
 @typing.final
 class StartTool(google.protobuf.message.Message):

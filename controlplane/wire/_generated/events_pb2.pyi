@@ -310,7 +310,6 @@ class TurnEnded(google.protobuf.message.Message):
 
     PROGRAM_ID_FIELD_NUMBER: builtins.int
     TURN_ID_FIELD_NUMBER: builtins.int
-    FREED_BLOCKS_FIELD_NUMBER: builtins.int
     PROMPT_TOKENS_FIELD_NUMBER: builtins.int
     OUTPUT_TOKENS_FIELD_NUMBER: builtins.int
     CACHED_TOKENS_FIELD_NUMBER: builtins.int
@@ -320,8 +319,6 @@ class TurnEnded(google.protobuf.message.Message):
     FAILED_FIELD_NUMBER: builtins.int
     program_id: builtins.str
     turn_id: builtins.str
-    freed_blocks: builtins.int
-    """KV blocks released."""
     prompt_tokens: builtins.int
     """Tokens of the prompt."""
     output_tokens: builtins.int
@@ -341,7 +338,6 @@ class TurnEnded(google.protobuf.message.Message):
         *,
         program_id: builtins.str = ...,
         turn_id: builtins.str = ...,
-        freed_blocks: builtins.int = ...,
         prompt_tokens: builtins.int = ...,
         output_tokens: builtins.int = ...,
         cached_tokens: builtins.int = ...,
@@ -351,7 +347,7 @@ class TurnEnded(google.protobuf.message.Message):
         failed: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_tool_calls", b"_tool_calls", "tool_calls", b"tool_calls"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_tool_calls", b"_tool_calls", "cached_tokens", b"cached_tokens", "failed", b"failed", "freed_blocks", b"freed_blocks", "output_tokens", b"output_tokens", "program_id", b"program_id", "prompt_tokens", b"prompt_tokens", "service_ns", b"service_ns", "tool", b"tool", "tool_calls", b"tool_calls", "turn_id", b"turn_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_tool_calls", b"_tool_calls", "cached_tokens", b"cached_tokens", "failed", b"failed", "output_tokens", b"output_tokens", "program_id", b"program_id", "prompt_tokens", b"prompt_tokens", "service_ns", b"service_ns", "tool", b"tool", "tool_calls", b"tool_calls", "turn_id", b"turn_id"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_tool_calls", b"_tool_calls"]) -> typing.Literal["tool_calls"] | None: ...
 
 global___TurnEnded = TurnEnded
@@ -570,24 +566,20 @@ class HostSampled(google.protobuf.message.Message):
     CPUS_FIELD_NUMBER: builtins.int
     CPU_USE_RATIO_FIELD_NUMBER: builtins.int
     CPU_STALL_RATIO_FIELD_NUMBER: builtins.int
-    MEMORY_USE_RATIO_FIELD_NUMBER: builtins.int
     cpus: builtins.float
     """CPUs that a cgroup lets us use."""
     cpu_use_ratio: builtins.float
     """Share of them in use."""
     cpu_stall_ratio: builtins.float
     """Share of time in which some task waited for a CPU (PSI)."""
-    memory_use_ratio: builtins.float
-    """Share of the host's memory in use."""
     def __init__(
         self,
         *,
         cpus: builtins.float = ...,
         cpu_use_ratio: builtins.float = ...,
         cpu_stall_ratio: builtins.float = ...,
-        memory_use_ratio: builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["cpu_stall_ratio", b"cpu_stall_ratio", "cpu_use_ratio", b"cpu_use_ratio", "cpus", b"cpus", "memory_use_ratio", b"memory_use_ratio"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cpu_stall_ratio", b"cpu_stall_ratio", "cpu_use_ratio", b"cpu_use_ratio", "cpus", b"cpus"]) -> None: ...
 
 global___HostSampled = HostSampled
 

@@ -6,7 +6,7 @@ from made_facts import MadeFacts
 from controlplane.core.commands import Command, Demote, Discard, Retain
 from controlplane.core.errors import ConfigError
 from controlplane.core.memory.opportunistic import Opportunistic as CoScheduler
-from controlplane.core.policies import STATELESS, Checked, EngineShape, QueuedCall
+from controlplane.core.policies import Checked, EngineShape, QueuedCall
 from controlplane.core.presets import PRESETS
 from controlplane.core.priority.plas import Plas
 from controlplane.core.retention.least_waste import LeastWaste
@@ -29,14 +29,13 @@ def test_classes_double(served: int, level: int) -> None:
 
 
 def test_the_least_served_program_goes_first_and_who_starves_before_it() -> None:
-    def call(name: str, served: int, queued_s: float, priority: int = 0) -> QueuedCall:
+    def call(name: str, served: int, queued_s: float) -> QueuedCall:
         return QueuedCall(
             turn_id=name,
             program_id=name,
             queued_at_ns=seconds(queued_s),
             footprint_blocks=1,
             served_tokens=served,
-            priority=priority,
         )
 
     calls = [
@@ -45,10 +44,9 @@ def test_the_least_served_program_goes_first_and_who_starves_before_it() -> None
         call("like it", 900, 98),
         call("middling", 1500, 60),
         call("starves", 90_000, 40),
-        call("asked for", 90_000, 99, priority=-1),
     ]
-    _, ordered = Plas().order(STATELESS, calls, ENGINE, seconds(100))
-    assert [c.turn_id for c in ordered] == ["asked for", "starves", "like it", "young", "middling", "old"]
+    ordered = Plas().order(calls, ENGINE, seconds(100))
+    assert [c.turn_id for c in ordered] == ["starves", "like it", "young", "middling", "old"]
 
 
 def test_service_is_never_forgotten() -> None:

@@ -130,7 +130,7 @@ QUEUE = [
 
 
 def order(policy: TtlFirst, calls: list[QueuedCall]) -> list[str]:
-    return [one.turn_id for one in policy.order(STATELESS, calls, ENGINE, 0)[1]]
+    return [one.turn_id for one in policy.order(calls, ENGINE, 0)]
 
 
 def test_the_queue_of_section_4_3() -> None:
@@ -143,9 +143,9 @@ def test_program_level_fcfs_alone() -> None:
     assert order(TtlFirst(pinned_first=False), QUEUE) == expected
 
 
-def test_turns_of_one_program_keep_their_order_and_an_explicit_priority_goes_first() -> None:
-    calls = [call("b", 1, queued=2), call("a", 1, queued=3), call("urgent", 9, queued=9, priority=-1)]
-    assert order(TtlFirst(), calls) == ["urgent", "b", "a"]
+def test_turns_of_one_program_keep_their_order() -> None:
+    calls = [call("b", 1, queued=2), call("a", 1, queued=3)]
+    assert order(TtlFirst(), calls) == ["b", "a"]
 
 
 # §5.2: pins and deadlocks

@@ -651,17 +651,15 @@ def test_what_a_recalled_command_means_for_a_pin(command: cmd.Command, retained:
     assert bool(d.program("a").retained_until_ns) is retained
 
 
-def test_recalled_grants_pauses_and_priorities_hold() -> None:
+def test_recalled_grants_and_pauses_hold() -> None:
     d = Driver(fixed(1))
     d.ask("a")
     d.controller.recall(cmd.Admit(command_id=7, program_id="a"), d.now_ns)
     assert (d.program("a").status, d.ledger.state.held) == (Status.ACTIVE, {})
-    d.controller.recall(cmd.SetPriority(command_id=8, program_id="a", priority=3), d.now_ns)
-    assert d.program("a").priority == 3
     d.controller.recall(cmd.Pause(command_id=9, program_id="a"), d.now_ns)
     assert d.program("a").status is Status.PAUSED
     d.controller.recall(cmd.Pause(command_id=10, program_id="a"), d.now_ns)
-    d.controller.recall(cmd.Restore(command_id=11, program_id="a"), d.now_ns)
+    d.controller.recall(cmd.Admit(command_id=11, program_id="a"), d.now_ns)
     assert d.program("a").status is Status.ACTIVE
     d.end("a")
     d.controller.recall(cmd.Admit(command_id=12, program_id="a"), d.now_ns)

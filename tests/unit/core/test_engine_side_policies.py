@@ -3,7 +3,7 @@
 import pytest
 
 from controlplane.core.memory.lru import Lru
-from controlplane.core.policies import STATELESS, EngineShape, Fit, QueuedCall, Resident
+from controlplane.core.policies import EngineShape, Fit, QueuedCall, Resident
 from controlplane.core.priority.fcfs import Fcfs
 
 
@@ -16,7 +16,7 @@ CACHED = [resident("old", 4, 1), resident("mid", 10, 2), resident("new", 10, 3)]
 
 
 def fit(chunk: int, shortfall: int) -> Fit:
-    return Lru().fit(STATELESS, chunk, shortfall, 1, iter(CACHED), 0)[1]
+    return Lru().fit(chunk, shortfall, 1, iter(CACHED), 0)
 
 
 def test_lru_evicts_the_oldest_and_of_the_last_only_its_tail() -> None:
@@ -33,17 +33,17 @@ def test_lru_schedules_nothing_when_all_of_it_is_not_enough() -> None:
 
 def test_lru_evicts_nobody_without_a_shortfall_and_reads_no_candidate() -> None:
     unread = iter(CACHED)
-    assert Lru().fit(STATELESS, 5, 0, 1, unread, 0)[1] == Fit(chunk_blocks=5, victims=[])
+    assert Lru().fit(5, 0, 1, unread, 0) == Fit(chunk_blocks=5, victims=[])
     assert list(unread) == CACHED
 
 
-def test_calls_go_in_their_order_unless_a_priority_says_otherwise() -> None:
-    def call(turn: str, at: int, priority: int = 0) -> QueuedCall:
-        return QueuedCall(turn_id=turn, program_id=turn, queued_at_ns=at, footprint_blocks=1, priority=priority)
+def test_calls_go_in_the_order_in_which_they_came() -> None:
+    def call(turn: str, at: int) -> QueuedCall:
+        return QueuedCall(turn_id=turn, program_id=turn, queued_at_ns=at, footprint_blocks=1)
 
-    calls = [call("c", 3), call("b", 1), call("a", 1), call("z", 9, -1), call("y", 0, 1)]
-    _, order = Fcfs().order(STATELESS, calls, ENGINE, 0)
-    assert [one.turn_id for one in order] == ["z", "a", "b", "c", "y"]
+    calls = [call("c", 3), call("b", 1), call("a", 1)]
+    order = Fcfs().order(calls, ENGINE, 0)
+    assert [one.turn_id for one in order] == ["a", "b", "c"]
 
 
 def test_first_come_first_served_has_one_level_and_counts_no_service() -> None:

@@ -19,7 +19,7 @@ def waiting(name: str, left: float, arrived_s: float = 0.0) -> QueuedProgram:
 
 def names(queue: list[QueuedProgram], now_s: float, ageing: float = 1.0) -> str:
     policy = LeastLeft(ageing=ageing)
-    _, order = policy.order(policy.initial(), queue, MadeFacts(), Pressure(), round(now_s * S))
+    order = policy.order(queue, MadeFacts(), Pressure(), round(now_s * S))
     return "".join(each.program_id for each in order)
 
 
@@ -53,7 +53,7 @@ def test_nobody_who_comes_later_than_a_share_of_its_wait_goes_before_a_large_one
     ]
     policy = LeastLeft(ageing=ageing)
     queue = [*late, waiting("large", large)]
-    _, order = policy.order(policy.initial(), queue, MadeFacts(), Pressure(), round(waited_s * S))
+    order = policy.order(queue, MadeFacts(), Pressure(), round(waited_s * S))
     assert order[0].program_id == "large"
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from controlplane.core.errors import ConfigError
-from controlplane.core.policies import STATELESS, EngineShape, QueuedCall
+from controlplane.core.policies import EngineShape, QueuedCall
 from controlplane.core.priority.mlfq import Mlfq
 from controlplane.core.types import seconds
 
@@ -15,19 +15,18 @@ ENGINE = EngineShape(pool_blocks=6400, block_tokens=16, chunk_tokens=1000)
 MLFQ = Mlfq()
 
 
-def call(name: str, *, at_s: float = 0, blocks: int = 1, served: int = 0, priority: int = 0) -> QueuedCall:
+def call(name: str, *, at_s: float = 0, blocks: int = 1, served: int = 0) -> QueuedCall:
     return QueuedCall(
         turn_id=name,
         program_id=name,
         queued_at_ns=seconds(at_s),
         footprint_blocks=blocks,
         served_tokens=served,
-        priority=priority,
     )
 
 
 def order(calls: list[QueuedCall], now_s: float = 0, policy: Mlfq = MLFQ) -> list[str]:
-    return [one.turn_id for one in policy.order(STATELESS, calls, ENGINE, seconds(now_s))[1]]
+    return [one.turn_id for one in policy.order(calls, ENGINE, seconds(now_s))]
 
 
 @pytest.mark.parametrize(
@@ -78,11 +77,6 @@ def test_first_come_first_served_within_a_level() -> None:
     assert order(calls, now_s=3) == ["first", "second", "third"]
 
 
-def test_an_explicit_priority_goes_before_every_level() -> None:
-    calls = [call("small"), call("urgent", at_s=5, blocks=6000, priority=-1), call("last", priority=1)]
-    assert order(calls, now_s=5) == ["urgent", "small", "last"]
-
-
 def test_a_long_wait_raises_a_call_one_level() -> None:
     calls = [call("waits", at_s=0, blocks=101), call("fresh", at_s=9.5, blocks=1)]
     assert order(calls, now_s=9.9) == ["fresh", "waits"]
@@ -125,15 +119,14 @@ def test_a_time_below_a_nanosecond_promotes_at_once(promote_s: float) -> None:
 
 
 def test_a_golden_example() -> None:
-    """Seven calls at 12 s, by hand."""
+    """Six calls at 12 s, by hand."""
     # call | footprint: begins at | served: stands at       | waits: risen to | runs as number
-    # a    |        50:         0 |      0: 0               |   1 s           | 3
-    # b    |        50:         0 |   2500: 1 (2000 are up) |  11 s: 0        | 2, came before a
-    # c    |       300:         1 |   2500: 1 (of 4000)     |   2 s           | 5
-    # d    |       300:         1 |   4500: 2 (4000 are up) |  12 s: 1        | 4, came before c
-    # e    |      1000:         2 |      0: 2               |   9 s           | 7
-    # f    |      5000:         3 |      0: 3               |  12 s: 2        | 6, came before e
-    # g    |         1:         0 |      0: 0               |   9 s           | 1, by SetPriority
+    # a    |        50:         0 |      0: 0               |   1 s           | 2
+    # b    |        50:         0 |   2500: 1 (2000 are up) |  11 s: 0        | 1, came before a
+    # c    |       300:         1 |   2500: 1 (of 4000)     |   2 s           | 4
+    # d    |       300:         1 |   4500: 2 (4000 are up) |  12 s: 1        | 3, came before c
+    # e    |      1000:         2 |      0: 2               |   9 s           | 6
+    # f    |      5000:         3 |      0: 3               |  12 s: 2        | 5, came before e
     calls = [
         call("a", at_s=11, blocks=50),
         call("b", at_s=1, blocks=50, served=2500),
@@ -141,9 +134,8 @@ def test_a_golden_example() -> None:
         call("d", at_s=0, blocks=300, served=4500),
         call("e", at_s=3, blocks=1000),
         call("f", at_s=0, blocks=5000),
-        call("g", at_s=3, blocks=1, priority=-1),
     ]
-    assert order(calls, now_s=12) == ["g", "b", "a", "d", "c", "f", "e"]
+    assert order(calls, now_s=12) == ["b", "a", "d", "c", "f", "e"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from controlplane.core.estimate import MovingAverage
 from controlplane.core.idleness import acts, held, idleness, reasons
 from controlplane.core.memory.typed import Typed as TypedEviction
 from controlplane.core.packing.by_tier import ByTier
-from controlplane.core.policies import STATELESS, EngineShape, Fit, Pinned, QueuedCall, Resident
+from controlplane.core.policies import EngineShape, Fit, Pinned, QueuedCall, Resident
 from controlplane.core.presets import preset
 from controlplane.core.priority.typed import Typed
 from controlplane.core.retention.tiers import Leaving, Tiers
@@ -355,7 +355,7 @@ def test_the_host_tier_comes_back_first_then_who_was_here_then_newcomers_by_size
         queued("host, idle", 0.9, kv_tier=Tier.HOST),
         queued("host, busy", 0.1, kv_tier=Tier.HOST),
     ]
-    _, order = ByTier().order(STATELESS, queue, MadeFacts(), Pressure(), NOW)
+    order = ByTier().order(queue, MadeFacts(), Pressure(), NOW)
     assert [one.program_id for one in order] == [
         "host, busy",
         "host, idle",
@@ -379,13 +379,13 @@ RESIDENTS = [
 
 def test_the_device_evicts_inactive_programs_then_idle_then_busy_ones() -> None:
     policy = TypedEviction()
-    _, fit = policy.fit(STATELESS, 50, 45, 50, RESIDENTS, 0)
+    fit = policy.fit(50, 45, 50, RESIDENTS, 0)
     assert fit == Fit(
         chunk_blocks=50,
         victims=[("inactive", 10), ("idle, old", 10), ("idle, new", 10), ("busy", 10), ("unlabelled", 5)],
     )
-    assert policy.fit(STATELESS, 60, 51, 60, RESIDENTS, 0)[1] == Fit(chunk_blocks=0, victims=())
-    assert policy.fit(STATELESS, 60, 0, 60, RESIDENTS, 0)[1] == Fit(chunk_blocks=60, victims=())
+    assert policy.fit(60, 51, 60, RESIDENTS, 0) == Fit(chunk_blocks=0, victims=())
+    assert policy.fit(60, 0, 60, RESIDENTS, 0) == Fit(chunk_blocks=60, victims=())
 
 
 def test_the_host_keeps_idle_programs_longest() -> None:
@@ -402,7 +402,7 @@ def test_who_ended_is_evicted_before_the_living() -> None:
         Resident(program_id="works", blocks=10, last_used_ns=2),
         Resident(program_id="ended", blocks=10, last_used_ns=3, parked=True),
     ]
-    _, fit = TypedEviction().fit(STATELESS, 15, 15, 15, residents, 0)
+    fit = TypedEviction().fit(15, 15, 15, residents, 0)
     assert fit.victims == [("ended", 10), ("rests", 5)]
 
 
@@ -415,22 +415,19 @@ def test_typed_eviction_is_all_or_nothing_and_gives_pins_up_by_their_deadline() 
 
 
 def test_busy_calls_are_scheduled_before_idle_ones() -> None:
-    def call(name: str, at_ns: int, label: str = "", priority: int = 0) -> QueuedCall:
-        return QueuedCall(
-            turn_id=name, program_id=name, queued_at_ns=at_ns, footprint_blocks=1, label=label, priority=priority
-        )
+    def call(name: str, at_ns: int, label: str = "") -> QueuedCall:
+        return QueuedCall(turn_id=name, program_id=name, queued_at_ns=at_ns, footprint_blocks=1, label=label)
 
     calls = [
         call("inactive", 1, "inactive"),
         call("idle", 2, "idle"),
         call("unlabelled", 4),
         call("busy", 3, "busy"),
-        call("ranked", 9, "inactive", priority=-1),
     ]
     shape = EngineShape(pool_blocks=10, block_tokens=1, chunk_tokens=10)
     policy = Typed()
-    _, order = policy.order(STATELESS, calls, shape, 0)
-    assert [one.turn_id for one in order] == ["ranked", "busy", "unlabelled", "idle", "inactive"]
+    order = policy.order(calls, shape, 0)
+    assert [one.turn_id for one in order] == ["busy", "unlabelled", "idle", "inactive"]
     assert policy.level(5, 5, shape) == 0
     assert policy.window_ns == 0
 

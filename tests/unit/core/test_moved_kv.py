@@ -34,7 +34,6 @@ def answer(d: Driver, kind: type[ev.CommandApplied] | type[ev.CommandRejected], 
         (cmd.Demote(program_id="a"), Tier.HOST),
         (cmd.Discard(program_id="a"), Tier.NONE),
         (cmd.Release(program_id="a"), Tier.HBM),
-        (cmd.SetPriority(program_id="a", priority=1), Tier.HBM),
     ],
 )
 def test_kv_moves_when_the_engine_says_so_and_not_before(command: cmd.Command, tier: Tier) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from controlplane.core.memory.lru import Lru
 from controlplane.core.memory.opportunistic import Opportunistic
-from controlplane.core.policies import STATELESS, Fit, Resident
+from controlplane.core.policies import Fit, Resident
 
 FLOOR = 4
 
@@ -23,7 +23,7 @@ def fit(
 ) -> Fit:
     """``candidates`` least recently used first."""
     policy = Opportunistic(shrink=shrink, aligned=aligned)
-    return policy.fit(policy.initial(), chunk, shortfall, least, candidates, 0)[1]
+    return policy.fit(chunk, shortfall, least, candidates, 0)
 
 
 def names(found: Fit) -> list[str]:
@@ -123,7 +123,7 @@ def test_without_shrinking_it_is_all_or_nothing() -> None:
 def test_unaligned_and_without_shrinking_it_is_lru(chunk: int, shortfall: int) -> None:
     cached = [resident("old", 4, level=0), resident("mid", 10, level=3), resident("new", 6, level=1)]
     found = fit(chunk, shortfall, *cached, shrink=False, aligned=False)
-    expected = Lru().fit(STATELESS, chunk, shortfall, FLOOR, iter(cached), 0)[1]
+    expected = Lru().fit(chunk, shortfall, FLOOR, iter(cached), 0)
     assert (found.chunk_blocks, list(found.victims)) == (expected.chunk_blocks, list(expected.victims))
 
 

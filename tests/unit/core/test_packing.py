@@ -21,7 +21,7 @@ BY_SIZE = PressureAware(aged=False)
 
 
 def names(policy: Fcfs | PressureAware, waiting: list[QueuedProgram], pressure: Pressure, now_ns: int = 0) -> str:
-    _, order = policy.order(policy.initial(), waiting, MadeFacts(), pressure, now_ns)
+    order = policy.order(waiting, MadeFacts(), pressure, now_ns)
     return "".join(one.program_id for one in order)
 
 

@@ -13,7 +13,7 @@ from controlplane.core.errors import ConfigError
 from controlplane.core.estimate import MovingAverage
 from controlplane.core.outlook import demand_blocks
 from controlplane.core.packing.shortest import Shortest
-from controlplane.core.policies import STATELESS, Checked, Window
+from controlplane.core.policies import Checked, Window
 from controlplane.core.presets import preset
 from controlplane.core.retention.watermarks import Watermarks
 from controlplane.core.room import fitting_in
@@ -137,7 +137,7 @@ def test_the_shortest_is_restored_first() -> None:
         return QueuedProgram(program_id=name, blocks=blocks, arrived_at_ns=arrived, queued_at_ns=arrived)
 
     queue = [waiting("large", 90, 1), waiting("small late", 5, 9), waiting("small early", 5, 2)]
-    _, order = Shortest().order(STATELESS, queue, MadeFacts(), Pressure(), 0)
+    order = Shortest().order(queue, MadeFacts(), Pressure(), 0)
     assert [w.program_id for w in order] == ["small early", "small late", "large"]
     assert [w.program_id for w in fitting(order, 12)] == ["small early", "small late"]
     assert [w.program_id for w in fitting(order, 10)] == ["small early", "small late"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.core.commands import Admit, Pause, Restore
+from controlplane.core.commands import Admit, Pause
 from controlplane.core.engine_policies import STOCK, EnginePolicies
 from controlplane.core.events import Event, FirstToken, PoolSampled
 from controlplane.core.memory.opportunistic import Opportunistic
@@ -161,7 +161,7 @@ def test_grants_and_pauses_tell_whose_context_is_waited_for() -> None:
         bench.driver.receive(Pause(program_id="p"), 0)
         bench.driver.receive(Admit(program_id="p"), 0)
         bench.driver.receive(Pause(program_id="p"), 0)
-        bench.driver.receive(Restore(program_id="p"), 0)
+        bench.driver.receive(Admit(program_id="p"), 0)
         assert bench.engine.parked == [("p", True), ("p", False), ("p", True), ("p", False)]
         assert [grant.program_id for grant in bench.gate.state().grants] == ["p"], "the gate hears them, too"
 

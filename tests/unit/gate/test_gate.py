@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from gate_virtual_time import Beat, Bench, in_virtual_time, ticket
 
-from controlplane.core.commands import Admit, Adopt, Discard, Pause, Restore, SetWindow
+from controlplane.core.commands import Admit, Adopt, Discard, Pause, SetWindow
 from controlplane.core.errors import ConfigError, LocalEventError
 from controlplane.core.events import ProgramArrived, ProgramEnded, TurnAbandoned, TurnQueued
 from controlplane.core.types import seconds
@@ -114,7 +114,7 @@ def test_pause_holds_the_next_turn_and_leaves_the_running_one() -> None:
         waiting = bench.enter("p/2")
         await bench.settle()
         assert not waiting.done()
-        bench.gate.on_command(Restore(program_id="p"))
+        bench.gate.on_command(Admit(program_id="p"))
         await waiting
 
     in_virtual_time(story)

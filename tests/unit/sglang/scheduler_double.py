@@ -60,11 +60,7 @@ class ViewDouble(EngineView):
 
     def pool(self) -> PoolTokens:
         total = self.scheduler.max_total_num_tokens
-        return PoolTokens(total=total, free=self.free_tokens, evictable=sum(self.cached.values()), protected=0)
-
-    def available_tokens(self) -> int:
-        pool = self.pool()
-        return pool.free + pool.evictable
+        return PoolTokens(total=total, free=self.free_tokens, evictable=sum(self.cached.values()))
 
     def late_key(self, request: RequestDouble) -> tuple[Callable[[], Key], int]:
         tokens = len(request.origin_input_ids) + len(request.output_ids)

@@ -17,7 +17,8 @@ from controlplane.core.memory.opportunistic import Opportunistic
 from controlplane.core.priority.mlfq import Mlfq
 from controlplane.core.types import seconds
 from controlplane.emit.emitter import Emitter
-from engine_hooks.sglang import scheduler_side
+from engine_hooks.sglang import attached, scheduler_side
+from engine_hooks.sglang.attached import Attached
 from engine_hooks.sglang.scheduler_side import CHUNKS, EVICTIONS, PRIORITY, RELEASE, SCHEDULER
 from engine_hooks.sglang.settings import PluginMode, Settings
 
@@ -54,7 +55,7 @@ class Engine:
         self.scheduler = SchedulerDouble()
         self.view = ViewDouble(self.scheduler)
         self.sent: list[Event] = []
-        monkeypatch.setattr(scheduler_side, "EngineView", lambda scheduler: self.view)
+        monkeypatch.setattr(attached, "EngineView", lambda scheduler: self.view)
         monkeypatch.setattr(Emitter, "start", lambda emitter: None)
         monkeypatch.setattr(Emitter, "emit", lambda emitter, event, urgent=False: self.sent.append(event))
         self.side = scheduler_side.install(Settings(mode=mode))
@@ -64,6 +65,11 @@ class Engine:
     def _called(self, given: Any, result: Any) -> Any:
         self.calls.append(given)
         return result
+
+    @property
+    def attached(self) -> Attached:
+        assert self.side.attached is not None
+        return self.side.attached
 
     def call(self, target: str, *args: Any, **kwargs: Any) -> Any:
         """One of SGLang's functions, as SGLang calls it."""
@@ -80,13 +86,13 @@ class Engine:
         return self
 
     def beat(self, text: str) -> None:
-        heard = self.side._emitter._on_heartbeat  # type: ignore[union-attr]
+        heard = self.attached.emitter._on_heartbeat
         assert heard is not None
         heard(SimpleNamespace(engine_policies=text, lease_ttl_ns=seconds(60)))  # type: ignore[arg-type]
         self.step()
 
     def command(self, command: Any) -> None:
-        self.side._on_command(command)
+        self.attached.on_command(command)
         self.step()
 
     def queued(self, request: RequestDouble) -> RequestDouble:
@@ -394,7 +400,7 @@ def test_a_prefill_that_the_engine_began_is_the_engines(engine: Engine) -> None:
 
 
 def pinned(engine: Engine) -> set[str]:
-    return set(engine.side._pins.programs)  # type: ignore[union-attr]
+    return set(engine.attached._pins.programs)
 
 
 @pytest.mark.parametrize(("prompt_tokens", "yields"), [(3000, True), (300, False)])
@@ -491,7 +497,7 @@ def test_requests_whose_service_cannot_be_told_are_followed_all_the_same(engine:
 
 def test_policies_that_make_no_sense_hold_up_nothing_else(engine: Engine) -> None:
     engine.ran("p", 500)
-    engine.side._on_command(Retain(command_id=7, program_id="p", ttl_ns=seconds(60)))
+    engine.attached.on_command(Retain(command_id=7, program_id="p", ttl_ns=seconds(60)))
     engine.beat("nonsense")
     assert [event.command_id for event in engine.sent if isinstance(event, CommandApplied)] == [7]
     assert engine.side.guard.failures == {}
@@ -499,8 +505,7 @@ def test_policies_that_make_no_sense_hold_up_nothing_else(engine: Engine) -> Non
 
 def test_a_probe_hears_no_policies(make: Callable[..., Engine]) -> None:
     engine = make(PluginMode.PROBE)
-    assert engine.side._emitter is not None
-    assert engine.side._emitter._on_heartbeat is None
+    assert engine.attached.emitter._on_heartbeat is None
 
 
 # What this SGLang has

@@ -43,7 +43,7 @@ class ViewDouble:
     def pool(self) -> PoolTokens:
         protected = sum(self.contexts[key] for key in self.locked)
         used = sum(self.contexts.values())
-        return PoolTokens(total=TOTAL, free=TOTAL - used, evictable=used - protected, protected=protected)
+        return PoolTokens(total=TOTAL, free=TOTAL - used, evictable=used - protected)
 
 
 def pins(budget_ratio: float = 0.5, **contexts: int) -> tuple[Pins, ViewDouble]:

@@ -14,7 +14,7 @@ from controlplane.core.memory import MEMORY
 from controlplane.core.memory.lru import Lru
 from controlplane.core.memory.opportunistic import Opportunistic
 from controlplane.core.memory.typed import Typed as TypedEviction
-from controlplane.core.policies import STATELESS, Fit, Resident
+from controlplane.core.policies import Fit, Resident
 from controlplane.core.priority.fcfs import Fcfs
 from controlplane.core.priority.mlfq import Mlfq
 from controlplane.core.priority.ttl_first import TtlFirst
@@ -48,15 +48,10 @@ class MemorySpy:
     def unpin(self, pins: Any, shortfall: int, stuck: bool) -> list[str]:
         raise NotImplementedError
 
-    def initial(self) -> Any:
-        return STATELESS
-
-    def fit(
-        self, state: Any, chunk: int, shortfall: int, least: int, candidates: Any, now_ns: int
-    ) -> tuple[Any, Fit]:
+    def fit(self, chunk: int, shortfall: int, least: int, candidates: Any, now_ns: int) -> Fit:
         cached = list(candidates)
         self.asked.append((chunk, shortfall, least, cached))
-        return state, Fit(chunk_blocks=chunk, victims=[(one.program_id, one.blocks) for one in cached[::-1]])
+        return Fit(chunk_blocks=chunk, victims=[(one.program_id, one.blocks) for one in cached[::-1]])
 
 
 class Scene:
@@ -86,13 +81,11 @@ class Scene:
         self.contexts.remember(program, partial(key_of, program, tokens), tokens, self.now_ns)
         self.view.cached[program] = tokens
 
-    def order(
-        self, queue: list[RequestDouble], queued_s: dict[str, float] | None = None, **ranks: int
-    ) -> list[str]:
+    def order(self, queue: list[RequestDouble], queued_s: dict[str, float] | None = None) -> list[str]:
         """The queue's requests by id, after it was ordered. ``queued_s``: when they came; now for the others."""
         times = queued_s or {}
         self.steering.order(
-            queue, ranks, lambda request: seconds(times[request.rid]) if request.rid in times else self.now_ns
+            queue, lambda request: seconds(times[request.rid]) if request.rid in times else self.now_ns
         )
         return [request.rid for request in queue]
 
@@ -230,22 +223,13 @@ def test_requests_that_nobody_named_or_follows_stay_in_the_queue_in_their_order(
     queue = [RequestDouble(name, program="") for name in "zyx"] + [RequestDouble("named")]
     scene.now_ns = seconds(100)
     times = iter(range(1, 99))
-    scene.steering.order(queue, {}, lambda request: scene.now_ns + next(times))
+    scene.steering.order(queue, lambda request: scene.now_ns + next(times))
     assert [request.rid for request in queue] == ["z", "y", "x", "named"]
 
 
-def test_ranks_go_before_levels() -> None:
-    scene = Scene()
-    queue = [RequestDouble("small", 10), RequestDouble("urgent", 5000), RequestDouble("last", 1)]
-    assert scene.order(queue, urgent=-1, last=1) == ["urgent", "small", "last"]
-
-
-def test_with_the_engines_own_order_only_ranks_change_it_and_ties_stay() -> None:
-    scene = Scene(None)
+def test_the_engines_own_order_is_left_as_it_is() -> None:
     queue = [RequestDouble("d", 5000), RequestDouble("c", 1), RequestDouble("b", 9), RequestDouble("a", 1)]
-    assert scene.order(queue, {"a": 1, "b": 2}) == ["d", "c", "b", "a"]
-    assert scene.order(queue, b=-1, d=2) == ["b", "c", "a", "d"]
-    assert scene.order(queue) == ["b", "c", "a", "d"]
+    assert Scene(None).order(queue, {"a": 1, "b": 2}) == ["d", "c", "b", "a"]
 
 
 def test_two_requests_of_one_name_are_both_kept() -> None:

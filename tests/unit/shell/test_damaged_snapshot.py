@@ -12,7 +12,6 @@ PRESET = PRESETS["penstock"]
 def taken() -> bytes:
     state = ControllerState(
         admission=PRESET.admission.initial(),
-        packing=PRESET.packing.initial(),
         retention=PRESET.retention.initial(),
     )
     return snapshot.take(

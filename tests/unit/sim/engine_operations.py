@@ -44,7 +44,7 @@ class Operation:
 
 DRAM = TierSpec(name="dram", tokens=3000, gb_per_s=10.0)
 CXL = TierSpec(name="cxl", tokens=1000, gb_per_s=5.0)
-KINDS = ["submit"] * 6 + ["retain", "release", "discard", "cut", "adopt", "abort", "sample", "priority"]
+KINDS = ["submit"] * 6 + ["retain", "release", "discard", "cut", "adopt", "abort", "sample"]
 
 
 def scripts(kinds: list[str]) -> st.SearchStrategy[list[Operation]]:
@@ -142,8 +142,6 @@ class Driven:
                 engine.abort(f"t{index - operation.program}", now_ns)
             case "sample":
                 self.samples.append(engine.pool_sample(now_ns))
-            case "priority":
-                engine.set_priority(program_id, operation.prompt_tokens % 3, now_ns)
             case "park" | "unpark":
                 engine.park(program_id, operation.kind == "park", now_ns)
             case "use" if self.choices:

@@ -112,5 +112,5 @@ def test_the_context_goes_that_is_needed_last() -> None:
     records = {name: Program(program_id=name, status=Status.ACTIVE) for name in sessions}
     records["slotless"].status = Status.PAUSED
     belady = Belady(foresight, Decision(programs=records))
-    _, fit = belady.fit(belady.initial(), 8, 8, 8, residents, 0)
+    fit = belady.fit(8, 8, 8, residents, 0)
     assert [name for name, _ in fit.victims] == ["over", "slotless", "late", "soon"]

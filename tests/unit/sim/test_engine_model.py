@@ -52,7 +52,6 @@ def test_one_call_takes_its_prefill_and_its_decode_steps() -> None:
         at_ns=7 * US + prefill_ns + 4 * US,
         program_id="a",
         turn_id="a",
-        freed_blocks=7,
         prompt_tokens=100,
         output_tokens=5,
         service_ns=prefill_ns + 4 * US,
@@ -316,18 +315,6 @@ def test_aborts() -> None:
     runs = ended(finish(model))["runs"]
     assert (runs.ok, runs.at_ns, runs.output_tokens) == (False, 121 * US, 12)
     assert model.pool_sample(10**9).turns_running == 0
-
-
-def test_priority_goes_before_arrival() -> None:
-    model = engine(max_running=1)
-    model.submit(call("runs", 100, 10), 0)
-    model.advance(0)
-    for name in ("x", "y", "z"):
-        model.submit(call(name, 100), 1 * US)
-    model.set_priority("z", -1)
-    model.set_priority("x", 5)
-    ends = ended(finish(model))
-    assert sorted(("x", "y", "z"), key=lambda name: ends[name].at_ns) == ["z", "y", "x"]
 
 
 @pytest.mark.parametrize(("prompt", "output"), [(160, 1), (150, 11), (1, 160)])

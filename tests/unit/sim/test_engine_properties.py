@@ -70,19 +70,15 @@ class Halving:
     def host_rank(self, label: str, parked: bool) -> int:
         return 0
 
-    def initial(self) -> None:
-        return None
-
     def fit(
         self,
-        state: None,
         chunk_blocks: int,
         shortfall_blocks: int,
         least_blocks: int,
         candidates: Any,
         now_ns: int,
     ) -> Any:
-        return state, Fit(chunk_blocks=chunk_blocks // 2, victims=[(c.program_id, 1) for c in candidates])
+        return Fit(chunk_blocks=chunk_blocks // 2, victims=[(c.program_id, 1) for c in candidates])
 
 
 @settings(deadline=None, max_examples=60)

@@ -232,7 +232,6 @@ def test_commands_that_cannot_take_effect_are_rejected_with_a_reason() -> None:
     control = ControllerDouble(
         ToolStarted=[
             cmd.Retain(program_id="p", ttl_ns=seconds(1), command_id=1),
-            cmd.SetPriority(program_id="p", priority=2, command_id=2),
             cmd.Release(program_id="p", command_id=3),
             cmd.Demote(program_id="p", command_id=4),
             cmd.Discard(program_id="p", command_id=5),

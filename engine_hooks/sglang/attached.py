@@ -1,0 +1,271 @@
+"""What the plugin keeps of one whole scheduler, and what its hooks do there.
+
+Commands arrive in the emitter's thread and are obeyed at the next scheduling step, in the scheduler's own thread:
+the radix tree has no other.
+"""
+
+import time
+from collections import deque
+from dataclasses import replace
+from typing import Any
+
+from controlplane.core import commands as cmd
+from controlplane.core.events import CommandApplied, CommandRejected, PublisherState
+from controlplane.emit.emitter import Emitter
+from engine_hooks.guard import Guard
+from engine_hooks.sglang.contexts import Contexts
+from engine_hooks.sglang.engine_view import EngineView, extended_tokens, program_of
+from engine_hooks.sglang.host_tier import HostTier
+from engine_hooks.sglang.moves import Moves
+from engine_hooks.sglang.pins import Pins
+from engine_hooks.sglang.probe import Probe
+from engine_hooks.sglang.settings import ENGINE, Settings, role_of
+from engine_hooks.sglang.steering import Steering
+
+# Grants and the window are the HTTP side's; here they only tell whose context is waited for.
+_OURS = (cmd.Retain, cmd.Release, cmd.Discard, cmd.Demote, cmd.Prefetch, cmd.Label)
+_PARKING = (cmd.Admit, cmd.Pause)
+_LEAST_ROOM_TOKENS = 8
+
+
+class Attached:
+    """Views, pins, moves, policies and the emitter of one scheduler; its methods are called by hooks, guarded."""
+
+    def __init__(self, scheduler: Any, settings: Settings, guard: Guard) -> None:
+        self._settings = settings
+        self._guard = guard
+        self._commands: deque[cmd.Command] = deque(maxlen=65_536)
+        self._begun_rid = ""  # the unfinished prefill that began with a shrunk chunk
+        self._view = view = EngineView(scheduler)
+        self._contexts = Contexts()
+        self._pins = pins = Pins(view, self._contexts, self._pin_budget_ratio)
+        host = HostTier(view)
+        self._steering = Steering(
+            view, self._contexts, program_of, lambda: pins.programs, host=host if host.is_on else None
+        )
+        self.emitter = Emitter(
+            url=settings.bus,
+            node=settings.node,
+            role=role_of(ENGINE, scheduler.server_args),
+            on_command=self.on_command,
+            on_heartbeat=self._steering.heard if settings.obeys else None,
+            state=self._state,
+        )
+        self._probe = Probe(view, self.emitter.emit, lambda: pins.tokens, host.pool)
+        self._moves = Moves(host, self._contexts, pins, self._probe.is_running, self._answer)
+
+    @property
+    def pool_tokens(self) -> int:
+        """The size of the KV pool."""
+        return self._view.pool().total
+
+    def _pin_budget_ratio(self) -> float:
+        """The engine's own setting; else what the daemon's memory policy says."""
+        own = self._settings.pin_budget_ratio
+        return own if own is not None else self._steering.policies.memory.pin_budget_ratio
+
+    # Hooks
+
+    def request_queued(self, result: Any, kept: Any, scheduler: Any, request: Any, *args: Any) -> None:
+        self._steering.arrived(self._probe.submitted(request))
+
+    def prefill_planned(self, plan: Any, kept: Any, *args: Any) -> None:
+        batch = getattr(plan, "batch_to_run", plan)
+        if batch is None:
+            return
+        self._moves.planned(batch)  # before all else: what it does is needed for the batch to run right
+        self._uncount_waiting_prefill(batch)
+        for request in batch.reqs:
+            program_id = self._probe.scheduled(request)
+            if program_id:
+                self._pins.release(program_id)  # the running turn locks its context by itself
+        if self._steering.counts_service:
+            for request in batch.reqs:
+                self._steering.served(self._probe.program_of(request), extended_tokens(request))
+
+    def _uncount_waiting_prefill(self, batch: Any) -> None:
+        """Keep SGLang's count of chunks in flight right for a prefill that waits for room while others run.
+
+        It counts one for its unfinished prefill in every batch. Of ours that waits there is none in this one: the
+        count would never come down, and the engine would take the last chunk for a middle one and drop its token.
+        """
+        unfinished = getattr(self._view.scheduler, "chunked_req", None)
+        if unfinished is None or unfinished.rid != self._begun_rid:
+            return
+        if all(request is not unfinished for request in batch.reqs):
+            unfinished.inflight_middle_chunks -= 1
+
+    def step_done(self, result: Any, kept: Any, scheduler: Any, batch: Any, *args: Any) -> None:
+        for request in batch.reqs:
+            if request.output_ids:
+                self._probe.token(request)
+
+    def before_release(self, request: Any, tree: Any, *args: Any) -> Any:
+        """What the release will change, read beforehand."""
+        return self._view.late_key(request) if request.finished() else None
+
+    def released(self, result: Any, kept: Any, request: Any, *args: Any) -> None:
+        if kept is None:
+            return
+        make_key, tokens = kept
+        program_id = self._probe.program_of(request)
+        self._contexts.remember(program_id, make_key, tokens, time.monotonic_ns())
+        self._steering.served(program_id, len(request.output_ids))
+        self._probe.ended(request)
+
+    def step_begins(self, *args: Any) -> None:
+        self._steering.step()
+        if self._pins.expire(self._outlasting):
+            self._view.scheduler.running_batch.batch_is_full = False  # whoever found no room is asked again
+        while self._commands:
+            self._obey(self._commands.popleft())
+        self._moves.step()
+        self._make_room_for_the_next_chunk()
+        self._probe.sample_if_due()
+
+    def _make_room_for_the_next_chunk(self) -> None:
+        """Give up pins for the unfinished prefill: what it does not find ends the scheduler, and all turns with it.
+
+        SGLang judged its whole need before the first chunk, and never again; a pin placed since then was not in it.
+        """
+        needed = self._view.promised_tokens()
+        if needed:
+            self._pins.reclaim(needed, self._steering.policies.memory, stuck=True)
+
+    def _outlasting(self) -> set[str]:
+        """Programs whose pin holds past its deadline, since their next turn waits."""
+        if not self._steering.policies.memory.pins_outlast_waits:
+            return set()
+        return {program_of(request) for request in self._view.scheduler.waiting_queue}
+
+    def before_retraction(self, batch: Any, *args: Any) -> None:
+        """Pins go before any running request does."""
+        if self._pins.tokens:
+            needed = int(batch.new_tokens_required_next_decode(*args))
+            self._pins.reclaim(needed, self._steering.policies.memory, stuck=True)
+
+    def retracted(self, result: Any, kept: Any, *args: Any) -> None:
+        self._probe.retractions += len(result[0])
+
+    def queue_ordered(self, result: Any, kept: Any, policy: Any, waiting_queue: Any, *args: Any) -> None:
+        self._steering.order(waiting_queue, self._probe.queued_ns)
+
+    def tree_reset(self, result: Any, kept: Any, tree: Any, *args: Any) -> None:
+        self._pins.forget_all()
+        self._moves.forget_all()
+
+    def host_full(self, tree: Any, num_tokens: int, *args: Any) -> None:
+        """Host memory makes room."""
+        self._steering.order_host(int(num_tokens))
+
+    def evict(self, tree: Any, params: Any) -> tuple[int, Any]:
+        """Evict by the daemon's policy; the tokens freed, and what the engine has still to evict."""
+        if not params.num_tokens:
+            return 0, params
+        busy = {*self._probe.running_programs(), *self._pins.programs}
+        freed_tokens = self._steering.evict(int(params.num_tokens), busy)
+        if not freed_tokens:
+            return 0, params
+        return freed_tokens, replace(params, num_tokens=max(0, params.num_tokens - freed_tokens))
+
+    def first_chunk(self, verdict: Any, adder: Any, request: Any, sizes: dict[str, Any]) -> Any:
+        """The engine's verdict on a waiting request, and how many tokens of it may begin; or ours.
+
+        A prefill that does not fit as a whole may begin with a part. SGLang keeps one unfinished prefill only, and
+        relies on it to take the whole of every step's chunk. Ours leaves some, or waits, so that a second one could
+        begin in what is left: such a request waits. So does one whose context lies in host memory: the engine would
+        load all of that for the part, into room that others need.
+        """
+        fits, limit_tokens = verdict
+        if not adder.rem_chunk_tokens:
+            return verdict
+        wanted_tokens = int(sizes["extend_input_len"])
+        if self._view.scheduler.chunked_req is not None or adder.new_chunked_req is not None:
+            if not fits or limit_tokens is None or adder.ceil_paged_tokens(wanted_tokens) <= limit_tokens:
+                return verdict
+            return True, 0
+        if fits or self._guard.given_up("get_new_batch_prefill"):  # else nobody would keep the count right
+            return verdict
+        if getattr(request, "host_hit_length", 0):
+            return verdict
+        most_tokens = min(wanted_tokens, int(adder.rem_chunk_tokens))
+        tokens = self._steering.chunk(adder.memory_budget, adder.can_run_list, most_tokens)
+        if not 0 < tokens < wanted_tokens:
+            return verdict  # as a whole it would run against the engine's own judgement
+        self._begun_rid = request.rid
+        return True, tokens
+
+    def next_chunk(self, budget: Any, chunk_limit: int) -> int:
+        """How much more of a prefill that was begun so may run: nothing while others need the room. -1: as ever."""
+        scheduler = self._view.scheduler
+        if scheduler.chunked_req is None or scheduler.chunked_req.rid != self._begun_rid:
+            return -1
+        if self._guard.given_up("get_new_batch_prefill") or self._guard.given_up("check_prefill"):
+            return -1
+        tokens = self._steering.chunk(budget, (), chunk_limit)
+        return tokens if tokens or self._view.decoding() else -1
+
+    def room_for(self, adder: Any, request: Any) -> bool:
+        """A request found no room: reclaim pins for it. True if it is worth another try."""
+        if not self._pins.tokens or request in adder.can_run_list:
+            return False
+        prompt_tokens = len(request.origin_input_ids) + len(request.output_ids)
+        needed = prompt_tokens + int(request.sampling_params.max_new_tokens or 0) + _LEAST_ROOM_TOKENS
+        scheduler = self._view.scheduler
+        runs = self._view.decoding() or adder.can_run_list or getattr(scheduler, "chunked_req", None)
+        needed = min(int(scheduler.max_total_num_tokens), needed + self._reserved(adder))
+        return self._pins.reclaim(needed, self._steering.policies.memory, stuck=not runs)
+
+    @staticmethod
+    def _reserved(adder: Any) -> int:
+        budget = getattr(adder, "memory_budget", None)
+        return int(budget.total_offset if budget is not None else adder.rem_total_token_offset)
+
+    # Commands
+
+    def on_command(self, command: cmd.Command) -> None:
+        """In the emitter's thread."""
+        if isinstance(command, _OURS + _PARKING) and self._settings.obeys:
+            self._commands.append(command)
+
+    def _obey(self, command: cmd.Command) -> None:
+        if not isinstance(command, cmd.ProgramCommand):
+            return
+        program_id, problem = command.program_id, ""
+        if isinstance(command, _PARKING):
+            self._contexts.park(program_id, isinstance(command, cmd.Pause))
+            if not isinstance(command, cmd.Pause):
+                self._contexts.label(program_id, "")
+            return  # the gate answers these
+        match command:
+            case cmd.Retain():
+                if self._probe.is_running(program_id):
+                    problem = "a turn of it runs and holds its context already"
+                else:
+                    problem = self._pins.retain(program_id, command.ttl_ns)
+            case cmd.Release():
+                self._pins.release(program_id)
+            case cmd.Discard() if not self._moves.on:
+                problem = self._pins.discard(program_id)
+            case cmd.Prefetch() if self._guard.given_up("get_new_batch_prefill"):
+                problem = "the hook that makes turns wait for the load was given up"
+            case cmd.Demote() | cmd.Prefetch() | cmd.Discard():
+                self._moves.begin(command)
+                return  # answered when it was done
+            case cmd.Label():
+                self._contexts.label(program_id, command.label)
+            case _:
+                problem = f"{type(command).__name__} is not supported by this engine's plugin yet"
+        self._answer(command, program_id, problem)
+
+    def _answer(self, command: cmd.Command, program_id: str, problem: str) -> None:
+        if problem:
+            self.emitter.emit(CommandRejected(command_id=command.command_id, program_id=program_id, reason=problem))
+        else:
+            self.emitter.emit(CommandApplied(command_id=command.command_id, program_id=program_id))
+
+    def _state(self) -> PublisherState:
+        """In the emitter's thread; what it reads changes by whole values only."""
+        return PublisherState(
+            open_turns=tuple(self._probe.open_turns()), pins=tuple(self._pins.listed()), role="engine"
+        )
