@@ -13,9 +13,10 @@ config_app = typer.Typer(name="config", no_args_is_help=True, help="Check, show 
 @config_app.command("check")
 def check(file: Annotated[Path, typer.Argument(help="The TOML file.")]) -> None:
     """Say whether a configuration would be accepted; exit 1 and say where and why if not."""
-    from controlplane.config import load
+    from controlplane.config import Source
 
-    load(file)
+    for told in Source(path=file).read().without_effect:
+        typer.echo(f"without effect: {told}", err=True)
     typer.echo(f"{file}: ok")
 
 

@@ -22,6 +22,13 @@ class Resolved:
     config: Config
     origins: Mapping[str, str]  # ``penstock.toml:7``, ``PENSTOCK_NODE``, ``--preset``
 
+    @property
+    def without_effect(self) -> tuple[str, ...]:
+        """What was said and changes nothing in a daemon: each with its place and why."""
+        said = [origin for key, origin in self.origins.items() if key.partition(".")[0] == "placement"]
+        why = "[placement] is for `penstock simulate` and sweeps: a daemon has no router that would ask it"
+        return tuple(f"{origin}: {why}" for origin in said[:1])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:

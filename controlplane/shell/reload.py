@@ -38,6 +38,11 @@ class Reloader:
         self.state = ConfigState(file=str(source.path or ""))
         self._take_over = take_over
         self._log = logger("config")
+        self._warn()
+
+    def _warn(self) -> None:
+        for told in self.resolved.without_effect:
+            self._log.warning("without effect", setting=told)
 
     @property
     def config(self) -> Config:
@@ -72,6 +77,7 @@ class Reloader:
         self._log.info("reloaded", why=why, version=version, changes=[str(change) for change in found])
         if waiting:
             self._log.warning("not before a restart", keys=waiting)
+        self._warn()
         return self.state
 
     async def watch(self) -> None:

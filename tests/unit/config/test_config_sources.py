@@ -8,7 +8,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from controlplane.cli.app import app
 from controlplane.config import ENVIRONMENT, Config, Source, changes, keep_until_restart, parse, show, template
 from controlplane.config.changes import UNTIL_RESTART, values
 from controlplane.config.lines import lines_of
@@ -170,3 +172,15 @@ def test_a_pipe_is_no_configuration_but_standard_input_may_be_one_once(tmp_path:
     with pytest.raises(ConfigError, match="cannot be read again"):
         given.read(again=True)
     os.close(reading)
+
+
+def test_a_table_that_a_daemon_does_not_ask_is_told_with_its_place(tmp_path: Path) -> None:
+    file = tmp_path / "penstock.toml"
+    file.write_text('preset = "mars"\n\n[placement]\npolicy = "round_robin"\n')
+    (told,) = Source(path=file).read().without_effect
+    assert told.startswith(f"{file}:3: [placement] is for `penstock simulate`")
+    file.write_text('preset = "mars"\n')
+    assert Source(path=file).read().without_effect == ()
+    file.write_text('[placement]\npolicy = "round_robin"\n')
+    checked = CliRunner().invoke(app, ["config", "check", str(file)])
+    assert (checked.exit_code, "without effect" in checked.output) == (0, True)
