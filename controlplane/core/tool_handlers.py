@@ -4,10 +4,12 @@ from typing import TYPE_CHECKING
 
 from controlplane.core import events as ev
 from controlplane.core.records import Environment, ToolCall, tool_key
-from controlplane.core.types import Status
+from controlplane.core.types import Program, Status, seconds
 
 if TYPE_CHECKING:
     from controlplane.core.ledger import Ledger
+
+_CLOCKS_NS = seconds(0.25)  # two publishers' clocks are not known better beside each other than batches take
 
 
 def tool_enqueued(ledger: "Ledger", event: ev.ToolEnqueued, now_ns: int) -> None:
@@ -48,6 +50,9 @@ def _open_tool(ledger: "Ledger", event: ev.ToolEnqueued | ev.ToolStarted, now_ns
     ledger.count_tool(call, 1)
     program.open_tools += 1
     program.idle_since_ns = 0
+    if _is_of_before(ledger, program, event, now_ns):
+        ledger.state.counts.late += 1
+        return
     program.may_end = False
     program.tool = program.gap_tool = event.tool
     if started:
@@ -55,6 +60,17 @@ def _open_tool(ledger: "Ledger", event: ev.ToolEnqueued | ev.ToolStarted, now_ns
     if not program.gap_has_tool:
         program.gap_has_tool = True
         ledger.changed[program.program_id] = None
+
+
+def _is_of_before(ledger: "Ledger", program: Program, event: ev.Event, now_ns: int) -> bool:
+    """Whether the call began before the program's last turn ended, and is told late: it says nothing of this gap.
+
+    A publisher that was cut off tells all of it at once, on a connection of its own: its calls may come behind the
+    end of a turn that they came before.
+    """
+    ledger.lateness.note(event.publisher, event.at_ns, now_ns)
+    began_ns = now_ns - ledger.lateness.of(event.publisher, event.at_ns, now_ns)
+    return not program.open_turns and began_ns < program.turn_over_ns - _CLOCKS_NS
 
 
 def tool_ended(ledger: "Ledger", event: ev.ToolEnded, now_ns: int) -> None:

@@ -1,5 +1,7 @@
 """What a reply that somebody read means for its program."""
 
+from typing import Any
+
 import pytest
 from support.core_driver import Driver
 
@@ -134,6 +136,32 @@ def test_a_reply_is_kept_for_a_turn_that_its_engine_tells_late() -> None:
     assert not d.program("a").may_end
     d.finish("a", "a.2")
     assert (d.program("a").may_end, d.ledger.state.replies) == (True, {})
+
+
+@pytest.mark.parametrize(("began_s", "of_this_gap"), [(5.0, False), (8.9, True), (9.5, True)])
+def test_a_tool_that_is_told_behind_a_turn_that_it_came_before_says_nothing_of_the_gap(
+    began_s: float, of_this_gap: bool
+) -> None:
+    """Both were cut off, and each tells all of it at once; the agents' clock is 100 s ahead of the engine's."""
+    d = Driver()
+    began_ns = d.now_ns
+
+    def told(make: Any, kind: Any, at_s: float, ahead_s: float, **fields: Any) -> None:
+        d.now_ns = max(d.now_ns, began_ns + seconds(at_s))
+        d.send(make(kind, program_id="a", at_ns=seconds(1 + ahead_s + at_s), **fields))
+
+    told(d.engine, ev.TurnSubmitted, 1, 0, turn_id="a.1", projected_blocks=1)
+    told(d.engine, ev.TurnEnded, 2, 0, turn_id="a.1", prompt_tokens=10)
+    told(d.tools, ev.ToolStarted, 2, 100, call_id="c1", tool="bash")
+    told(d.tools, ev.ToolEnded, 3, 100, call_id="c1", tool="bash", duration_ns=seconds(1))
+    d.now_ns = began_ns + seconds(10)
+    told(d.engine, ev.TurnSubmitted, 7, 0, turn_id="a.2", projected_blocks=1)
+    told(d.engine, ev.TurnEnded, 9, 0, turn_id="a.2", prompt_tokens=10)
+    told(d.tools, ev.ToolStarted, began_s, 100, call_id="c2", tool="bash")
+    told(d.tools, ev.ToolEnded, began_s + 0.1, 100, call_id="c2", tool="bash", duration_ns=seconds(0.1))
+    read(d, "a", "a.2", calls=0)
+    program = d.program("a")
+    assert (program.may_end, program.gap_has_tool, program.open_tools) == (not of_this_gap, of_this_gap, 0)
 
 
 def test_replies_of_turns_whose_end_is_lost_are_forgotten(monkeypatch) -> None:  # type: ignore[no-untyped-def]
