@@ -248,7 +248,6 @@ def snapshots(random: Random, inputs: int, folder: Path) -> Told:
     preset = PRESETS["penstock"]
     state = ControllerState(
         admission=preset.admission.initial(),
-        packing=preset.packing.initial(),
         retention=preset.retention.initial(),
     )
     data = snapshot.take(
