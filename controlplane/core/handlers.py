@@ -63,7 +63,7 @@ def turn_queued(ledger: "Ledger", event: ev.TurnQueued, now_ns: int) -> None:
     if event.turn_id in ledger.state.held or event.turn_id in ledger.state.running:
         return  # asked again while held: it keeps its place
     _close_gap(ledger, program, now_ns)  # from here on it is us who are waited for
-    program.may_end = False
+    program.called_nothing = False
     idleness.held(program, now_ns)
     blocks = _estimate_blocks(ledger, program, event)
     held = Held(program_id=event.program_id, publisher=event.publisher, blocks=blocks)
@@ -111,7 +111,7 @@ def turn_submitted(ledger: "Ledger", event: ev.TurnSubmitted, now_ns: int) -> No
         idleness.reasons(program, now_ns)
     program.open_turns += 1
     program.retained_until_ns = 0  # the running turn holds the context by itself
-    program.may_end = False
+    program.called_nothing = False
     if event.prompt_bytes > 0:
         program.prompt_bytes = event.prompt_bytes
         if event.prompt_tokens > 0:
@@ -245,11 +245,13 @@ def reply_read(ledger: "Ledger", event: ev.ReplyRead, now_ns: int) -> None:
             del replies[next(iter(replies))]
     if event.turn_id in ledger.state.running:
         return
-    if program is None or program.open_turns or program.status is Status.ENDED:
+    if program is None or program.status is Status.ENDED:
         ledger.state.counts.late += 1
         return
-    if program.queued_turns:  # it goes on, unless its gate no longer holds that turn, of which it has yet to tell
-        program.may_end = _calls_nothing(program, event.tool_calls)
+    if program.queued_turns or program.open_turns:
+        # It goes on; unless its gate no longer holds that turn, of which it has yet to tell, or the engine is gone
+        # that ran it, and took its last words along.
+        program.called_nothing = event.tool_calls == 0
         ledger.state.counts.late += 1
         return
     _answered(ledger, program, event, now_ns)
@@ -265,15 +267,10 @@ def _answered(ledger: "Ledger", program: Program, reply: ev.ReplyRead, now_ns: i
 
 def _asks_for(ledger: "Ledger", program: Program, tool: str, tool_calls: int) -> None:
     """What the reply of the turn that ended calls; -1 calls: nobody looked."""
-    program.may_end = _calls_nothing(program, tool_calls)
+    program.called_nothing = tool_calls == 0
     if tool and not program.gap_has_tool:  # else the tool itself was reported, by the name that its times go by
         program.tool = program.gap_tool = tool
         ledger.changed[program.program_id] = None
-
-
-def _calls_nothing(program: Program, tool_calls: int) -> bool:
-    """Whether the program may have ended: a title request may end beside the turn that matters, or after it."""
-    return tool_calls == 0 and not (program.open_turns or program.open_tools or program.gap_has_tool)
 
 
 def turn_left(ledger: "Ledger", turn_id: str, now_ns: int) -> None:

@@ -53,7 +53,7 @@ def _open_tool(ledger: "Ledger", event: ev.ToolEnqueued | ev.ToolStarted, now_ns
     if _is_of_before(ledger, program, event, now_ns):
         ledger.state.counts.late += 1
         return
-    program.may_end = False
+    program.called_nothing = False
     program.tool = program.gap_tool = event.tool
     if started:
         program.tool_started_at_ns = now_ns

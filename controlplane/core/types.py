@@ -69,7 +69,7 @@ class Program:
     gap_tool: str = ""  # what is known to run in this gap: by the reply, or by the tool's own report
     gap_has_tool: bool = False  # an emitter reported a tool since the last turn ended
     gap_delegates: bool = False  # of those one waited for a child
-    may_end: bool = False  # the last reply called no tool
+    called_nothing: bool = False  # the last reply called no tool
     lends: bool = False  # it holds its slot, and is likely to be away for long: others may have its room
     keep_ratio: float = -1.0  # what keeping its context brings over what it costs; below 0: not weighed in this gap
     weighed_at_ns: int = 0
@@ -102,6 +102,14 @@ class Program:
     def kind(self) -> str:
         """Its class, by what was known when it came; empty before its first turn has ended."""
         return class_of(self.tenant, self.agent, self.first_tokens) if self.first_tokens else ""
+
+    @property
+    def may_end(self) -> bool:
+        """Whether its last turn may have been its last: a title request may end beside the turn that matters.
+
+        Asked whenever it counts, not when the reply was read: a turn that died with its engine was open then.
+        """
+        return self.called_nothing and not (self.open_turns or self.open_tools or self.gap_has_tool)
 
 
 class ProgramView(Protocol):

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from support.core_driver import Driver
+from support.core_driver import Driver, Publisher
 
 from controlplane.core import events as ev
 from controlplane.core import handlers
@@ -122,6 +122,21 @@ def test_a_turn_that_its_gate_no_longer_holds_does_not_keep_its_program() -> Non
     d.tick(6)
     assert d.program("a").status is Status.ACTIVE, "a turn of it is held"
     d.send(d.gate(ev.PublisherState))
+    d.tick(6)
+    assert d.program("a").status is Status.ENDED
+
+
+def test_a_turn_that_dies_with_its_engine_does_not_keep_its_program() -> None:
+    """The client asked again, and the second answer came while the first turn was believed to run."""
+    d = Driver()
+    d.submit("a", "a.1")
+    d.engine = Publisher("node/engine/2")
+    d.submit("a", "a.2")
+    d.finish("a", "a.2")
+    read(d, "a", "a.2", calls=0)
+    assert (d.program("a").open_turns, d.program("a").may_end) == (1, False)
+    d.tick(6)  # the first engine's silence beside the second is its end
+    assert (d.program("a").open_turns, d.program("a").may_end) == (0, True)
     d.tick(6)
     assert d.program("a").status is Status.ENDED
 
