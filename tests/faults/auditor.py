@@ -157,7 +157,7 @@ class Auditor:
         """A heartbeat or a command."""
         gate = self._gate(server)
         if isinstance(item, Heartbeat):
-            if gate.heard_ns is not None and self._now_ns >= gate.heard_ns + gate.lease_ns:
+            if gate.heard_ns is None or self._now_ns >= gate.heard_ns + gate.lease_ns:
                 # "grants that the gate gave by itself end": the gate may let others in should it be alone again
                 gate.slots = {root: None for root in gate.slots if root in gate.granted}
             gate.heard_ns, gate.lease_ns, gate.limit = self._now_ns, item.lease_ttl_ns, item.limit
