@@ -6,7 +6,7 @@ from typing import Any
 from controlplane.core.errors import require
 from controlplane.core.overload import Overload, OverloadRules
 from controlplane.core.policies import Window
-from controlplane.core.records import LedgerState
+from controlplane.core.ledger.records import LedgerState
 from controlplane.core.silence import SilenceRules
 from controlplane.core.tool_slots import ToolSlots
 

@@ -30,11 +30,11 @@ from controlplane.core.outlook import demand_blocks, growing, parts, running_blo
 from controlplane.core.overload import Load, detect
 from controlplane.core.policies import Window
 from controlplane.core.presets import Preset
-from controlplane.core.records import Signals
+from controlplane.core.ledger.records import Signals
 from controlplane.core.room import fitting_in
 from controlplane.core.silence import sweep
 from controlplane.core.types import Pressure, Program, QueuedProgram, Status, seconds
-from controlplane.core.unasked import leaving, may_leave_now
+from controlplane.core.slots import leaving, may_leave_now
 from controlplane.core.usual import Usual
 
 _CROWDED_STALL = 2.0  # so many times as long the engine idles before the valve opens while CPUs are overloaded

@@ -3,7 +3,7 @@
 from controlplane.core import commands as cmd
 from controlplane.core.ledger import Ledger
 from controlplane.core.lifecycle import Trigger
-from controlplane.core.records import tool_key
+from controlplane.core.ledger.records import tool_key
 from controlplane.core.types import Status, Tier
 
 _MOVES: dict[type[cmd.Command], Tier] = {  # where a program's KV is once such a command was applied

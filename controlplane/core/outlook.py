@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from controlplane.core.forecast import Growing
 from controlplane.core.ledger import Ledger
-from controlplane.core.records import Totals
+from controlplane.core.ledger.records import Totals
 from controlplane.core.types import Program, Replica
 from controlplane.core.usual import Usual
 from controlplane.core.weight import weight

@@ -17,7 +17,7 @@ from controlplane.core.errors import require
 from controlplane.core.estimate import as_seconds
 from controlplane.core.ledger import Ledger
 from controlplane.core.outlook import running_blocks
-from controlplane.core.publishers import lose, retire_replaced, worth_asking
+from controlplane.core.ledger.publishers import lose, retire_replaced, worth_asking
 from controlplane.core.retention.overflow import keep_ratio
 from controlplane.core.types import NANOSECONDS_PER_SECOND, Program, Status, seconds
 

@@ -15,7 +15,7 @@ from controlplane.core.control import ControllerState
 from controlplane.core.overload import Overload
 from controlplane.core.policies import Window
 from controlplane.core.presets import Preset
-from controlplane.core.records import LedgerState
+from controlplane.core.ledger.records import LedgerState
 
 VERSION = 7
 

@@ -8,7 +8,7 @@ import msgspec
 from controlplane.core.controller import Controller
 from controlplane.core.lives import ForecastError
 from controlplane.core.policies import Window
-from controlplane.core.records import Counts
+from controlplane.core.ledger.records import Counts
 from controlplane.core.types import Pressure
 from controlplane.shell.pump import Pump
 from controlplane.shell.reload import ConfigState, Reloader

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from controlplane.core import handlers, publishers
+from controlplane.core.ledger import publishers, turns
 from controlplane.core import ledger as ledgers
 from controlplane.core.events import place_of, serves
 from controlplane.gate.gate import Gate

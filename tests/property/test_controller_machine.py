@@ -19,7 +19,7 @@ from controlplane.core.controller import Controller
 from controlplane.core.ledger import Ledger
 from controlplane.core.outlook import parts, replicas
 from controlplane.core.presets import PRESETS, Preset
-from controlplane.core.records import LedgerState, Totals, waiting_roots
+from controlplane.core.ledger.records import LedgerState, Totals, waiting_roots
 from controlplane.core.tool_slots import ToolSlots
 from controlplane.core.types import Status, seconds
 from controlplane.shell import snapshot

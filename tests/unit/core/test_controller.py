@@ -10,7 +10,7 @@ from controlplane.core import events as ev
 from controlplane.core.control import ControlRules
 from controlplane.core.controller import Controller
 from controlplane.core.errors import ConfigError, RemoteEventError
-from controlplane.core.handlers import HANDLERS
+from controlplane.core.ledger.turns import HANDLERS
 from controlplane.core.lifecycle import Trigger
 from controlplane.core.packing.least_left import LeastLeft
 from controlplane.core.packing.pressure_aware import PressureAware

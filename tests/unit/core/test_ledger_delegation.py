@@ -5,7 +5,7 @@ from support.core_driver import Driver, of
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
 from controlplane.core.presets import PRESETS
-from controlplane.core.records import Totals
+from controlplane.core.ledger.records import Totals
 from controlplane.core.types import seconds
 
 

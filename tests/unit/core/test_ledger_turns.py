@@ -9,7 +9,7 @@ from controlplane.core.errors import RemoteEventError
 from controlplane.core.ledger import Ledger
 from controlplane.core.lifecycle import Trigger
 from controlplane.core.lives import Faded
-from controlplane.core.records import Totals
+from controlplane.core.ledger.records import Totals
 from controlplane.core.types import Status, Tier, seconds
 
 

@@ -12,7 +12,7 @@ from controlplane.core.events import place_of
 from controlplane.core.ledger import Ledger
 from controlplane.core.outlook import engines, parts, replicas
 from controlplane.core.presets import preset
-from controlplane.core.records import Totals
+from controlplane.core.ledger.records import Totals
 from controlplane.core.types import Replica, Status, Tier, seconds
 
 S = seconds(1)

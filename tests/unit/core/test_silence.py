@@ -11,7 +11,7 @@ from controlplane.core import silence
 from controlplane.core.errors import ConfigError
 from controlplane.core.lifecycle import Trigger
 from controlplane.core.presets import PRESETS
-from controlplane.core.records import Totals
+from controlplane.core.ledger.records import Totals
 from controlplane.core.retention.opportunistic import Opportunistic
 from controlplane.core.silence import SilenceRules
 from controlplane.core.types import Status, seconds

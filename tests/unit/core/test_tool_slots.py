@@ -7,7 +7,7 @@ from controlplane.core import commands as cmd
 from controlplane.core import events as ev
 from controlplane.core.control import ControlRules
 from controlplane.core.errors import ConfigError
-from controlplane.core.records import Totals
+from controlplane.core.ledger.records import Totals
 from controlplane.core.tool_slots import ANY, ToolSlots
 from controlplane.core.types import Pressure
 

@@ -13,13 +13,13 @@ from itertools import islice
 from math import ceil
 
 from controlplane.core import events as ev
-from controlplane.core.adoption import adopt, are_strangers
+from controlplane.core.ledger.runs import adopt, are_strangers
 from controlplane.core.errors import RemoteEventError
-from controlplane.core.handlers import HANDLERS, drop_publisher
-from controlplane.core.lateness import Lateness
+from controlplane.core.ledger.turns import HANDLERS, drop_publisher
+from controlplane.core.ledger.lateness import Lateness
 from controlplane.core.lifecycle import Trigger, next_status
-from controlplane.core.publishers import is_new
-from controlplane.core.records import Farewell, Held, LedgerState, ToolCall, Totals, whole
+from controlplane.core.ledger.publishers import is_new
+from controlplane.core.ledger.records import Farewell, Held, LedgerState, ToolCall, Totals, whole
 from controlplane.core.types import Program, QueuedProgram, Status, Tier, seconds
 
 _FORGET_ENDED_AFTER_NS = seconds(60)

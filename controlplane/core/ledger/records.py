@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from controlplane.core import events as ev
 from controlplane.core.estimate import Estimates
 from controlplane.core.numbering import Numbering
-from controlplane.core.sequence import Sequence
+from controlplane.core.ledger.hearing import Sequence
 from controlplane.core.types import Program, Status, Tier
 
 

@@ -12,9 +12,9 @@ from controlplane.core import idleness
 from controlplane.core.errors import RemoteEventError
 from controlplane.core.events import place_of, serves
 from controlplane.core.lifecycle import Trigger
-from controlplane.core.records import Held, Running, tool_key
+from controlplane.core.ledger.records import Held, Running, tool_key
 from controlplane.core.state_parts import joined
-from controlplane.core.tool_handlers import environment_wanted, tool_ended, tool_enqueued, tool_started
+from controlplane.core.ledger.tools import environment_wanted, tool_ended, tool_enqueued, tool_started
 from controlplane.core.types import Program, Status, Tier, seconds
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from controlplane.core import events as ev
 from controlplane.core.events import place_of, serves
-from controlplane.core.sequence import Arrival, Sequence
+from controlplane.core.ledger.hearing import Arrival, Sequence
 from controlplane.core.types import Tier, seconds
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from controlplane.core import events as ev
-from controlplane.core.records import Environment, ToolCall, tool_key
+from controlplane.core.ledger.records import Environment, ToolCall, tool_key
 from controlplane.core.types import Program, Status, seconds
 
 if TYPE_CHECKING:
