@@ -1,85 +1,151 @@
-"""Who tells the ledger what: numbered events, restarts, and publishers that are gone.
+"""What publishers have told: whose events are numbered how far, what is missing, how late they tell it.
 
-An engine and a gate exist once at their place, ``node/role``. A new boot there is a restart, but only silence tells
-that the old one is gone: whoever still speaks is alive, and holds what it held (docs/adr/0009). Engines that serve
-together differ in their role, as ``engine-30000`` and ``engine-30001`` by their ports, and so do the gates before
-them, ``gate-30000`` and ``gate-30001`` (docs/adr/0018). Agents' hooks are many at a place.
+Duplicates are dropped, gaps are seen and may close late. An end that comes before its beginning is believed where
+something of its publisher is missing, and is a contradiction where nothing is.
 """
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from enum import Enum
 
 from controlplane.core import events as ev
-from controlplane.core.events import place_of, serves
-from controlplane.core.ledger.hearing import Arrival, Sequence
-from controlplane.core.types import Tier, seconds
+from controlplane.core.errors import RemoteEventError
+from controlplane.core.ledger.kept import kept
 
-if TYPE_CHECKING:
-    from controlplane.core.ledger import Ledger
-
-_LEASE_NS = seconds(5)  # a boot that was heard within it lives, whoever else speaks from its place
+_MOST_GAPS = 64
+_MOST_EARLY_ENDS = 4096
+_DRIFT = 10_000  # a clock may gain one part in so many on another
 
 
-def is_new(ledger: "Ledger", event: ev.Event, now_ns: int) -> bool:
-    """Whether a numbered event is to be applied. Duplicates and gaps are counted, and a gap is asked about."""
-    state = ledger.state
-    sequence = state.sequences.get(event.publisher)
-    if sequence is None:
-        sequence = state.sequences[event.publisher] = Sequence(heard_at_ns=now_ns)
-        if serves(event.publisher):
-            retire_replaced(ledger, now_ns)
-    sequence.heard_at_ns = now_ns
-    sequence.unanswered = 0
-    arrival = sequence.note(event.sequence)
-    if arrival is Arrival.NEW:
-        return True
-    if arrival is Arrival.DUPLICATE:
-        state.counts.duplicates += 1
-        return False
-    state.counts.gaps += 1
-    ledger.resync[event.publisher] = 0
-    return True
+class Arrival(Enum):
+    """What a sequence number tells."""
+
+    NEW = "new"
+    DUPLICATE = "duplicate"
+    AFTER_GAP = "after_gap"  # new, but numbers before it are missing
 
 
-def retire_replaced(ledger: "Ledger", now_ns: int) -> None:
-    """Forget boots of an engine or a gate that went silent while a later one speaks: they hold nothing any more.
+@dataclass(slots=True, kw_only=True)
+class Sequence:
+    """One publisher's numbers, which count from 1. ``missing`` holds (first, last) ranges, ascending."""
 
-    One that speaks again was alive: it is a new publisher with a gap, and is asked for its state.
+    expected: int = 1
+    missing: list[tuple[int, int]] = field(default_factory=list)
+    heard_at_ns: int = 0
+    asked_at_ns: int = 0  # when its state was last requested
+    unanswered: int = 0  # requests since it was last heard
+
+    def note(self, number: int) -> Arrival:
+        """Take ``number`` in."""
+        if number == self.expected:
+            self.expected += 1
+            return Arrival.NEW
+        if number > self.expected:
+            self.missing.append((self.expected, number - 1))
+            del self.missing[:-_MOST_GAPS]
+            self.expected = number + 1
+            return Arrival.AFTER_GAP
+        return self._fill(number)
+
+    def _fill(self, number: int) -> Arrival:
+        for index, (first, last) in enumerate(self.missing):
+            if first <= number <= last:
+                parts = [(first, number - 1), (number + 1, last)]
+                self.missing[index : index + 1] = [(a, b) for a, b in parts if a <= b]
+                del self.missing[:-_MOST_GAPS]
+                return Arrival.NEW
+        return Arrival.DUPLICATE
+
+    def resynced(self) -> None:
+        """The publisher's whole state arrived: what is missing no longer matters."""
+        self.missing.clear()
+
+
+@dataclass(slots=True, kw_only=True)
+class Lateness:
+    """By publisher: the least difference between its clock and ours, and when it was judged last.
+
+    So an event is told how much later than the quickest of its publisher's. One that was cut off tells afterwards
+    what happened meanwhile. Its clock and ours differ by no more than the least that was seen between them.
     """
-    sequences = ledger.state.sequences
-    singles = sorted(filter(serves, sequences), key=lambda name: sequences[name].heard_at_ns)
-    latest = {place_of(name): name for name in singles}  # the last one of a place stays
-    for old in singles:
-        place = place_of(old)
-        if latest[place] != old and now_ns - sequences[old].heard_at_ns >= _LEASE_NS:
-            ledger.forget_publisher(old, now_ns)
-            node, _, role = place.rpartition("/")
-            # A gate is a part of its engine's server. The pool stays until it is told anew.
-            _forget_contexts(ledger, f"{node}/engine{''.join(role.partition('-')[1:])}")
+
+    seen: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def note(self, publisher: str, at_ns: int, now_ns: int) -> None:
+        """An event of the publisher's ``at_ns``, which is 0 where it did not say, was read at our ``now_ns``."""
+        if not at_ns:
+            return
+        between_ns = now_ns - at_ns
+        least_ns, judged_ns = self.seen.get(publisher, (between_ns, now_ns))
+        self.seen[publisher] = (min(between_ns, least_ns + (now_ns - judged_ns) // _DRIFT), now_ns)
+
+    def of(self, publisher: str, at_ns: int, now_ns: int) -> int:
+        """Nanoseconds; 0 while nothing is known of its publisher."""
+        if not at_ns or publisher not in self.seen:
+            return 0
+        return max(0, now_ns - at_ns - self.seen[publisher][0])
+
+    def forget(self, publisher: str) -> None:
+        self.seen.pop(publisher, None)
 
 
-def _forget_contexts(ledger: "Ledger", replica: str) -> None:
-    """The replica holds no KV any more; nor does anybody for programs that never ran."""
-    for program in ledger.programs.values():
-        if program.replica in (replica, ""):
-            program.retained_until_ns = 0
-            program.kv_tier = Tier.NONE
+@dataclass(slots=True, kw_only=True)
+class Counts:
+    """What was not applied as it came, for metrics and the log."""
+
+    applied: int = 0
+    duplicates: int = 0
+    gaps: int = 0
+    contradictions: int = 0  # RemoteEventError
+    late: int = 0  # an end or start that arrived on the wrong side of its partner
+    commands_applied: int = 0
+    commands_rejected: int = 0
+    admitted_unasked: int = 0  # turns that reached the engine without a grant
+    taken_back: int = 0  # slots that nobody granted, taken back at a turn's end
 
 
-def worth_asking(ledger: "Ledger") -> set[str]:
-    """Publishers that a held turn, a running turn or a tool call depends on, and each of several engines."""
-    state = ledger.state
-    tables = (state.held, state.running, state.tools)
-    named = {work.publisher for table in tables for work in table.values()}
-    if len(state.pools) > 1:
-        named |= {sample.publisher for sample in state.pools.values()}
-    return named & state.sequences.keys()
+@dataclass(slots=True, kw_only=True, eq=False)
+class Publishers:
+    """Who has told what."""
 
+    counts: Counts = kept(Counts)
+    sequences: dict[str, Sequence] = kept(dict)  # by publisher
+    resync: dict[str, int] = kept(dict)  # publishers whose state is needed: times asked
+    early_ends: dict[str, int] = kept(dict)  # ids of turns and tool calls whose end came first, and when
+    lateness: Lateness = field(
+        default_factory=Lateness
+    )  # not kept: our own clock may be another one in the next life
 
-def lose(ledger: "Ledger", publisher: str, now_ns: int) -> None:
-    """The publisher is gone. An engine's memory goes with it, unless it is the last that was known."""
-    ledger.forget_publisher(publisher, now_ns)
-    place, pools = place_of(publisher), ledger.state.pools
-    if len(pools) > 1 and place in pools:
-        del pools[place]
-        ledger.hear_pools()
-        _forget_contexts(ledger, place)
+    def note(self, event: ev.Event, now_ns: int) -> Arrival:
+        """Take a numbered event's number in. Duplicates and gaps are counted, and a gap is asked about."""
+        sequence = self.sequences[event.publisher]
+        sequence.heard_at_ns = now_ns
+        sequence.unanswered = 0
+        arrival = sequence.note(event.sequence)
+        if arrival is Arrival.DUPLICATE:
+            self.counts.duplicates += 1
+        elif arrival is Arrival.AFTER_GAP:
+            self.counts.gaps += 1
+            self.resync[event.publisher] = 0
+        return arrival
+
+    def ended_early(self, key: str, publisher: str, now_ns: int, what: str) -> None:
+        """An end without a beginning: late delivery where the publisher has gaps, else its fault."""
+        sequence = self.sequences.get(publisher)
+        if sequence is not None and not sequence.missing:
+            raise RemoteEventError(f"{publisher}: {what} {key!r} ended and never began")
+        self.counts.late += 1
+        self.early_ends[key] = now_ns
+        if len(self.early_ends) > _MOST_EARLY_ENDS:
+            del self.early_ends[next(iter(self.early_ends))]
+
+    def forget_early_ends(self, horizon_ns: int) -> None:
+        """Drop ends that waited too long for their beginning."""
+        early = self.early_ends
+        for key in [key for key, seen_ns in early.items() if seen_ns <= horizon_ns]:
+            del early[key]
+
+    def forget(self, publisher: str) -> None:
+        """The publisher is gone."""
+        self.sequences.pop(publisher, None)
+        self.resync.pop(publisher, None)
+        self.lateness.forget(publisher)
