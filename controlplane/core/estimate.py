@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import exp, log, sqrt
 
-from controlplane.core.displaced import Displaced
 from controlplane.core.durations import Durations
 from controlplane.core.gaps import Gaps, returning
 from controlplane.core.lives import Population
-from controlplane.core.prefill_cost import PrefillCost
+from controlplane.core.prefill_cost import Displaced, PrefillCost
 from controlplane.core.types import NANOSECONDS_PER_SECOND, ProgramView
 
 _ENDS_AFTER_A_CALL = 0.01  # of the programs whose reply called a tool: their agent failed, or was stopped

@@ -164,7 +164,7 @@ class Daemon:
         self._log.info(
             "recovered",
             messages=self.position - began_at,
-            programs=len(self.controller.ledger.programs),
+            programs=len(self.controller.ledger.programs.by_name),
             window=self.controller.window.limit,
         )
 
@@ -316,7 +316,7 @@ class Daemon:
     @property
     def _is_up_to_date(self) -> bool:
         """Whether a sample that was taken after the last gap has come back, and with it what happened then."""
-        host = self.controller.state.ledger.host
+        host = self.controller.ledger.tools.host
         return host is not None and host.publisher == self._host_publisher and host.sequence >= self._proof
 
     def _note_gap(self) -> None:
@@ -337,7 +337,7 @@ class Daemon:
             self._lost_s = now_s - self._heard_s
         else:
             self._heard_s = now_s
-        samples = self.controller.state.ledger.sequences.get(self._host_publisher)
+        samples = self.controller.ledger.publishers.sequences.get(self._host_publisher)
         lost = samples.missing[-1] if samples is not None and samples.missing else None
         if lost is not None and lost != self._lost_samples:
             self._lost_samples, self._resync_all = lost, True
@@ -351,7 +351,7 @@ class Daemon:
                 boot_id=self.boot_id,
                 lease_ttl_ns=seconds(self.config.lease_s),
                 limit=window.limit,
-                draining=self.controller.state.ledger.draining,
+                draining=self.controller.ledger.programs.draining,
                 window=window.window,
                 command_id=self.controller.numbering.sent,
                 engine_policies=EnginePolicies(priority=policies.priority, memory=policies.memory).dumps(),

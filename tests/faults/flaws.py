@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from controlplane.core import handlers, publishers
-from controlplane.core import ledger as ledgers
 from controlplane.core.events import place_of, serves
+from controlplane.core.ledger.holdings import Holdings
+from controlplane.core.ledger.runs import Runs
+from controlplane.core.ledger.turns import Turns
 from controlplane.gate.gate import Gate
 from controlplane.shell import daemon as daemons
 from controlplane.shell import snapshot as snapshots
@@ -31,22 +32,24 @@ def _heartbeats_without_events() -> Iterator[None]:
         yield
 
 
-def _a_newcomer_retires_the_first() -> AbstractContextManager[Any]:
-    is_new = publishers.is_new
+class _Hasty(Holdings):
+    """A newcomer at a place retires the first."""
 
-    def retires(ledger: Any, event: Any, now_ns: int) -> bool:
+    def is_new(self, event: Any, now_ns: int) -> bool:
         publisher = event.publisher
-        known, latest = (ledger.__dict__.setdefault(name, {}) for name in ("boots_seen", "latest_boots"))
+        known, latest = (self.__dict__.setdefault(name, {}) for name in ("boots_seen", "latest_boots"))
         if serves(publisher) and publisher not in known:
             before, known[publisher] = latest.get(place_of(publisher)), None
             latest[place_of(publisher)] = publisher
             if before is not None:
-                ledger.forget_publisher(before, now_ns)
+                self.forget(before, now_ns)
         if latest.get(place_of(publisher), publisher) != publisher:
             return False
-        return is_new(ledger, event, now_ns)
+        return super().is_new(event, now_ns)
 
-    return patch("controlplane.core.ledger.is_new", retires)
+
+def _a_newcomer_retires_the_first() -> AbstractContextManager[Any]:
+    return patch("controlplane.core.ledger.Holdings", _Hasty)
 
 
 def _a_full_disk_ends_the_daemon() -> AbstractContextManager[Any]:
@@ -70,7 +73,7 @@ def _keeping_counts_running_turns() -> AbstractContextManager[Any]:
 
 
 def _late_events_revive_the_ended() -> AbstractContextManager[Any]:
-    return patch.object(handlers, "_is_late", lambda program, now_ns: False)
+    return patch.object(Turns, "_is_late", lambda *which: False)
 
 
 def _the_deaf_decide() -> AbstractContextManager[Any]:
@@ -78,7 +81,7 @@ def _the_deaf_decide() -> AbstractContextManager[Any]:
 
 
 def _an_early_child_is_a_root() -> AbstractContextManager[Any]:
-    return patch.object(ledgers, "adopt", lambda *which: None)
+    return patch.object(Runs, "adopt", lambda *which: None)
 
 
 def _a_torn_snapshot_ends_the_daemon() -> AbstractContextManager[Any]:

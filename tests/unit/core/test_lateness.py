@@ -1,6 +1,6 @@
 """How late an event is told, by a clock that is not ours."""
 
-from controlplane.core.lateness import Lateness
+from controlplane.core.ledger.publishers import Lateness
 from controlplane.core.types import seconds
 
 

@@ -6,7 +6,7 @@ import pytest
 from support.core_driver import Driver, Publisher
 
 from controlplane.core import events as ev
-from controlplane.core import handlers
+from controlplane.core.ledger import turns
 from controlplane.core.types import Status, seconds
 
 
@@ -21,13 +21,13 @@ def test_a_reply_may_be_read_before_its_turn_ends_or_after() -> None:
         d.submit("a")
         if early:
             read(d, "a", tool="pytest")
-            assert (d.program("a").tool, d.ledger.changed) == ("", {})
+            assert (d.program("a").tool, d.ledger.programs.changed) == ("", {})
             d.finish("a")
         else:
             d.finish("a")
             read(d, "a", tool="pytest")
-        assert (d.program("a").tool, list(d.ledger.changed)) == ("pytest", ["a"])
-        assert d.ledger.state.replies == {}
+        assert (d.program("a").tool, list(d.ledger.programs.changed)) == ("pytest", ["a"])
+        assert d.ledger.turns.replies == {}
 
 
 def test_the_gap_behind_a_reply_that_calls_a_tool_is_that_tools() -> None:
@@ -150,7 +150,7 @@ def test_a_reply_is_kept_for_a_turn_that_its_engine_tells_late() -> None:
     d.submit("a", "a.2")
     assert not d.program("a").may_end
     d.finish("a", "a.2")
-    assert (d.program("a").may_end, d.ledger.state.replies) == (True, {})
+    assert (d.program("a").may_end, d.ledger.turns.replies) == (True, {})
 
 
 @pytest.mark.parametrize(("began_s", "of_this_gap"), [(5.0, False), (8.9, True), (9.5, True)])
@@ -180,12 +180,12 @@ def test_a_tool_that_is_told_behind_a_turn_that_it_came_before_says_nothing_of_t
 
 
 def test_replies_of_turns_whose_end_is_lost_are_forgotten(monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(handlers, "_MOST_REPLIES", 2)
+    monkeypatch.setattr(turns, "_MOST_REPLIES", 2)
     d = Driver()
     for turn in ("1", "2", "3"):
         d.submit("a", turn)
         read(d, "a", turn, tool=turn)
-    assert list(d.ledger.state.replies) == ["2", "3"]
+    assert list(d.ledger.turns.replies) == ["2", "3"]
 
 
 def test_a_quarantined_program_teaches_nothing() -> None:
