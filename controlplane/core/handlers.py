@@ -125,7 +125,6 @@ def _is_late(ledger: "Ledger", program: Program, event: ev.Event, now_ns: int, l
     By much, where its publisher was cut off meanwhile. ``least_ns``: what is said later than that after the
     goodbye is of a new turn.
     """
-    ledger.lateness.note(event.publisher, event.at_ns, now_ns)
     if not program.ended_by_word:
         return False
     said_ns = now_ns - ledger.lateness.of(event.publisher, event.at_ns, now_ns)
@@ -358,6 +357,7 @@ def publisher_state(ledger: "Ledger", event: ev.PublisherState, now_ns: int) -> 
     for turn in event.open_turns:
         submitted = ev.TurnSubmitted(
             publisher=publisher,
+            at_ns=event.at_ns,
             program_id=turn.program_id,
             turn_id=turn.turn_id,
             projected_blocks=turn.blocks,
@@ -366,13 +366,19 @@ def publisher_state(ledger: "Ledger", event: ev.PublisherState, now_ns: int) -> 
         turn_submitted(ledger, submitted, now_ns)
     for turn in event.held_turns:
         queued = ev.TurnQueued(
-            publisher=publisher, program_id=turn.program_id, turn_id=turn.turn_id, parent_id=turn.parent_id
+            publisher=publisher,
+            at_ns=event.at_ns,
+            program_id=turn.program_id,
+            turn_id=turn.turn_id,
+            parent_id=turn.parent_id,
         )
         turn_queued(ledger, queued, now_ns)
     for call in event.open_tools:
         name, call_id, tool = call.program_id, call.call_id, call.tool
         if call.started:
-            started = ev.ToolStarted(publisher=publisher, program_id=name, call_id=call_id, tool=tool)
+            started = ev.ToolStarted(
+                publisher=publisher, at_ns=event.at_ns, program_id=name, call_id=call_id, tool=tool
+            )
             tool_started(ledger, started, now_ns)
         else:
             enqueued = ev.ToolEnqueued(

@@ -116,6 +116,7 @@ class Ledger:
         if event.sequence > 0 and not is_new(self, event, now_ns):
             return False
         self.state.counts.applied += 1
+        self.lateness.note(event.publisher, event.at_ns, now_ns)
         HANDLERS[type(event)](self, event, now_ns)
         return True
 
@@ -129,7 +130,6 @@ class Ledger:
         self.state.retractions.pop(publisher, None)
         self.state.parts.pop(publisher, None)
         self.resync.pop(publisher, None)
-        self.lateness.forget(publisher)
 
     def move(self, program: Program, trigger: Trigger, now_ns: int) -> None:
         """Apply one row of the transition table, and keep the sums."""

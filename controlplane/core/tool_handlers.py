@@ -68,7 +68,6 @@ def _is_of_before(ledger: "Ledger", program: Program, event: ev.Event, now_ns: i
     A publisher that was cut off tells all of it at once, on a connection of its own: its calls may come behind the
     end of a turn that they came before.
     """
-    ledger.lateness.note(event.publisher, event.at_ns, now_ns)
     began_ns = now_ns - ledger.lateness.of(event.publisher, event.at_ns, now_ns)
     return not program.open_turns and began_ns < program.turn_over_ns - _CLOCKS_NS
 
