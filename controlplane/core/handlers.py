@@ -110,6 +110,7 @@ def turn_submitted(ledger: "Ledger", event: ev.TurnSubmitted, now_ns: int) -> No
     if not program.open_turns:
         idleness.reasons(program, now_ns)
     program.open_turns += 1
+    program.turned_ns = now_ns - ledger.lateness.of(event.publisher, event.at_ns, now_ns)
     program.retained_until_ns = 0  # the running turn holds the context by itself
     program.called_nothing = False
     if event.prompt_bytes > 0:
@@ -211,7 +212,7 @@ def turn_ended(ledger: "Ledger", event: ev.TurnEnded, now_ns: int) -> None:
     program.last_seen_ns = now_ns
     program.turn_index += 1
     program.last_turn_id = event.turn_id
-    program.turn_over_ns = now_ns - ledger.lateness.of(event.publisher, event.at_ns, now_ns)
+    program.turned_ns = now_ns - ledger.lateness.of(event.publisher, event.at_ns, now_ns)
     program.prompt_tokens = event.prompt_tokens
     program.context_tokens = event.prompt_tokens + event.output_tokens
     grown_tokens = max(0, program.context_tokens - program.peak_tokens)

@@ -63,13 +63,14 @@ def _open_tool(ledger: "Ledger", event: ev.ToolEnqueued | ev.ToolStarted, now_ns
 
 
 def _is_of_before(ledger: "Ledger", program: Program, event: ev.Event, now_ns: int) -> bool:
-    """Whether the call began before the program's last turn ended, and is told late: it says nothing of this gap.
+    """Whether the call began before the program's last turn did or ended, and is told late: it says nothing of the
+    gap behind that turn.
 
     A publisher that was cut off tells all of it at once, on a connection of its own: its calls may come behind the
-    end of a turn that they came before.
+    turn that they came before.
     """
     began_ns = now_ns - ledger.lateness.of(event.publisher, event.at_ns, now_ns)
-    return not program.open_turns and began_ns < program.turn_over_ns - _CLOCKS_NS
+    return began_ns < program.turned_ns - (0 if program.open_turns else _CLOCKS_NS)
 
 
 def tool_ended(ledger: "Ledger", event: ev.ToolEnded, now_ns: int) -> None:
