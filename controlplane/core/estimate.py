@@ -36,7 +36,7 @@ class MovingAverage:
     def add(self, observed: float) -> None:
         self.count += 1
         if self.count == 1:
-            self.value = observed
+            self.value = float(observed)  # a count may be observed, and a snapshot reads it as what it is declared
             return
         weight = max(self.weight, 1 / self.count) if self.settle else self.weight
         self.value += weight * (observed - self.value)

@@ -99,6 +99,7 @@ class Ledger:
         if event.sequence > 0 and not self.holdings.is_new(event, now_ns):
             return False
         self.publishers.counts.applied += 1
+        self.publishers.lateness.note(event.publisher, event.at_ns, now_ns)
         self.handlers[type(event)](event, now_ns)
         return True
 

@@ -79,6 +79,7 @@ class Holdings:
         for turn in state.open_turns:
             submitted = ev.TurnSubmitted(
                 publisher=publisher,
+                at_ns=state.at_ns,
                 program_id=turn.program_id,
                 turn_id=turn.turn_id,
                 projected_blocks=turn.blocks,
@@ -87,13 +88,19 @@ class Holdings:
             self.turns.submitted(submitted, now_ns)
         for turn in state.held_turns:
             queued = ev.TurnQueued(
-                publisher=publisher, program_id=turn.program_id, turn_id=turn.turn_id, parent_id=turn.parent_id
+                publisher=publisher,
+                at_ns=state.at_ns,
+                program_id=turn.program_id,
+                turn_id=turn.turn_id,
+                parent_id=turn.parent_id,
             )
             self.turns.queued(queued, now_ns)
         for call in state.open_tools:
             name, call_id, tool = call.program_id, call.call_id, call.tool
             if call.started:
-                started = ev.ToolStarted(publisher=publisher, program_id=name, call_id=call_id, tool=tool)
+                started = ev.ToolStarted(
+                    publisher=publisher, at_ns=state.at_ns, program_id=name, call_id=call_id, tool=tool
+                )
                 self.tools.started(started, now_ns)
             else:
                 enqueued = ev.ToolEnqueued(

@@ -14,6 +14,7 @@ from controlplane.core.ledger.kept import kept
 _MOST_GAPS = 64
 _MOST_EARLY_ENDS = 4096
 _DRIFT = 10_000  # a clock may gain one part in so many on another
+_MOST_JUDGED = 1024  # publishers whose clocks are known; who was judged longest ago makes room
 
 
 class Arrival(Enum):
@@ -65,7 +66,8 @@ class Lateness:
     """By publisher: the least difference between its clock and ours, and when it was judged last.
 
     So an event is told how much later than the quickest of its publisher's. One that was cut off tells afterwards
-    what happened meanwhile. Its clock and ours differ by no more than the least that was seen between them.
+    what happened meanwhile. Its clock and ours differ by no more than the least that was seen between them, also
+    after it was taken for gone: who is cut off for long comes back, and then tells much at once.
     """
 
     seen: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -77,15 +79,14 @@ class Lateness:
         between_ns = now_ns - at_ns
         least_ns, judged_ns = self.seen.get(publisher, (between_ns, now_ns))
         self.seen[publisher] = (min(between_ns, least_ns + (now_ns - judged_ns) // _DRIFT), now_ns)
+        if len(self.seen) > _MOST_JUDGED:
+            del self.seen[min(self.seen, key=lambda name: self.seen[name][1])]
 
     def of(self, publisher: str, at_ns: int, now_ns: int) -> int:
         """Nanoseconds; 0 while nothing is known of its publisher."""
         if not at_ns or publisher not in self.seen:
             return 0
         return max(0, now_ns - at_ns - self.seen[publisher][0])
-
-    def forget(self, publisher: str) -> None:
-        self.seen.pop(publisher, None)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -148,4 +149,3 @@ class Publishers:
         """The publisher is gone."""
         self.sequences.pop(publisher, None)
         self.resync.pop(publisher, None)
-        self.lateness.forget(publisher)

@@ -139,15 +139,13 @@ class Tools:
             self.programs.changed[program.program_id] = None
 
     def _is_of_before(self, program: Program, event: ev.Event, now_ns: int) -> bool:
-        """Whether the call began before the program's last turn ended, and is told late.
+        """Whether the call began before the program's last turn did or ended, and is told late.
 
-        Then it says nothing of this gap. A publisher that was cut off tells all of it at once, on a connection of
-        its own: its calls may come behind the end of a turn that they came before.
+        Then it says nothing of the gap behind that turn. A publisher that was cut off tells all of it at once, on a
+        connection of its own: its calls may come behind the turn that they came before.
         """
-        lateness = self.publishers.lateness
-        lateness.note(event.publisher, event.at_ns, now_ns)
-        began_ns = now_ns - lateness.of(event.publisher, event.at_ns, now_ns)
-        return not program.open_turns and began_ns < program.turn_over_ns - _CLOCKS_NS
+        began_ns = now_ns - self.publishers.lateness.of(event.publisher, event.at_ns, now_ns)
+        return began_ns < program.turned_ns - (0 if program.open_turns else _CLOCKS_NS)
 
     # What becomes of a call
 

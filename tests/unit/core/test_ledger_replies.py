@@ -153,9 +153,12 @@ def test_a_reply_is_kept_for_a_turn_that_its_engine_tells_late() -> None:
     assert (d.program("a").may_end, d.ledger.turns.replies) == (True, {})
 
 
-@pytest.mark.parametrize(("began_s", "of_this_gap"), [(5.0, False), (8.9, True), (9.5, True)])
+LATE_TOOLS = [(5.0, False, False), (8.9, False, True), (9.5, False, True), (6.9, True, False), (9.5, True, True)]
+
+
+@pytest.mark.parametrize(("began_s", "turn_is_open", "of_this_gap"), LATE_TOOLS)
 def test_a_tool_that_is_told_behind_a_turn_that_it_came_before_says_nothing_of_the_gap(
-    began_s: float, of_this_gap: bool
+    began_s: float, turn_is_open: bool, of_this_gap: bool
 ) -> None:
     """Both were cut off, and each tells all of it at once; the agents' clock is 100 s ahead of the engine's."""
     d = Driver()
@@ -165,15 +168,21 @@ def test_a_tool_that_is_told_behind_a_turn_that_it_came_before_says_nothing_of_t
         d.now_ns = max(d.now_ns, began_ns + seconds(at_s))
         d.send(make(kind, program_id="a", at_ns=seconds(1 + ahead_s + at_s), **fields))
 
+    def tool_told() -> None:
+        told(d.tools, ev.ToolStarted, began_s, 100, call_id="c2", tool="bash")
+        told(d.tools, ev.ToolEnded, began_s + 0.1, 100, call_id="c2", tool="bash", duration_ns=seconds(0.1))
+
     told(d.engine, ev.TurnSubmitted, 1, 0, turn_id="a.1", projected_blocks=1)
     told(d.engine, ev.TurnEnded, 2, 0, turn_id="a.1", prompt_tokens=10)
     told(d.tools, ev.ToolStarted, 2, 100, call_id="c1", tool="bash")
     told(d.tools, ev.ToolEnded, 3, 100, call_id="c1", tool="bash", duration_ns=seconds(1))
     d.now_ns = began_ns + seconds(10)
     told(d.engine, ev.TurnSubmitted, 7, 0, turn_id="a.2", projected_blocks=1)
+    if turn_is_open:
+        tool_told()
     told(d.engine, ev.TurnEnded, 9, 0, turn_id="a.2", prompt_tokens=10)
-    told(d.tools, ev.ToolStarted, began_s, 100, call_id="c2", tool="bash")
-    told(d.tools, ev.ToolEnded, began_s + 0.1, 100, call_id="c2", tool="bash", duration_ns=seconds(0.1))
+    if not turn_is_open:
+        tool_told()
     read(d, "a", "a.2", calls=0)
     program = d.program("a")
     assert (program.may_end, program.gap_has_tool, program.open_tools) == (not of_this_gap, of_this_gap, 0)

@@ -419,6 +419,35 @@ def test_what_an_engine_tells_late_by_much_does_not_take_a_goodbye_back() -> Non
     assert d.program("a").status is Status.ACTIVE, "it came back, and its engine is two seconds late"
 
 
+def test_an_engines_samples_tell_its_clock_before_it_is_late() -> None:
+    """It was cut off before it had told of any turn."""
+    d = Driver()
+    d.send(d.engine(ev.PoolSampled, total_blocks=100, free_blocks=100, block_tokens=1, at_ns=d.now_ns))
+    d.wait(10)
+    d.ask("a")
+    d.tick()
+    d.end("a")
+    d.wait(7)
+    asked_ns = d.now_ns - seconds(8)
+    d.send(d.engine(ev.TurnSubmitted, program_id="a", turn_id="a.1", projected_blocks=10, at_ns=asked_ns))
+    assert d.program("a").status is Status.ENDED
+
+
+def test_a_gate_that_was_taken_for_gone_is_known_to_be_late() -> None:
+    """It shares its place with another one, had nothing to tell for long, and then was cut off."""
+    d, first = Driver(), Publisher("node/gate/0")
+    d.send(first(ev.CommandApplied, command_id=1, at_ns=d.now_ns))
+    d.wait(1)
+    d.ask("other", at_ns=d.now_ns)
+    d.tick(30)
+    assert first.name not in d.ledger.publishers.sequences
+    d.end("a")
+    queued = {"program_id": "a", "turn_id": "a.1", "at_ns": d.now_ns - seconds(3)}
+    d.wait(2)
+    d.send(first(ev.TurnQueued, **queued))
+    assert d.program("a").status is Status.ENDED
+
+
 def test_a_turn_that_has_ended_is_not_held() -> None:
     """Its engine's word came before its gate's."""
     d = Driver()

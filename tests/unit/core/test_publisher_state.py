@@ -48,6 +48,18 @@ def test_a_gate_lists_what_it_holds_and_whom_it_lets_pass() -> None:
     assert d.counts.admitted_unasked == 0
 
 
+def test_what_a_gate_held_before_a_goodbye_does_not_take_it_back() -> None:
+    """Its state was taken while the turn was held, and came behind the goodbye."""
+    d = Driver(fixed(1))
+    d.ask("other", at_ns=d.now_ns)
+    d.ask("a")
+    d.wait(3)
+    d.end("a")
+    held = [ev.OpenTurn(program_id="a", turn_id="a.1")]
+    tell(d, d.gate, role="gate", held_turns=held, at_ns=d.now_ns - seconds(2))
+    assert (d.program("a").status, d.program("a").queued_turns) == (Status.ENDED, 0)
+
+
 def test_a_granted_child_stands_for_its_root() -> None:
     d = Driver(fixed(1))
     d.ask("child", parent="root")
