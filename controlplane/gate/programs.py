@@ -1,4 +1,4 @@
-"""The programs that a gate remembers: their grants, what runs, what is held, who is whose child.
+"""The programs that a gate remembers: their grants, what runs and what is held, who is whose child by what proof.
 
 Grants are leases that use renews, and the table is bounded: a program that never says goodbye is forgotten
 in the end. A forgotten program only has to ask once more.
@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from controlplane.core.events import Grant
+
+_MOST_PROGRAMS = 16_384  # of those that had a turn last: who starts a child has just had one
+_MOST_TURNS = 8  # of a program: a child is started by a reply that its agent read last, or by one beside it
 
 
 @dataclass(slots=True)
@@ -134,3 +137,29 @@ class ProgramTable:
                 del self._roots[program.program_id]
                 self.forgotten += 1
                 return
+
+
+class Proofs:
+    """What proves whose child a request is: the id of a turn of its parent's, told to that turn's client alone.
+
+    The latest turns of each program are kept; the program that was silent for longest is forgotten first.
+    """
+
+    def __init__(self, most_programs: int = _MOST_PROGRAMS) -> None:
+        self._most_programs = most_programs
+        self._turns: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+
+    def remember(self, program_id: str, turn_id: str) -> None:
+        """The program's client will be told this id."""
+        turns = self._turns.pop(program_id, ())
+        self._turns[program_id] = (*turns[1 - _MOST_TURNS :], turn_id)
+        if len(self._turns) > self._most_programs:
+            self._turns.popitem(last=False)
+
+    def prove(self, program_id: str, turn_id: str) -> bool:
+        """Whether ``turn_id`` is one of the program's latest turns."""
+        return turn_id in self._turns.get(program_id, ())
+
+    def forget(self, program_id: str) -> None:
+        """It ended, and starts nobody any more."""
+        self._turns.pop(program_id, None)
