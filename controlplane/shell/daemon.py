@@ -6,6 +6,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from anyio import Event, current_time, move_on_after, sleep
+from anyio.lowlevel import checkpoint
 
 from controlplane.config import Config, Resolved, Source, show
 from controlplane.core.commands import StateRequest
@@ -285,7 +286,7 @@ class Daemon:
                 self._resync_all = False
                 commands = [*commands, self._request_of_all()]
             await self.bus.send(commands)
-            await sleep(0)  # the client's writer sends them now; then there is time to write them down
+            await checkpoint()  # the client's writer sends them now; then there is time to write them down
             self.pump.tell()
             self.decisions.tell(commands, now_ns)
             if self._socket is not None:

@@ -118,7 +118,7 @@ class EmbeddedNats:
         proof["pass"] = self._passwords[BusRole.DAEMON]
         said = f"CONNECT {json.dumps(proof)}\r\nPING\r\n".encode()
         with move_on_after(_ADOPT_TIMEOUT_S):
-            while await _said_to(self._port, said) != b"PONG":
+            while await _said_to(self._port, said) != b"PONG":  # noqa: ASYNC110  only the server knows
                 await sleep(_POLL_S)
             return True
         return False
@@ -221,7 +221,7 @@ class EmbeddedNats:
             with suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGTERM)
             with move_on_after(_ENDS_WITHIN_S):
-                while self._alive():
+                while self._alive():  # noqa: ASYNC110  one that was adopted is no child of ours
                     await sleep(_POLL_S)
                 return
             os.kill(self._pid, signal.SIGKILL)
