@@ -109,7 +109,7 @@ class ControlApi:
         self._told += 1
         wanted = Orders(held=tuple(event.held), draining=draining)
         with move_on_after(_APPLIED_WITHIN_S):
-            while self._orders() != wanted:
+            while self._orders() != wanted:  # noqa: ASYNC110  it comes by the stream, to the controller
                 await sleep(_LOOK_S)
             return wanted
         raise EngineUnavailable("the bus has the order and has not given it back yet: look again")

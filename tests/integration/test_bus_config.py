@@ -75,7 +75,8 @@ def compose(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path
 
 
-def test_each_node_has_its_own(compose: Path) -> None:
+@pytest.mark.asyncio
+async def test_each_node_has_its_own(compose: Path) -> None:
     """Two daemons on one server: each sees its events alone, and cannot touch the other's stream."""
     daemons = []
     for node in NODES:
@@ -84,7 +85,7 @@ def test_each_node_has_its_own(compose: Path) -> None:
         )
         daemons[-1].start()
 
-    async def run() -> None:
+    try:
         first, second = [await BusClient.connect(url_of(compose, node, BusRole.DAEMON), node) for node in NODES]
         for bus in (first, second):
             await bus.status()
@@ -100,9 +101,6 @@ def test_each_node_has_its_own(compose: Path) -> None:
         assert (await second.status())["programs"] == {}
         await first.close()
         await second.close()
-
-    try:
-        asyncio.run(run())
         assert [daemon.stop() for daemon in daemons] == [0, 0]
     finally:
         for daemon in daemons:
@@ -117,7 +115,8 @@ def test_the_doctor_looks_as_a_reader(compose: Path) -> None:
     assert (found["bus"], found["JetStream"], found["clocks"]) == ("ok", "look", "ok")
 
 
-def test_the_systemd_server_wants_a_certificate_and_a_password(
+@pytest.mark.asyncio
+async def test_the_systemd_server_wants_a_certificate_and_a_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port, authority = free_port(), trustme.CA()
@@ -131,21 +130,18 @@ def test_the_systemd_server_wants_a_certificate_and_a_password(
     assert bus_config(tmp_path / "bus", f"tls://localhost:{port}", "gpu7").returncode == 0
     daemon = DaemonProcess(tmp_path / "state", node="gpu7")
 
-    async def run() -> None:
-        context = ssl.create_default_context(cafile=tmp_path / "ca.pem")
-        context.load_cert_chain(tmp_path / "client.pem", tmp_path / "client-key.pem")
-        url = url_of(tmp_path, "gpu7", BusRole.DAEMON)
-        client = await nats.connect(url, tls=context)
-        bus = BusClient(client, "gpu7")
-        await bus.status()
-        await bus.close()
-
     settings = DEPLOY / "systemd" / "nats-server.conf"
     with served(tmp_path, settings, port, ("/etc/penstock/tls", str(tmp_path))):
         monkeypatch.setenv("PENSTOCK_NATS_URL_FILE", str(tmp_path / "bus" / "gpu7.daemon.env"))
         daemon.start()
         try:
-            asyncio.run(run())
+            context = ssl.create_default_context(cafile=tmp_path / "ca.pem")
+            context.load_cert_chain(tmp_path / "client.pem", tmp_path / "client-key.pem")
+            url = url_of(tmp_path, "gpu7", BusRole.DAEMON)
+            client = await nats.connect(url, tls=context)
+            bus = BusClient(client, "gpu7")
+            await bus.status()
+            await bus.close()
             assert daemon.stop() == 0
         finally:
             daemon.clean_up()

@@ -46,14 +46,12 @@ def doctor(folder: Path, *arguments: str) -> tuple[int, dict[str, dict[str, str]
     return done.returncode, {finding["what"]: finding for finding in json.loads(done.stdout)}
 
 
-def test_a_node_that_is_well(daemon: DaemonProcess) -> None:
-    async def engine_tells() -> None:
-        bus = await BusClient.connect(await daemon.url())
-        await bus.publish("test/engine/one", 1, [ev.PoolSampled(total_blocks=1000, free_blocks=900)])
-        await bus.status_where(lambda s: s["status"]["pressure"]["kv_total_blocks"], "a pool")
-        await bus.close()
-
-    asyncio.run(engine_tells())
+@pytest.mark.asyncio
+async def test_a_node_that_is_well(daemon: DaemonProcess) -> None:
+    bus = await BusClient.connect(await daemon.url())
+    await bus.publish("test/engine/one", 1, [ev.PoolSampled(total_blocks=1000, free_blocks=900)])
+    await bus.status_where(lambda s: s["status"]["pressure"]["kv_total_blocks"], "a pool")
+    await bus.close()
     status, found = doctor(daemon.folder)
     assert status == 0
     for what in (

@@ -48,7 +48,8 @@ def secured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         process.wait()
 
 
-def test_daemon_and_emitter_come_in_with_their_certificates(tmp_path: Path, secured: str) -> None:
+@pytest.mark.asyncio
+async def test_daemon_and_emitter_come_in_with_their_certificates(tmp_path: Path, secured: str) -> None:
     daemon = DaemonProcess(tmp_path / "state", "--nats", secured)
     daemon.start()
     emitter = Emitter(url=secured, node=NODE, role="tool")
@@ -71,7 +72,7 @@ def test_daemon_and_emitter_come_in_with_their_certificates(tmp_path: Path, secu
             await eventually(knows, what="a program that the emitter told of")
             await client.close()
 
-        asyncio.run(run())
+        await run()
     finally:
         emitter.close()
         daemon.clean_up()
