@@ -6,12 +6,13 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+import pytest_asyncio
 import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
@@ -55,9 +56,9 @@ def daemon(tmp_path: Path, file: Path) -> Iterator[DaemonProcess]:
     process.clean_up()
 
 
-@pytest.fixture
-def client(daemon: DaemonProcess) -> Iterator[ControlClient]:
-    asyncio.run(listening(daemon))
+@pytest_asyncio.fixture
+async def client(daemon: DaemonProcess) -> AsyncIterator[ControlClient]:
+    await listening(daemon)
     with connect(None, "test", daemon.folder) as found:
         yield found
 

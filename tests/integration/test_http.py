@@ -6,11 +6,12 @@ import json
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
+import pytest_asyncio
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from prometheus_client.parser import text_string_to_metric_families
@@ -47,15 +48,15 @@ async def story(daemon: DaemonProcess) -> None:
     await bus.close()
 
 
-@pytest.fixture
-def page(tmp_path: Path) -> Iterator[tuple[DaemonProcess, str]]:
+@pytest_asyncio.fixture
+async def page(tmp_path: Path) -> AsyncIterator[tuple[DaemonProcess, str]]:
     address = f"127.0.0.1:{free_port()}"
     daemon = daemon_at(tmp_path / "node", f'[http]\nlisten = "{address}"\n')
 
     async def look() -> bool:
         return f"http://{address}/" in daemon.log
 
-    asyncio.run(eventually(look, what="a page"))
+    await eventually(look, what="a page")
     yield daemon, f"http://{address}"
     daemon.clean_up()
 
