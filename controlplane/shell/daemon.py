@@ -1,10 +1,12 @@
 """The daemon: recovers, then reads events, decides, and sends commands until it is told to stop."""
 
-import asyncio
 import math
 import secrets
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+
+from anyio import Event, current_time, move_on_after, sleep
+from anyio.lowlevel import checkpoint
 
 from controlplane.config import Config, Resolved, Source, show
 from controlplane.core.commands import StateRequest
@@ -12,6 +14,7 @@ from controlplane.core.controller import LOST_NS, Controller
 from controlplane.core.engine_policies import EnginePolicies
 from controlplane.core.errors import ConfigError
 from controlplane.core.types import seconds
+from controlplane.eventloop import task_group
 from controlplane.shell import snapshot as snapshots
 from controlplane.shell.bus import Bus, StreamInfo
 from controlplane.shell.clock import Clock
@@ -60,14 +63,15 @@ class Daemon:
         self.boot_id = secrets.token_hex(4)
         self.pump = Pump(Controller(config.policies, config.control))
         self.position = 0  # in the stream, of what the state contains
-        self.ready = asyncio.Event()
+        self.ready = Event()
         self.decisions = Decisions()
         self._recorder = recorder
         self._socket = socket
         self._probe = probe or HostProbe()
         self._state_path = state_path
         self._stream_created = ""
-        self._stopping = asyncio.Event()
+        self._stopping = Event()
+        self._error: ConfigError | None = None
         self._saved_window = (-1, -1.0)
         self._saved_at_ns = 0
         self._save_took_ns = 0
@@ -95,8 +99,9 @@ class Daemon:
         """The decisions' owner; replaced when a snapshot is loaded."""
         return self.pump.controller
 
-    def stop(self) -> None:
-        """End ``run`` soon."""
+    def stop(self, error: ConfigError | None = None) -> None:
+        """End ``run`` soon; it raises ``error`` then."""
+        self._error = self._error or error
         self._stopping.set()
 
     async def run(self) -> None:
@@ -116,28 +121,28 @@ class Daemon:
             await self._socket.open()
         self.ready.set()
         self._log.info("up", node=self.config.node, preset=self.config.policies.name, nats=shown(self.bus.url))
-        async with asyncio.TaskGroup() as group:
+        async with task_group() as group:
             tasks = [
-                group.create_task(task)
-                for task in (
-                    self._pump_events(),
-                    self._beat(),
-                    self._probe_host(),
-                    self._publish_status(),
-                    self.bus.keep_reading(self._on_new_stream),
-                    self.reloader.watch(),
+                group.start_soon(work)
+                for work in (
+                    self._pump_events,
+                    self._beat,
+                    self._probe_host,
+                    self._publish_status,
+                    partial(self.bus.keep_reading, self._on_new_stream),
+                    self.reloader.watch,
                 )
             ]
             await self._stopping.wait()
-            for task in tasks:
+            for task in tasks:  # one by one: a group cancels its tasks in no order
                 task.cancel()
         self.pump.tell()
         if not self._replaced:
             self._save(self.clock.now_ns())
         await self.bus.flush()
         self._log.info("down", node=self.config.node)
-        if self._replaced:
-            raise ConfigError(f"node {self.config.node!r} has a daemon that started later: this one stands down")
+        if self._error is not None:
+            raise self._error
 
     # Recovery
 
@@ -150,16 +155,8 @@ class Daemon:
         began_at = self.position
         if stream.first_sequence > stream.last_sequence:  # everything in it has grown too old
             self.position = stream.last_sequence
-        deadline = asyncio.get_running_loop().time() + _RECOVERY_TIMEOUT_S
-        while self.position < stream.last_sequence and asyncio.get_running_loop().time() < deadline:
-            for delivery in await self.bus.inbox.take(_LONGEST_WAIT_S):
-                # What the server's clock says is never later than now: it may have been set back since.
-                now_ns = min(self.clock.from_wall_ns(delivery.wall_ns), self.clock.now_ns())
-                if delivery.is_command:
-                    self.pump.recall(delivery.data, now_ns)
-                else:
-                    self.pump.feed(delivery.data, now_ns, delivery.subject)
-                self.position = delivery.sequence
+        with move_on_after(_RECOVERY_TIMEOUT_S):
+            await self._catch_up(stream.last_sequence)
         self.controller.numbering.begin(self.clock.now_ns() // _NS_PER_NUMBER)
         self._resync_all = True
         self._log.info(
@@ -168,6 +165,17 @@ class Daemon:
             programs=len(self.controller.ledger.programs.by_name),
             window=self.controller.window.limit,
         )
+
+    async def _catch_up(self, last_sequence: int) -> None:
+        while self.position < last_sequence:
+            for delivery in await self.bus.inbox.take(_LONGEST_WAIT_S):
+                # What the server's clock says is never later than now: it may have been set back since.
+                now_ns = min(self.clock.from_wall_ns(delivery.wall_ns), self.clock.now_ns())
+                if delivery.is_command:
+                    self.pump.recall(delivery.data, now_ns)
+                else:
+                    self.pump.feed(delivery.data, now_ns, delivery.subject)
+                self.position = delivery.sequence
 
     def _load(self, stream: StreamInfo) -> int:
         """Restore the snapshot's state; the position to read on from."""
@@ -266,7 +274,8 @@ class Daemon:
                     self._replaced = True
                 self.position = delivery.sequence
             if self._replaced:
-                self.stop()
+                node = self.config.node
+                self.stop(ConfigError(f"node {node!r} has a daemon that started later: this one stands down"))
                 return
             self._note_gap()
             self._tell_refusals()
@@ -277,7 +286,7 @@ class Daemon:
                 self._resync_all = False
                 commands = [*commands, self._request_of_all()]
             await self.bus.send(commands)
-            await asyncio.sleep(0)  # the client's writer sends them now; then there is time to write them down
+            await checkpoint()  # the client's writer sends them now; then there is time to write them down
             self.pump.tell()
             self.decisions.tell(commands, now_ns)
             if self._socket is not None:
@@ -326,7 +335,7 @@ class Daemon:
 
     def _note_gap(self) -> None:
         """Who was frozen or cut off finds what happened meanwhile in the stream, and maybe another daemon."""
-        now_s = asyncio.get_running_loop().time()
+        now_s = current_time()
         if not self._looked_s:
             self._looked_s = self._heard_s = now_s
         frozen_s, self._looked_s = now_s - self._looked_s, now_s
@@ -363,7 +372,7 @@ class Daemon:
             )
             if self.bus.delivers and not self._was_frozen:
                 await self.bus.beat(heartbeat)
-            await asyncio.sleep(self.config.heartbeat_s)
+            await sleep(self.config.heartbeat_s)
 
     async def _probe_host(self) -> None:
         while not self._stopping.is_set():
@@ -373,7 +382,7 @@ class Daemon:
                 sample = self._probe.sample(self.config.host.cpus)
                 batch = encode_events(self._host_publisher, self._sampled, [(self.clock.now_ns(), sample)])
                 await self.bus.publish_events("host", batch)
-            await asyncio.sleep(self.config.host.probe_interval_s)
+            await sleep(self.config.host.probe_interval_s)
 
     # Status
 
@@ -394,7 +403,7 @@ class Daemon:
     async def _publish_status(self) -> None:
         while not self._stopping.is_set():
             await self.bus.publish_status(self.status().encode())
-            await asyncio.sleep(self.status_every_s)
+            await sleep(self.status_every_s)
 
     @property
     def status_every_s(self) -> float:

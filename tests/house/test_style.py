@@ -33,6 +33,7 @@ LONGER: dict[str, str] = {}
 CORE_FORBIDS = {"asyncio", "time", "random", "logging", "os", "socket", "threading"}
 EXTRAS = {"numpy", "matplotlib", "jinja2", "uvicorn", "starlette", "pyarrow", "ray"}
 OF_THE_DAEMON = {
+    "anyio",
     "rich",
     "structlog",
     "typer",

@@ -38,7 +38,7 @@ def program(name: str, *turns: tuple[int, int], tool: str = "bash", tool_ms: flo
     )
 
 
-def run(endpoint: EndpointDouble, *programs: ProgramTrace, **options: Any) -> tuple[RunResult, Recorder]:
+async def run(endpoint: EndpointDouble, *programs: ProgramTrace, **options: Any) -> tuple[RunResult, Recorder]:
     """Serve the endpoint in this thread's loop and replay in another."""
     recorder = Recorder()
 
@@ -48,4 +48,4 @@ def run(endpoint: EndpointDouble, *programs: ProgramTrace, **options: Any) -> tu
             asked = ReplayOptions(trace=Trace(programs=programs, rejected=[]), url=endpoint.url, **options)
             return await asyncio.to_thread(replay, asked, recorder)
 
-    return asyncio.run(both()), recorder
+    return await both(), recorder
