@@ -13,12 +13,12 @@ from itertools import product
 from rich.console import Console
 from rich.table import Table
 
-from ab.prediction import engine_of, spec_of
+from ab.prediction import spec_of
 from ab.results import TUNE, Row
 from ab.scenario import Scenario
 from ab.systems import System
 from controlplane.lab.sim.profile import Profile
-from controlplane.lab.sim.simulate import simulate
+from controlplane.lab.simulate import simulate
 
 _PREFIX = "static-"
 
@@ -71,7 +71,7 @@ def simulated_means(
 
 def _simulated_jct_s(scenario: Scenario, profile: Profile, cell: tuple[float, System, int]) -> float:
     rate, system, seed = cell
-    spec = spec_of(scenario, engine_of(scenario, profile), rate=rate, seed=seed, toml=system.toml)
+    spec = spec_of(scenario, profile, rate=rate, seed=seed, toml=system.toml)
     return simulate(spec).summary.jct_mean_s
 
 

@@ -19,12 +19,13 @@ import sweep_workers
 from controlplane.cli.sweep import EXAMPLE
 from controlplane.core.errors import ConfigError, UnknownPolicy
 from controlplane.core.presets import PRESETS
+from controlplane.lab.experiment import Workload
 from controlplane.lab.sweep import parquet, results
 from controlplane.lab.sweep.command import SweepOptions, run_sweep
 from controlplane.lab.sweep.executors import executor
 from controlplane.lab.sweep.run_cell import Outcome, check_workloads, code, run_cell
 from controlplane.lab.sweep.runner import run_missing
-from controlplane.lab.sweep.spec import Cell, SweepSpec, WorkloadSpec, cells, load_sweep
+from controlplane.lab.sweep.spec import Cell, SweepSpec, cells, load_sweep
 from controlplane.lab.workload.synthetic import synthesize
 from controlplane.lab.workload.telemetry import Telemetry
 from controlplane.lab.workload.tool_fits import fit_tools
@@ -290,7 +291,7 @@ def ran(
     folder: Path, run: Callable[..., Any], seeds: tuple[int, ...] = (1, 2, 3)
 ) -> tuple[int, dict[int, str], list[tuple[str, str]]]:
     spec = SweepSpec(
-        workload=(WorkloadSpec(trace="synthetic:swe-like", name=str(folder)),), presets=("mars",), seeds=seeds
+        workload=(Workload(trace="synthetic:swe-like", name=str(folder)),), presets=("mars",), seeds=seeds
     )
     notes: dict[int, str] = {}
     path = folder / "out.csv"
