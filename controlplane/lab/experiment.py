@@ -98,6 +98,8 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_context_tokens: int = 0  # 0: the profile's
 
     def __post_init__(self) -> None:
+        if self.pool_programs and self.pool_tokens:
+            raise ConfigError("pool_programs: give it or pool_tokens, not both", field="pool_programs")
         if self.pool_tokens:
             require("pool_tokens", self.pool_tokens, low=self.block_tokens, high=_ANY)
         require("pool_programs", self.pool_programs, low=0, high=1e6)
@@ -105,8 +107,6 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         require("replicas", self.replicas, low=1, high=1024)
         require("link_gb_per_s", self.link_gb_per_s, low=0, high=1e6)
         require("rate_factor", self.rate_factor, low=0, high=1e6, ends="(]")
-        if self.pool_programs and self.pool_tokens:
-            raise ConfigError("pool_programs: give it or pool_tokens, not both", field="pool_programs")
 
     @property
     def title(self) -> str:
