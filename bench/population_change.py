@@ -20,6 +20,7 @@ from controlplane.core import commands as cmd
 from controlplane.core import events as ev
 from controlplane.core.controller import Controller
 from controlplane.core.presets import PRESETS
+from controlplane.lab.compare.markdown import table
 from controlplane.lab.experiment import Experiment, Hardware, Workload
 from controlplane.lab.sim.solo import IdealTimes
 from controlplane.lab.simulate import run_of, simulate
@@ -127,16 +128,17 @@ def tables(found: dict[str, object], presets: Sequence[str]) -> str:
     spans, worst = found["spans"], found["worst_minute"]
     assert isinstance(spans, list)
     assert isinstance(worst, dict)
-    lines = [
-        "| programs, by arrival | expected / actual | missed by | " + " | ".join(presets) + " |",
-        "| --- | ---: | ---: |" + " ---: |" * len(presets),
+    rows = [
+        [
+            span["programs"],
+            f"{span['expected_over_actual']:.2f}",
+            f"{span['missed_over_actual']:.0%}",
+            *(f"{span[name]:.1f}" for name in presets),
+        ]
+        for span in spans
     ]
-    for span in spans:
-        figures = " | ".join(f"{span[name]:.1f}" for name in presets)
-        fit = f"{span['expected_over_actual']:.2f} | {span['missed_over_actual']:.0%}"
-        lines.append(f"| {span['programs']} | {fit} | {figures} |")
-    lines.append("| worst minute | | | " + " | ".join(f"{worst[name]['slowdown']:.1f}" for name in presets) + " |")
-    return "\n".join(lines)
+    rows.append(["worst minute", "", "", *(f"{worst[name]['slowdown']:.1f}" for name in presets)])
+    return "\n".join(table(["programs, by arrival", "expected / actual", "missed by", *presets], rows))
 
 
 def main() -> None:

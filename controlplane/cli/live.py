@@ -24,8 +24,9 @@ from controlplane.cli.options import (
     Tiers,
     TimeScale,
     Trace,
+    described,
 )
-from controlplane.lab.experiment import USUAL_TRACE
+from controlplane.lab.experiment import USUAL_TRACE, Hardware, Workload
 
 
 def replay(
@@ -62,30 +63,20 @@ def replay(
     Runs until every program has ended and counts every one. Completion times (JCT) mean something with open
     arrivals only: closed ones measure throughput.
     """
+    given = locals()
     from contextlib import nullcontext
 
-    from controlplane.lab.experiment import Workload
+    from controlplane.lab.compare.terminal import show_runs
     from controlplane.lab.load.options import ReplayOptions
     from controlplane.lab.load.replay import replay as run
     from controlplane.lab.load.tools import ToolOptions
     from controlplane.lab.load.watch import StatusWatch
-    from controlplane.lab.output import show_runs
     from controlplane.lab.simulate import trace_of
     from controlplane.lab.workload.arrivals import parse_arrival
     from controlplane.wire.endpoint import resolve_url
     from controlplane.wire.roles import BusRole
 
-    workload = Workload(
-        trace=trace,
-        programs=programs,
-        max_context=max_context,
-        scale_tokens=scale_tokens,
-        scale_outputs=scale_outputs,
-        scale_tools=scale_tools,
-        shared_prefix=shared_prefix,
-        tool_slots=tool_slots,
-        telemetry=telemetry,
-    )
+    workload = described(Workload, given)
     scaled = workload.scale.apply(trace_of(workload))
     bus = None if no_bus else resolve_url(nats, node, state_dir, role=BusRole.AGENT)
     if bus is not None:
@@ -144,7 +135,6 @@ def engine_double(
     """
     from controlplane.lab.double.options import DoubleOptions
     from controlplane.lab.double.server import serve
-    from controlplane.lab.experiment import Hardware
     from controlplane.wire.endpoint import resolve_url
     from controlplane.wire.roles import BusRole
 

@@ -1,7 +1,8 @@
 """Options that several commands share."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -10,6 +11,17 @@ from controlplane.lab.experiment import USUAL_TRACE, Hardware, Workload
 from controlplane.lab.workload.telemetry import Telemetry
 
 WORKLOAD, HARDWARE = Workload(trace=USUAL_TRACE), Hardware()  # whose values are the defaults of options
+_Described = TypeVar("_Described", Workload, Hardware)
+
+
+def described(kind: type[_Described], given: Mapping[str, Any], **more: Any) -> _Described:
+    """A workload or hardware of those parameters of a command that are named as its fields are."""
+    fields = {name: given[name] for name in kind.__struct_fields__ if name in given} | more
+    hashable: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
+    }
+    return kind(**hashable)
+
 
 ConfigFile = Annotated[
     Path | None,

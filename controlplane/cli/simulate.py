@@ -21,8 +21,9 @@ from controlplane.cli.options import (
     TelemetryOf,
     Tiers,
     Trace,
+    described,
 )
-from controlplane.lab.experiment import USUAL_ARRIVAL, USUAL_TRACE
+from controlplane.lab.experiment import USUAL_ARRIVAL, USUAL_TRACE, Hardware, Workload
 
 ScaleTurns = Annotated[
     int, typer.Option(help="Each program's turns so many times over, with lengths as much shorter.")
@@ -52,7 +53,7 @@ def simulate(
         int, typer.Option(help="Chunked prefill: tokens of a step at most.")
     ] = HARDWARE.chunk_tokens,
     max_running: Annotated[int, typer.Option(help="Turns that run in an engine at once.")] = HARDWARE.max_running,
-    tier: Tiers = [],
+    tiers: Tiers = [],
     replicas: Annotated[int, typer.Option(help="Engines side by side, each with that pool.")] = HARDWARE.replicas,
     routing: Annotated[
         str,
@@ -83,11 +84,12 @@ def simulate(
     contention: Annotated[
         bool, typer.Option("--contention", help="Tools share the --cpus: too many at once slow each other down.")
     ] = False,
-    cpu_share: Annotated[
+    cpu_shares: Annotated[
         list[str],
         typer.Option(
+            "--cpu-share",
             help="With --contention: CPUs that a tool uses while it runs, 0: it only waits. `SHARE` for all, "
-            "`TOOL=SHARE` for some (`*` and `?` match); the first that fits counts. Default 1. Repeatable."
+            "`TOOL=SHARE` for some (`*` and `?` match); the first that fits counts. Default 1. Repeatable.",
         ),
     ] = [],
     config: Annotated[
@@ -107,40 +109,14 @@ def simulate(
 
     Runs every preset at every arrival with every seed, and prints them side by side.
     """
+    given = locals()
     from controlplane.config import load
-    from controlplane.lab.experiment import Hardware, Workload
-    from controlplane.lab.output import progress_bar, show_runs
+    from controlplane.lab.compare.terminal import progress_bar, show_runs
     from controlplane.lab.simulate import trace_of, unknown_tools
     from controlplane.lab.sweep.here import run_here
     from controlplane.lab.sweep.spec import SweepSpec
 
-    workload = Workload(
-        trace=trace,
-        programs=programs,
-        max_context=max_context,
-        humans=not no_humans,
-        scale_tokens=scale_tokens,
-        scale_outputs=scale_outputs,
-        scale_tools=scale_tools,
-        scale_turns=scale_turns,
-        shared_prefix=shared_prefix,
-        cpus=cpus,
-        tool_slots=tool_slots,
-        tools=tools,
-        contention=contention,
-        cpu_shares=tuple(cpu_share),
-        telemetry=telemetry,
-    )
-    hardware = Hardware(
-        profile=profile,
-        pool_tokens=pool_tokens,
-        chunk_tokens=chunk_tokens,
-        max_running=max_running,
-        tiers=tuple(tier),
-        replicas=replicas,
-        routing=routing,
-        link_gb_per_s=link_gb_per_s,
-    )
+    workload, hardware = described(Workload, given, humans=not no_humans), described(Hardware, given)
     spec = SweepSpec(
         workload=(workload,),
         hardware=(hardware,),
@@ -162,8 +138,8 @@ def report(
     """Compare saved runs: a table here, plots in a self-contained HTML file."""
     import sys
 
-    from controlplane.lab.report.page import ReportOptions, write_report
-    from controlplane.lab.report.tables import print_comparison
+    from controlplane.lab.compare.html import ReportOptions, write_report
+    from controlplane.lab.compare.terminal import print_comparison
     from controlplane.lab.workload.run import load_run
 
     if any(path.suffix == ".csv" for path in runs):

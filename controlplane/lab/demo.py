@@ -22,14 +22,13 @@ from rich.console import Console
 
 from controlplane.core.errors import EngineUnavailable
 from controlplane.core.presets import DEFAULT
+from controlplane.lab.compare.html import ReportOptions, write_report
+from controlplane.lab.compare.terminal import print_comparison, progress_bar, save_runs
 from controlplane.lab.experiment import Hardware, Workload
 from controlplane.lab.load.options import ReplayOptions
 from controlplane.lab.load.replay import replay
 from controlplane.lab.load.tools import CpuStorm, ToolOptions
 from controlplane.lab.load.watch import StatusWatch
-from controlplane.lab.output import progress_bar, save_runs
-from controlplane.lab.report.page import ReportOptions, write_report
-from controlplane.lab.report.tables import print_comparison
 from controlplane.lab.sim.solo import IdealTimes
 from controlplane.lab.simulate import engine_of
 from controlplane.lab.sweep.here import run_here

@@ -1,17 +1,32 @@
-"""A sweep in words: where a preset wins and where it loses, by how much, and what a reader must know first."""
+"""A comparison in words: where a preset wins and where it loses, by how much, and what a reader must know first."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import floor, log10
 
-from controlplane.lab.report.compare import BETTER, EVEN_BAND, SAME, SUBJECT, UNKNOWN, WORSE, lower_is_better
-from controlplane.lab.sweep.grid import Grid, Load, Section
+from controlplane.lab.compare.rows import (
+    BASELINE,
+    BETTER,
+    EVEN_BAND,
+    JCT,
+    SAME,
+    SUBJECT,
+    UNKNOWN,
+    WORSE,
+    Grid,
+    Group,
+    Load,
+    Section,
+    column_names,
+    jct_ratio,
+    lower_is_better,
+    standing,
+    telemetries,
+)
 from controlplane.lab.workload.interval import Interval
-from controlplane.lab.workload.summary import ROWS
 
-JCT = "jct_mean_s"
-LABELS = {name: label.strip() for name, label, _ in ROWS} | {"turns_per_cpu_min": "simulated turns per CPU-minute"}
+_LITTLE = "With closed arrivals mean JCT is concurrency over throughput (Little's law): compare steps/min."
 _MOST_DECIMALS = 4
 _MOST_REASONS = 3
 _MOST_RIVALS = 3
@@ -28,14 +43,9 @@ class Match:
     ratio: Interval
 
     @property
-    def is_even(self) -> bool:
-        """Whether they are as good as each other, whatever the interval."""
-        return abs(self.ratio.value - 1) <= EVEN_BAND
-
-    @property
     def is_loss(self) -> bool:
         """Whether the other's figure is the better one, sure or not."""
-        return not self.is_even and (self.ratio.value > 1) == bool(lower_is_better(self.figure))
+        return standing(self.ratio.value, self.figure) == WORSE
 
     @property
     def is_sure(self) -> bool:
@@ -45,9 +55,7 @@ class Match:
     @property
     def standing(self) -> str:
         """Better or worse, if both beyond noise and more than even; else the two are not told apart."""
-        if self.is_even or not self.is_sure:
-            return SAME
-        return WORSE if self.is_loss else BETTER
+        return standing(self.ratio.value, self.figure) if self.is_sure else SAME
 
 
 def plus_minus(found: Interval | None, figure: str) -> str:
@@ -146,7 +154,7 @@ def _where(match: Match) -> str:
     return f"{match.section.title}, {match.load.title}"
 
 
-def caveats(grid: Grid) -> list[str]:
+def grid_caveats(grid: Grid) -> list[str]:
     """What a reader must know before believing a figure."""
     said = [*_of_codes(grid), *_of_rows(grid)]
     count = len(grid.seeds)
@@ -160,9 +168,7 @@ def caveats(grid: Grid) -> list[str]:
             "Ratios are of runs with the same seed, hence the same arrivals: they are surer than the means."
         )
     if any(section.closed for section in grid.sections):
-        said.append(
-            "With closed arrivals mean JCT is concurrency over throughput (Little's law): compare steps/min."
-        )
+        said.append(_LITTLE)
     return said
 
 
@@ -197,3 +203,43 @@ def _seeds(grid: Grid) -> tuple[int, int]:
         if (rows := section.rows(preset, load))
     ]
     return min(counts), max(counts)
+
+
+def verdict(groups: Sequence[Group], subject: str = SUBJECT, baseline: str = BASELINE) -> str:
+    """At which loads ``subject`` does not have the lower mean JCT; empty where they never met."""
+    ratios = [(group.title, jct_ratio(group, subject, baseline)) for group in groups]
+    met = [(title, ratio) for title, ratio in ratios if ratio is not None]
+    if not met:
+        return ""
+    told = [(f"{title} ({ratio:.2f}x)", standing(ratio)) for title, ratio in met]
+    better, same, worse = ([text for text, how in told if how == kind] for kind in (BETTER, SAME, WORSE))
+    if len(better) == len(told):
+        return f"{subject} has a lower mean JCT than {baseline} at every load measured: {', '.join(better)}."
+    parts = [
+        f"{subject} is NOT better than {baseline} in mean JCT at {', '.join(worse)}" if worse else "",
+        f"{subject} and {baseline} are even (within 2%) at {', '.join(same)}" if same else "",
+        f"{subject} is better at {', '.join(better)}" if better else "",
+    ]
+    return "; ".join(part for part in parts if part) + "."
+
+
+def run_caveats(groups: Sequence[Group]) -> list[str]:
+    """What a reader must know before believing a figure."""
+    found = []
+    for group in groups:
+        for name, run in zip(column_names(group), group.runs, strict=True):
+            where = f"{name} at {group.title}"
+            if run.cut:
+                found.append(f"{where} was stopped before every program had ended: its times are biased.")
+            elif run.summary.programs_failed:
+                failed, ended = run.summary.programs_failed, run.summary.programs_ended
+                why = next((f" ({turn.error})" for turn in run.turns if turn.error), "")
+                found.append(
+                    f"{where}: {failed} of {failed + ended} programs failed{why} and are in no time figure."
+                )
+    told = telemetries([run for group in groups for run in group.runs])
+    if len(told) > 1:
+        found.append(f"The runs differ in what their programs told (telemetry {', '.join(told)}).")
+    if any(not group.rate for group in groups):
+        found.append(_LITTLE)
+    return found
