@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from controlplane.core.errors import ConfigError
 from controlplane.core.presets import FORESEEING
 from controlplane.lab.compare.rows import JCT, SUBJECT, UNKNOWN, Grid, Load, Section
-from controlplane.lab.compare.words import grid_caveats, plus_minus
+from controlplane.lab.compare.words import Match, grid_caveats, plus_minus
 from controlplane.lab.workload.interval import Interval, ratio_interval
 
 BOUND = "bound_jct_mean_s"
@@ -48,20 +48,6 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
-    """A case in which the subject is worse than it may be. ``ratio``: its mean JCT over the other's."""
-
-    case: Case
-    other: str
-    ratio: Interval
-
-    @property
-    def text(self) -> str:
-        sure = "" if self.ratio.excludes(1.0) else ", within noise"
-        return f"{self.case.title}: {self.ratio} times {self.other}'s{sure}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
     """A preset over all cases: medians and the worst of its ratios; None where there were none."""
 
@@ -88,7 +74,7 @@ def cases(grid: Grid) -> list[Case]:
     ]
 
 
-def losses(found: Iterable[Case], subject: str, baseline: str) -> list[Loss]:
+def losses(found: Iterable[Case], subject: str, baseline: str) -> list[Match]:
     """Where the subject loses, the worst first: to the baseline below saturation, to the best from there on."""
     lost = []
     for case in found:
@@ -96,8 +82,10 @@ def losses(found: Iterable[Case], subject: str, baseline: str) -> list[Loss]:
         other, most = (baseline, LIGHT_LOSS) if light else (case.best, HEAVY_LOSS)
         ratio = case.over(subject, other)
         if ratio is not None and ratio.value > most:
-            lost.append(Loss(case=case, other=other, ratio=ratio))
-    return sorted(lost, key=lambda loss: -loss.ratio.value)
+            lost.append(
+                Match(section=case.section, load=case.load, figure=JCT, other=other, ratio=ratio, where=case.title)
+            )
+    return sorted(lost, key=lambda match: -match.ratio.value)
 
 
 def standings(found: Sequence[Case], presets: Iterable[str], baseline: str) -> list[Standing]:
@@ -189,7 +177,7 @@ def _lost(found: Sequence[Case], baseline: str) -> Sheet:
             f"than {HEAVY_LOSS} times that of the best preset from there on: {len(lost)} of {len(found)}, the "
             "worst first."
         ),
-        items=[loss.text for loss in lost],
+        items=[match.text for match in lost],
     )
 
 

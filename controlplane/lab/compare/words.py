@@ -1,7 +1,7 @@
 """A comparison in words: where a preset wins and where it loses, by how much, and what a reader must know first."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import floor, log10
 
@@ -41,6 +41,12 @@ class Match:
     figure: str
     other: str
     ratio: Interval
+    where: str  # in words
+
+    @property
+    def text(self) -> str:
+        """What came of it."""
+        return f"{self.where}: {self.ratio} times {self.other}'s" + ("" if self.is_sure else ", within noise")
 
     @property
     def is_loss(self) -> bool:
@@ -70,30 +76,41 @@ def plus_minus(found: Interval | None, figure: str) -> str:
     return f"{value:,.{decimals}f}{unit} ± {half:,.{decimals}f}"
 
 
-def against_best(grid: Grid, subject: str, figure: str) -> Iterator[Match]:
+def against_best(grid: Grid, subject: str, figure: str) -> list[Match]:
     """``subject`` at each load against the best of the others; loads at which either was not run are left out."""
-    for section in grid.sections:
-        for load in section.loads:
-            other = section.best(load, figure, [preset for preset in section.systems if preset != subject])
-            ratio = section.ratio(subject, other, load, figure) if other else None
-            if ratio is not None:
-                yield Match(section=section, load=load, figure=figure, other=other, ratio=ratio)
+    return _met(
+        grid,
+        subject,
+        figure,
+        lambda section, load: section.best(load, figure, [name for name in section.systems if name != subject]),
+    )
 
 
 def against(grid: Grid, subject: str, baseline: str, figure: str = JCT) -> list[Match]:
     """``subject`` against one preset, at every load."""
+    return _met(grid, subject, figure, lambda section, load: baseline)
+
+
+def _met(grid: Grid, subject: str, figure: str, other: Callable[[Section, Load], str]) -> list[Match]:
     return [
-        Match(section=section, load=load, figure=figure, other=baseline, ratio=ratio)
+        Match(
+            section=section,
+            load=load,
+            figure=figure,
+            other=name,
+            ratio=ratio,
+            where=f"{section.title}, {load.title}",
+        )
         for section in grid.sections
         for load in section.loads
-        if (ratio := section.ratio(subject, baseline, load, figure)) is not None
+        if (name := other(section, load)) and (ratio := section.ratio(subject, name, load, figure)) is not None
     ]
 
 
 def headlines(grid: Grid, baseline: str, subject: str = SUBJECT) -> list[str]:
     """What the sweep says of mean JCT, in sentences; none where ``subject`` met nobody."""
     said = []
-    matches = list(against_best(grid, subject, JCT))
+    matches = against_best(grid, subject, JCT)
     if matches:
         stood = Counter(match.standing for match in matches)
         said.append(
@@ -104,8 +121,8 @@ def headlines(grid: Grid, baseline: str, subject: str = SUBJECT) -> list[str]:
     if subject != baseline and (met := against(grid, subject, baseline)):
         least, most = (choose(met, key=lambda match: match.ratio.value) for choose in (min, max))
         said.append(
-            f"Against {baseline} its mean JCT is {least.ratio} times as long at best ({_where(least)}) "
-            f"and {most.ratio} times at worst ({_where(most)})."
+            f"Against {baseline} its mean JCT is {least.ratio} times as long at best ({least.where}) "
+            f"and {most.ratio} times at worst ({most.where})."
         )
     return said
 
@@ -132,7 +149,7 @@ def _rivals(section: Section, load: Load, best: str) -> str:
         for preset in section.systems
         if preset != best
         and (ratio := section.ratio(preset, best, load, JCT)) is not None
-        and Match(section=section, load=load, figure=JCT, other=best, ratio=ratio).standing == SAME
+        and not (ratio.excludes(1.0) and standing(ratio.value) != SAME)
     ]
     if len(rivals) > _MOST_RIVALS:
         return f" (not told from {len(rivals)} others)"
@@ -144,14 +161,7 @@ def losses(grid: Grid, subject: str = SUBJECT, figure: str = JCT) -> list[str]:
     found = [match for match in against_best(grid, subject, figure) if match.is_loss]
     worst_first = -1 if lower_is_better(figure) else 1
     found.sort(key=lambda match: (not match.is_sure, worst_first * match.ratio.value))
-    return [
-        f"{_where(match)}: {match.ratio} times {match.other}'s" + ("" if match.is_sure else ", within noise")
-        for match in found
-    ]
-
-
-def _where(match: Match) -> str:
-    return f"{match.section.title}, {match.load.title}"
+    return [match.text for match in found]
 
 
 def grid_caveats(grid: Grid) -> list[str]:
