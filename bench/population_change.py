@@ -47,8 +47,8 @@ class Shadow:
         self.control.tick(now_ns)
 
     def command(self, command: cmd.Command, now_ns: int) -> None:
-        if isinstance(command, cmd.Admit) and command.program_id in self.control.ledger.programs:
-            program = self.control.ledger.programs[command.program_id]
+        if isinstance(command, cmd.Admit) and command.program_id in self.control.ledger.programs.by_name:
+            program = self.control.ledger.programs.by_name[command.program_id]
             self.expected.setdefault(command.program_id, program.expected_tokens)
 
 

@@ -92,7 +92,7 @@ class ControlApi:
         return Orders.of(self._daemon.controller)
 
     def _root_of(self, program_id: str) -> str:
-        program = self._daemon.controller.ledger.programs.get(program_id)
+        program = self._daemon.controller.ledger.programs.by_name.get(program_id)
         if program is None or program.status is ProgramStatus.ENDED:
             raise UnknownProgram(f"no program {program_id!r} here: `penstock programs` lists them")
         return program.root_id

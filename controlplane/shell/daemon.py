@@ -1,6 +1,7 @@
 """The daemon: recovers, then reads events, decides, and sends commands until it is told to stop."""
 
 import asyncio
+import math
 import secrets
 from functools import cached_property
 from pathlib import Path
@@ -79,7 +80,7 @@ class Daemon:
         self._looked_s = 0.0
         self._was_frozen = False
         self._heard_s = 0.0
-        self._lost_s = 0.0  # for how long the stream may have kept nothing
+        self._lost_since_s = math.inf  # the stream may have lost what came since then, which nobody asked for yet
         self._lost_samples: tuple[int, int] | None = None
         self._replaced = False  # the stream has commands of a daemon that started later
         self._log = logger("daemon")
@@ -164,7 +165,7 @@ class Daemon:
         self._log.info(
             "recovered",
             messages=self.position - began_at,
-            programs=len(self.controller.ledger.programs),
+            programs=len(self.controller.ledger.programs.by_name),
             window=self.controller.window.limit,
         )
 
@@ -274,13 +275,7 @@ class Daemon:
             commands = pump.decide(now_ns) if hears else ()
             if hears and self._resync_all:
                 self._resync_all = False
-                why = "the daemon started, or the stream has lost something"
-                number, lost_ns = (
-                    self.controller.numbering.sent,
-                    LOST_NS + seconds(self._lost_s * self.config.time_scale),
-                )
-                commands = [*commands, StateRequest(command_id=number, lost_ns=lost_ns, reason=why)]
-                self._lost_s = 0.0
+                commands = [*commands, self._request_of_all()]
             await self.bus.send(commands)
             await asyncio.sleep(0)  # the client's writer sends them now; then there is time to write them down
             self.pump.tell()
@@ -289,6 +284,16 @@ class Daemon:
                 self._socket.pass_on(commands)
             if self._must_save(now_ns):
                 self._save(now_ns)
+
+    def _request_of_all(self) -> StateRequest:
+        """Each publisher's state, and what the stream may not have kept since this was asked last."""
+        lost_s = max(0.0, self._looked_s - self._lost_since_s)
+        self._lost_since_s = math.inf
+        return StateRequest(
+            command_id=self.controller.numbering.sent,
+            lost_ns=LOST_NS + seconds(lost_s * self.config.time_scale),
+            reason="the daemon started, or the stream has lost something",
+        )
 
     def _tell_refusals(self) -> None:
         """Of events that were not their sender's to tell: now and then, since whoever sends them may send many."""
@@ -316,7 +321,7 @@ class Daemon:
     @property
     def _is_up_to_date(self) -> bool:
         """Whether a sample that was taken after the last gap has come back, and with it what happened then."""
-        host = self.controller.state.ledger.host
+        host = self.controller.ledger.tools.host
         return host is not None and host.publisher == self._host_publisher and host.sequence >= self._proof
 
     def _note_gap(self) -> None:
@@ -334,10 +339,10 @@ class Daemon:
             self._proof = self._sampled + 1
         if self._is_quiet:  # nobody knows what of it was kept
             self._resync_all = True
-            self._lost_s = now_s - self._heard_s
+            self._lost_since_s = min(self._lost_since_s, self._heard_s)
         else:
             self._heard_s = now_s
-        samples = self.controller.state.ledger.sequences.get(self._host_publisher)
+        samples = self.controller.ledger.publishers.sequences.get(self._host_publisher)
         lost = samples.missing[-1] if samples is not None and samples.missing else None
         if lost is not None and lost != self._lost_samples:
             self._lost_samples, self._resync_all = lost, True
@@ -351,7 +356,7 @@ class Daemon:
                 boot_id=self.boot_id,
                 lease_ttl_ns=seconds(self.config.lease_s),
                 limit=window.limit,
-                draining=self.controller.state.ledger.draining,
+                draining=self.controller.ledger.programs.draining,
                 window=window.window,
                 command_id=self.controller.numbering.sent,
                 engine_policies=EnginePolicies(priority=policies.priority, memory=policies.memory).dumps(),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controlplane.core.displaced import Displaced
+from controlplane.core.prefill_cost import Displaced
 
 
 def test_nothing_is_known_before_somebody_came_back() -> None:

@@ -2,7 +2,7 @@
 
 import random
 
-from controlplane.core.sequence import Arrival, Sequence
+from controlplane.core.ledger.publishers import Arrival, Sequence
 
 
 def test_numbers_in_order_are_new() -> None:
