@@ -9,6 +9,7 @@ from controlplane.core.errors import ConfigError
 from controlplane.lab.experiment import Hardware, Workload
 from controlplane.lab.simulate import engine_of, trace_of
 from controlplane.lab.sweep import results
+from controlplane.lab.sweep.here import run_here
 from controlplane.lab.sweep.resolve import found, resolved, saturation_rate
 from controlplane.lab.sweep.run_cell import Outcome, check_workloads, run_cell
 from controlplane.lab.sweep.spec import SweepSpec, cells, load_sweep
@@ -115,3 +116,19 @@ def test_results_of_an_older_version_are_read_and_completed(tmp_path: Path) -> N
     first, second = results.read(path)
     assert (first["telemetry"], first["saturation_rate"], second["error"]) == ("full", "0", "made up")
     assert path.read_text().splitlines()[0].split(",") == list(results.COLUMNS)
+
+
+def test_a_sweep_in_this_process_gives_the_figures_that_its_cells_give(tmp_path: Path) -> None:
+    spec = read(
+        tmp_path,
+        'presets = ["fcfs", "mars"]\narrivals = ["load:1.5", "closed:2"]\nseeds = [3]\n'
+        '[[workload]]\ntrace = "synthetic:swe-bench"\nprograms = 4\nscale_tokens = 0.5\ntelemetry = "none"\n'
+        "[[hardware]]\npool_programs = 2.0\nreplicas = 2",
+    )
+    runs = run_here(spec)
+    figures = {(cell.arrival, cell.preset): run_cell(spec, cell) for cell in cells(spec)}
+    assert [(run.arrival, run.preset) for run in runs] == list(figures)
+    for run in runs:
+        found = figures[run.arrival, run.preset]
+        assert run.summary.to_json().items() <= found.items()
+        assert (run.rate, run.facts["telemetry"]) == (found["rate"], "none")
