@@ -21,6 +21,7 @@ from controlplane.core.events import (
 )
 from controlplane.lab.double.options import DoubleOptions
 from controlplane.lab.double.server import run_double
+from controlplane.lab.experiment import Hardware
 from controlplane.lab.load.options import ReplayOptions
 from controlplane.lab.load.progress import ReplayProgress
 from controlplane.lab.load.replay import replay
@@ -171,7 +172,8 @@ def test_open_arrivals_against_a_bus_that_is_away_still_measure_everything() -> 
 
 
 def test_a_context_longer_than_the_engines_fails_its_program_and_is_counted() -> None:
-    with engine_double(time_scale=TIME_SCALE, tokens_per_word=64, context_tokens=4096) as url:
+    small = Hardware(max_context_tokens=4096)
+    with engine_double(time_scale=TIME_SCALE, tokens_per_word=64, hardware=small) as url:
         display = Quiet()
         result = replay(options(url, 3), display)
     assert result.summary.programs_failed == 3
