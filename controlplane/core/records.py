@@ -27,6 +27,9 @@ class Running:
     program_id: str
     publisher: str
     blocks: int = 0  # that it was projected to need
+    prefill_ns: int = 0  # until its first token; 0: it has none yet
+    prefill_alone_ns: int = 0  # what that is expected to take while nothing else runs
+    alone: bool = False  # nothing else was in the engine when its first token came
 
 
 @dataclass(slots=True, kw_only=True)
