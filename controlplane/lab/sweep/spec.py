@@ -139,6 +139,7 @@ _BEFORE = (
     ", pool_programs=0.0",
     f", max_running={MAX_RUNNING}",
     f", telemetry={Telemetry.FULL!r}",
+    "compute = false\n",
 )
 
 
@@ -148,6 +149,6 @@ def _digest(workload: WorkloadSpec, hardware: HardwareSpec, shown: str, drawn: s
     hardware = msgspec.structs.replace(hardware, rate_factor=1.0)  # so have arrivals
     said = f"{workload!r} {hardware!r}"
     for field in _BEFORE:
-        said = said.replace(field, "")
+        said, shown = said.replace(field, ""), shown.replace(field, "")
     tools = drawn if workload.tools != REPLAY else ""  # in the file: under its name there may be another by now
     return f"{digest(f'{said} {load_profile(hardware.profile)!r}{tools}')}-{digest(shown)}"
