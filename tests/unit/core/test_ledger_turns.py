@@ -219,6 +219,14 @@ def test_a_turn_without_a_timed_prefill_teaches_nothing_of_sharing() -> None:
     assert d.ledger.estimates.sharing.service_ns == 0
 
 
+def test_a_turn_whose_beginning_was_lost_teaches_nothing_of_sharing() -> None:
+    d = Driver()
+    d.run_turn("a")
+    first_token(d, "a", "a.9", prompt_tokens=1000, prefill_ns=1_000_000)
+    d.send(d.engine(ev.TurnEnded, program_id="a", turn_id="a.9", output_tokens=101, service_ns=2_000_000))
+    assert d.ledger.estimates.sharing.service_ns == 0
+
+
 def test_a_return_to_a_lost_context_teaches_its_delay() -> None:
     d = Driver()
     d.run_turn("a", prompt=1000)
