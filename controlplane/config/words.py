@@ -64,6 +64,8 @@ MEANINGS = {
     "admission.aimd.kv_high": "share of the pool that the forecast may fill",
     "admission.aimd.used_only": "the window grows only while it is used; false: MARS as printed (ADR 0003)",
     "admission.aimd.one_cut": "it is cut again only once the last cut has told; false: as printed (ADR 0026)",
+    "admission.aimd.compute": "the forecast may fill kv_high twice where computing idles, once where it is "
+    "saturated, and exceed that by less (ADR 0041)",
     "admission.aimd.slow_start": "it doubles until it is cut for the first time, then grows by alpha (ADR 0034)",
     "admission.aimd.evidence": "W_cpu holds only while the host is overloaded; false: always (ADR 0011)",
     "admission.aimd.forecast": "newcomers fit by what all will come to need; false: W_kv counts them by what they "
