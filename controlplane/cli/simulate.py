@@ -1,4 +1,4 @@
-"""``penstock simulate | report``: policies on a trace in virtual time, and saved runs compared."""
+"""``penstock simulate | report``: try policies on a trace in virtual time, and compare saved runs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -24,7 +24,7 @@ from controlplane.cli.options import (
 from controlplane.lab.workload.telemetry import Telemetry
 
 ScaleTurns = Annotated[
-    int, typer.Option(min=1, help="Each program's turns so many times over, with lengths as much shorter.")
+    int, typer.Option(min=1, help="Multiply each program's turns by this, and shorten them by the same factor.")
 ]
 Arrivals = Annotated[
     list[str],
@@ -39,18 +39,19 @@ Arrivals = Annotated[
 def simulate(
     trace: Trace = DEFAULT_WORKLOAD,
     preset: Annotated[
-        list[str], typer.Option("--preset", "-p", help="Repeatable.", autocompletion=completion.presets)
+        list[str],
+        typer.Option("--preset", "-p", help="Preset to run. Repeatable.", autocompletion=completion.presets),
     ] = ["fcfs", "penstock"],
     arrival: Arrivals = ["poisson:0.05"],
-    seed: Annotated[list[int], typer.Option("--seed", "-s", help="Of the arrivals. Repeatable.")] = [1],
+    seed: Annotated[list[int], typer.Option("--seed", "-s", help="Seed of the arrivals. Repeatable.")] = [1],
     profile: Annotated[
         str, typer.Option(help="Hardware: h200-llama31-8b (measured), h100, b200, rtx3090 (analytic), or a file.")
     ] = "h200-llama31-8b",
-    pool_tokens: Annotated[int, typer.Option(min=0, help="KV pool; 0: the profile's.")] = 0,
-    chunk_tokens: Annotated[int, typer.Option(min=1, help="Chunked prefill: tokens of a step at most.")] = 8192,
-    max_running: Annotated[int, typer.Option(min=1, help="Turns that run in an engine at once.")] = 256,
+    pool_tokens: Annotated[int, typer.Option(min=0, help="KV pool in tokens; 0: the profile's.")] = 0,
+    chunk_tokens: Annotated[int, typer.Option(min=1, help="Most tokens in one step of chunked prefill.")] = 8192,
+    max_running: Annotated[int, typer.Option(min=1, help="Most turns that an engine runs at once.")] = 256,
     tier: Tiers = [],
-    replicas: Annotated[int, typer.Option(min=1, help="Engines side by side, each with that pool.")] = 1,
+    replicas: Annotated[int, typer.Option(min=1, help="Engines side by side, each with the whole pool.")] = 1,
     routing: Annotated[
         str,
         typer.Option(
@@ -59,7 +60,7 @@ def simulate(
         ),
     ] = "",
     link_gb_per_s: Annotated[
-        float, typer.Option(min=0.0, help="Bandwidth for KV between engines, 10^9 bytes/s; 0: none is sent.")
+        float, typer.Option(min=0.0, help="Bandwidth for KV between engines in 10^9 bytes/s; 0: engines send none.")
     ] = 50.0,
     programs: Programs = 0,
     max_context: MaxContext = 0,
@@ -70,12 +71,14 @@ def simulate(
     scale_turns: ScaleTurns = 1,
     shared_prefix: SharedPrefix = 2000,
     cpus: Annotated[
-        float, typer.Option(help="CPUs of the tool host, as admission sees them, and as --contention shares them.")
+        float, typer.Option(help="CPUs of the tool host, which admission counts on and --contention shares out.")
     ] = 8.0,
-    tool_slots: Annotated[int, typer.Option(min=0, help="Tools that run at once; 0: no limit.")] = 0,
+    tool_slots: Annotated[int, typer.Option(min=0, help="How many tools may run at once; 0: no limit.")] = 0,
     tools: Annotated[
         str,
-        typer.Option(help="`replay`: tools take what the trace says; or draw from a file of `penstock tools fit`."),
+        typer.Option(
+            help="`replay`: tools take their time in the trace; or a file of `penstock tools fit` to draw from."
+        ),
     ] = "replay",
     contention: Annotated[
         bool, typer.Option("--contention", help="Tools share the --cpus: too many at once slow each other down.")
@@ -83,8 +86,8 @@ def simulate(
     cpu_share: Annotated[
         list[str],
         typer.Option(
-            help="With --contention: CPUs that a tool uses while it runs, 0: it only waits. `SHARE` for all, "
-            "`TOOL=SHARE` for some (`*` and `?` match); the first that fits counts. Default 1. Repeatable."
+            help="With --contention: CPUs that a tool uses while it runs; 0: it only waits. `SHARE` for all, "
+            "`TOOL=SHARE` for some (`*` and `?` match); the first match counts. Default 1. Repeatable."
         ),
     ] = [],
     config: Annotated[
@@ -92,7 +95,7 @@ def simulate(
         typer.Option(
             "--config",
             "-c",
-            help="TOML file: its control rules hold for all runs, its policies for its own preset.",
+            help="TOML file: its control rules apply to all runs, its policies to its own preset.",
         ),
     ] = None,
     telemetry: TelemetryOf = Telemetry.FULL,
@@ -102,7 +105,7 @@ def simulate(
 ) -> None:
     """Try policies on a trace in virtual time, with the daemon's own decision code.
 
-    Runs every preset at every arrival with every seed, and prints them side by side.
+    It runs every preset at every arrival with every seed, and prints them side by side.
     """
     from controlplane.config import load
     from controlplane.lab.output import progress_bar, show_runs
@@ -152,10 +155,10 @@ def simulate(
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Saved runs (JSON), as --out writes them.")],
+    runs: Annotated[list[Path], typer.Argument(help="Saved runs (JSON), as `--out` writes them.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The HTML file to write.")] = Path("report.html"),
 ) -> None:
-    """Compare saved runs: a table here, plots in a self-contained HTML file."""
+    """Compare saved runs: print a table, and write plots to a self-contained HTML file."""
     import sys
 
     from controlplane.lab.report.page import ReportOptions, write_report
