@@ -1,4 +1,4 @@
-"""What proves whose child a request is: the id of a turn of its parent's, told to that turn's client alone."""
+"""Proofs of parenthood: the id of one of the parent's turns, which only that turn's client knows."""
 
 from collections import OrderedDict
 
@@ -7,23 +7,23 @@ _MOST_TURNS = 8  # of a program: a child is started by a reply that its agent re
 
 
 class Proofs:
-    """The latest turns of each program; the program that was silent for longest is forgotten first."""
+    """The latest turns of each program; the longest silent program is forgotten first."""
 
     def __init__(self, most_programs: int = _MOST_PROGRAMS) -> None:
         self._most_programs = most_programs
         self._turns: OrderedDict[str, tuple[str, ...]] = OrderedDict()
 
     def remember(self, program_id: str, turn_id: str) -> None:
-        """The program's client will be told this id."""
+        """Remember a turn's id that the program's client is about to get."""
         turns = self._turns.pop(program_id, ())
         self._turns[program_id] = (*turns[1 - _MOST_TURNS :], turn_id)
         if len(self._turns) > self._most_programs:
             self._turns.popitem(last=False)
 
     def prove(self, program_id: str, turn_id: str) -> bool:
-        """Whether ``turn_id`` is one of the program's latest turns."""
+        """True if ``turn_id`` is one of the program's latest turns."""
         return turn_id in self._turns.get(program_id, ())
 
     def forget(self, program_id: str) -> None:
-        """It ended, and starts nobody any more."""
+        """Forget a program that ended and starts no more children."""
         self._turns.pop(program_id, None)
