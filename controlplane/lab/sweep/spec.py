@@ -73,7 +73,7 @@ def _check(spec: SweepSpec) -> None:
         ("presets", list(spec.presets)),
     ):
         if twice := sorted({title for title in titles if titles.count(title) > 1}):
-            raise ConfigError(f"{kind}: {', '.join(twice)}: twice; give each a name of its own", field=kind)
+            raise ConfigError(f"{kind}: {', '.join(twice)}: named twice; give each its own name", field=kind)
     for name in spec.presets:
         simulated_preset(name)
     for name in spec.variants:
@@ -94,7 +94,7 @@ def _check(spec: SweepSpec) -> None:
         require("rate_factor", hardware.rate_factor, low=0, high=1e6, ends="(]")
         require("pool_programs", hardware.pool_programs, low=0, high=1e6)
         if hardware.pool_programs and hardware.pool_tokens:
-            raise ConfigError("pool_programs: give it or pool_tokens, not both", field="pool_programs")
+            raise ConfigError("pool_programs: set this or pool_tokens, not both", field="pool_programs")
     for workload in spec.workload:
         load_tools(workload.tools)
         parse_contention(workload.contention, workload.cpu_shares)

@@ -100,7 +100,7 @@ class Keeper:
         elif what == "end":
             registry.end(told["program"], f"its program ended: {told.get('reason') or 'no reason told'}", now_ns)
         else:
-            raise ValueError(f"no such thing to do: {what!r}")
+            raise ValueError(f"unknown request: {what!r}")
 
     def look(self) -> None:
         """Settle finished attempts, and begin those that are due."""

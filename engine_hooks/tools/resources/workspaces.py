@@ -38,7 +38,7 @@ def workspace_handle(path: Path, *, made: bool = False) -> str:
     path = path.absolute()
     try:
         if not stat.S_ISDIR(path.lstat().st_mode):
-            raise ProviderError(f"{path}: no folder")
+            raise ProviderError(f"{path}: not a folder")
         with _placed(path) as place:
             identity = _identity(place)
     except OSError as error:
@@ -85,7 +85,7 @@ def _parse(handle: str) -> tuple[str, Path]:
     born, _, name = rest.partition(":")
     path = Path(name)
     if not path.is_absolute():
-        raise ProviderError(f"no workspace: {handle!r}")
+        raise ProviderError(f"not a workspace: {handle!r}")
     return f"{device}:{inode}:{born}", path
 
 
@@ -112,7 +112,7 @@ def _refuse_what_matters(path: Path) -> None:
     real = path.resolve()
     for kept in (Path.home(), Path.cwd()):
         if kept.resolve().is_relative_to(real):
-            raise ProviderError(f"{path}: holds {kept}, which is not to be deleted")
+            raise ProviderError(f"{path}: contains {kept}, which must not be deleted")
     if len(real.parts) < 3:
         raise ProviderError(f"{path}: too near the root")
     for mount in _mounts():
@@ -129,8 +129,7 @@ def _refuse_elsewhere(path: Path) -> None:
     real = path.resolve()
     if not any(root.resolve() in real.parents and root.resolve() != Path("/") for root in roots):
         raise ProviderError(
-            f"{path}: neither temporary nor below your home; set {ROOTS_VARIABLE} to a folder above it "
-            "whose folders may be deleted"
+            f"{path}: neither temporary nor below your home; to allow it, set {ROOTS_VARIABLE} to a folder above it"
         )
 
 
