@@ -1,15 +1,18 @@
-"""One admission decision against a bare NATS request-reply (budget: p99 at most twice the bare one's).
+"""One admission decision against two bare hops through JetStream (budget: p99 at most 1.5 times theirs).
 
     .venv/bin/python bench/admission_latency.py [--preset mars] [--samples N] [--json]
 
-bare: nats-py asks, a nats-py responder in another process answers with as many bytes.
+core: nats-py asks, a nats-py responder in another process answers with as many bytes: what NATS alone takes.
+bare: the way of a decision without one. A question of as many bytes enters a stream like the node's, the responder
+    reads it through an ordered consumer, and its answer enters the same stream on the way to the client.
 idle: a client publishes TurnQueued as the gate does, a real daemon (``penstock up``) decides, the client hears the
     Admit: through the stream and its consumer, the ledger, a tick, and back.
 busy: the same while the daemon has 1,000 live programs.
 
-One at a time, all over one nats-server with uvloop on every side. Blocks of the three take turns, so that whatever
-else the machine does meets all of them. The budget is for the p99 of all samples. One burst of other work can
-decide that, so the median of the blocks' p99 stands beside it, with its own ratio.
+One at a time and 2 ms apart, all over one nats-server with uvloop on every side: the daemon writes a decision down
+once it has sent it, and a question that comes at once (--pause-ms 0) waits for that as well. Blocks of the four
+take turns, so that whatever else the machine does meets all of them. The budget is for the p99 of all samples. One
+burst of other work can decide that, so the median of the blocks' p99 stands beside it, with its own ratio.
 """
 
 import argparse
@@ -38,18 +41,22 @@ from nats.aio.client import Client
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
 from controlplane.core.presets import DEFAULT
+from controlplane.shell.bus import Bus
 from controlplane.shell.nats_config import url_as, users
 from controlplane.wire.codec import decode_commands, encode_events
 from controlplane.wire.delivery import delivered
 from controlplane.wire.roles import BusRole
-from controlplane.wire.subjects import command_subject, event_subject, status_subject
+from controlplane.wire.subjects import command_subject, event_subject, status_subject, stream_name
 
-BUDGET_RATIO = 2.0
+BUDGET_RATIO = 1.5
 LIVE_PROGRAMS = 1000
 BLOCK = 400
 WARM_UP = 200
-NODES = ("idle", "busy")
-SUBJECT = "penstock.v1.idle.bare"  # where its user may ask
+DAEMONS = ("idle", "busy")
+BARE = "bare"  # a node with a stream, and a responder in the daemon's place
+NODES = (*DAEMONS, BARE)
+SUBJECT = "penstock.v1.bare.core"  # where its user may ask
+ROLE = "gate"
 TIMEOUT_S = 10.0
 # So wide a window that whoever asks is let in: the time of a decision is measured, not a wait for a slot.
 CONFIG = '[admission]\npolicy = "fixed"\nwindow = 0\n'
@@ -74,13 +81,24 @@ def respond(url: str, size: int, ready: Any) -> None:
     """The bare responder, in its own process, until it is terminated."""
 
     async def serve() -> None:
+        bus = Bus(url, BARE)
+        await bus.connect()
+        await bus.ensure_stream()  # with the settings of a daemon's
+        await bus.close()
         client = await nats.connect(url)
         answer = b"x" * size
 
         async def reply(message: Any) -> None:
             await client.publish(message.reply, answer)
 
+        async def answer_through_the_stream(message: Any) -> None:
+            if message.subject != command_subject(BARE):
+                await client.publish(command_subject(BARE), answer)
+
         await client.subscribe(SUBJECT, cb=reply)
+        await client.jetstream().subscribe(
+            "", stream=stream_name(BARE), cb=answer_through_the_stream, ordered_consumer=True
+        )
         await delivered(client)
         ready.set()
         await asyncio.Event().wait()
@@ -126,21 +144,14 @@ class Asker:
         await self.client.publish(event_subject(self.node, role), data)
 
     async def ask(self) -> None:
-        """TurnQueued out, Admit in."""
+        """TurnQueued out, Admit in. Who asked before has ended by then, so that no more and more are in."""
+        ended = [ev.ProgramEnded(program_id=self._awaited)] if self._awaited else []
         self.asked += 1
         self._awaited = f"program-{self.asked}"
         self._admitted.clear()
         turn = ev.TurnQueued(program_id=self._awaited, turn_id=f"turn-{self.asked}", prompt_tokens=4000)
-        await self.publish("gate", [turn])
+        await self.publish(ROLE, [*ended, turn])
         await asyncio.wait_for(self._admitted.wait(), TIMEOUT_S)
-
-    async def end_all(self, since: int) -> None:
-        """End the programs asked for after ``since``, and let the daemon come to rest."""
-        await self.publish(
-            "gate", [ev.ProgramEnded(program_id=f"program-{n}") for n in range(since + 1, self.asked + 1)]
-        )
-        await delivered(self.client)
-        await asyncio.sleep(0.05)
 
     async def fill(self, programs: int) -> None:
         """Live programs: two of three in a turn, one of three in a tool."""
@@ -161,40 +172,57 @@ class Asker:
         await self.wait_for_daemon(programs)
 
 
-async def timed(times_us: list[float], count: int, once: Callable[[], Any]) -> None:
+class BareAsker:
+    """Asks the responder through its stream."""
+
+    def __init__(self, client: Client, question: bytes) -> None:
+        self._client, self._question = client, question
+        self._answered = asyncio.Event()
+
+    async def listen(self) -> None:
+        async def hear(message: Any) -> None:
+            self._answered.set()
+
+        await self._client.subscribe(command_subject(BARE), cb=hear)
+        await delivered(self._client)
+
+    async def ask(self) -> None:
+        self._answered.clear()
+        await self._client.publish(event_subject(BARE, ROLE), self._question)
+        await asyncio.wait_for(self._answered.wait(), TIMEOUT_S)
+
+
+async def timed(times_us: list[float], count: int, pause_s: float, once: Callable[[], Any]) -> None:
     for _ in range(count):
+        await asyncio.sleep(pause_s)
         began_ns = time.perf_counter_ns()
         await once()
         times_us.append((time.perf_counter_ns() - began_ns) / 1e3)
 
 
-async def block_of(asker: Asker, times_us: list[float], count: int) -> None:
-    since = asker.asked
-    await timed(times_us, count, asker.ask)
-    await asker.end_all(since)
-
-
-async def sample(urls: dict[str, str], samples: int, size: int) -> dict[str, list[float]]:
-    """All three, in blocks that take turns; times in microseconds."""
-    askers = {node: Asker(await nats.connect(urls[node]), node) for node in NODES}
-    client = askers["idle"].client
-    for asker in askers.values():
+async def sample(urls: dict[str, str], samples: int, size: int, pause_s: float) -> dict[str, list[float]]:
+    """All four, in blocks that take turns; times in microseconds."""
+    askers = {node: Asker(await nats.connect(urls[node]), node) for node in DAEMONS}
+    question = b"x" * size
+    client = await nats.connect(urls[BARE])
+    bare = BareAsker(client, question)
+    for asker in (*askers.values(), bare):
         await asker.listen()
     await askers["busy"].fill(LIVE_PROGRAMS)
-    question = b"x" * size
-    times_us: dict[str, list[float]] = {"bare": [], "idle": [], "busy": []}
+    times_us: dict[str, list[float]] = {name: [] for name in ("core", BARE, *DAEMONS)}
     for count in [WARM_UP] + [BLOCK] * (samples // BLOCK):
-        await timed(times_us["bare"], count, lambda: client.request(SUBJECT, question, timeout=TIMEOUT_S))
+        await timed(times_us["core"], count, pause_s, lambda: client.request(SUBJECT, question, timeout=TIMEOUT_S))
+        await timed(times_us[BARE], count, pause_s, bare.ask)
         for name, asker in askers.items():
-            await block_of(asker, times_us[name], count)
-    for asker in askers.values():
-        await asker.client.close()
+            await timed(times_us[name], count, pause_s, asker.ask)
+    for one in (client, *(asker.client for asker in askers.values())):
+        await one.close()
     return {name: times[WARM_UP:] for name, times in times_us.items()}
 
 
 @contextlib.contextmanager
 def server(folder: Path, sync_interval: str) -> Iterator[dict[str, str]]:
-    """A nats-server as a daemon embeds it, but for two nodes; the URL of each one's daemon."""
+    """A nats-server as a daemon embeds it, but for three nodes; the URL of each one's daemon."""
     passwords = dict.fromkeys(BusRole, "bench")
     known = {"users": [user for node in NODES for user in users(node, passwords)]}
     process, url = start_with_store(folder, sync_interval, authorization=known)
@@ -205,21 +233,21 @@ def server(folder: Path, sync_interval: str) -> Iterator[dict[str, str]]:
         process.wait()
 
 
-def measure(preset: str, samples: int, sync_interval: str) -> dict[str, Any]:
+def measure(preset: str, samples: int, sync_interval: str, pause_s: float) -> dict[str, Any]:
     """Two daemons and a server that all use."""
     size = len(encode_events("busy/gate/bench", 1, [(1, ev.TurnQueued(program_id="program-1", turn_id="turn-1"))]))
     context = multiprocessing.get_context("spawn")
     with contextlib.ExitStack() as stack:
         name = stack.enter_context(tempfile.TemporaryDirectory())
         urls = stack.enter_context(server(Path(name), sync_interval))
-        for node in NODES:
+        for node in DAEMONS:
             stack.enter_context(daemon(Path(name), preset, node, "--nats", urls[node]))
         ready = context.Event()
-        responder = context.Process(target=respond, args=(urls["idle"], size, ready))
+        responder = context.Process(target=respond, args=(urls[BARE], size, ready))
         responder.start()
         try:
             ready.wait(TIMEOUT_S)
-            times_us = uvloop.run(sample(urls, samples, size))
+            times_us = uvloop.run(sample(urls, samples, size, pause_s))
         finally:
             responder.terminate()
             responder.join()
@@ -234,6 +262,7 @@ def measure(preset: str, samples: int, sync_interval: str) -> dict[str, Any]:
         },
         "preset": preset,
         "sync_interval": sync_interval,
+        "pause_ms": pause_s * 1e3,
         "live_programs": {"idle": 0, "busy": LIVE_PROGRAMS},
         "rows": rows,
         "p99_over_bare_ratio": ratios,
@@ -259,7 +288,7 @@ def summary(times_us: list[float]) -> dict[str, float]:
 
 
 def over_bare(rows: dict[str, dict[str, float]], figure: str) -> dict[str, float]:
-    return {name: round(rows[name][figure] / rows["bare"][figure], 2) for name in ("idle", "busy")}
+    return {name: round(rows[name][figure] / rows[BARE][figure], 2) for name in DAEMONS}
 
 
 def main() -> None:
@@ -270,20 +299,22 @@ def main() -> None:
     parser.add_argument("--preset", default=DEFAULT, help="of the daemons; its admission is opened")
     parser.add_argument("--samples", type=int, default=4000, help="of each kind (default 4000)")
     parser.add_argument("--sync-interval", default="1s", help="of the store to the disk, or always (default 1s)")
+    parser.add_argument("--pause-ms", type=float, default=2.0, help="between two questions (default 2)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
     if options.samples < BLOCK:
         parser.error(f"expected --samples >= {BLOCK}")
-    result = measure(options.preset, options.samples, options.sync_interval)
+    result = measure(options.preset, options.samples, options.sync_interval, options.pause_ms / 1e3)
     if options.json:
         print(json.dumps(result, indent=2))
         return
     print("  ".join(f"{name} {value}" for name, value in result["about"].items()))
     columns = {"p50_us": "p50 us", "p99_us": "p99 us", "block_p99_us": "block p99 us"}
-    print(f"preset {result['preset']}, store synced: {result['sync_interval']}; in brackets: over bare")
+    how = f"store synced: {result['sync_interval']}, {result['pause_ms']:g} ms apart"
+    print(f"preset {result['preset']}, {how}; in brackets: over bare")
     print(" " * 8 + "".join(f"{text:>22}" for text in columns.values()))
     for name, row in result["rows"].items():
-        ratios = {key: result[f"{key.removesuffix('_us')}_over_bare_ratio"].get(name, 1.0) for key in columns}
+        ratios = {key: round(row[key] / result["rows"][BARE][key], 2) for key in columns}
         print(f"{name:8}" + "".join(f"{row[key]:>14} ({ratios[key]:.2f})".rjust(22) for key in columns))
     verdict = {True: "met", False: "missed"}
     print(

@@ -85,7 +85,7 @@ def main() -> None:
     def settled() -> Controller:
         controller = crowded(n, waiting)
         controller.tick(seconds(1))
-        controller.ledger.changed.clear()
+        controller.ledger.programs.changed.clear()
         return controller
 
     result = {
@@ -98,7 +98,7 @@ def main() -> None:
         ),
     }
     result["one_more_ms"] = one_more_ms(n // 10)
-    records = list(crowded(n, waiting).ledger.programs.values())
+    records = list(crowded(n, waiting).ledger.programs.by_name.values())
     began = time.perf_counter()
     sorted(records, key=lambda program: -program.arrived_at_ns)
     result["sort_records_ms"] = (time.perf_counter() - began) * 1e3

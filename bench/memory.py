@@ -67,7 +67,7 @@ def live(programs: int, answer: Any) -> None:
         pump.feed(encode_events("node/engine/bench", sequence + 1, [(0, event) for event in events]), 1)
         sequence += len(events)
     pump.decide(2 * _SECOND_NS)
-    held = len(pump.controller.ledger.programs)
+    held = len(pump.controller.ledger.programs.by_name)
     live_mb = resident_mb()
     began_s = time.perf_counter()
     size = len(
@@ -126,7 +126,7 @@ def soak(programs: int, answer: Any) -> None:
     answer.send(
         {
             "programs": ended,
-            "left": len(made.ledger.programs),
+            "left": len(made.ledger.programs.by_name),
             "before_mb": round(before_mb, 1),
             "after_mb": round(after_mb, 1),
             "growth_ratio": round(after_mb / before_mb, 3) if before_mb else 0.0,

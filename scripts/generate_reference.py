@@ -39,10 +39,9 @@ from controlplane.core.lifecycle import TRANSITIONS, Trigger
 from controlplane.core.presets import POLICIES, PRESETS, policy_name
 from controlplane.core.types import Status
 from controlplane.gate.limits import GateLimits
+from controlplane.lab.compare.markdown import markdown, regret_markdown
+from controlplane.lab.compare.rows import Grid
 from controlplane.lab.sim.profile import list_profiles, load_profile
-from controlplane.lab.sweep.grid import Grid
-from controlplane.lab.sweep.markdown import markdown
-from controlplane.lab.sweep.regret_page import regret_markdown
 from controlplane.lab.sweep.results import read_all
 from controlplane.wire.names import snake_case
 

@@ -6,7 +6,7 @@ import sys
 _EXTRAS = {
     **dict.fromkeys(("typer", "rich", "structlog"), "daemon"),
     **dict.fromkeys(("grpc", "grpc_health", "grpc_reflection"), "daemon"),
-    **dict.fromkeys(("watchfiles", "opentelemetry", "prometheus_client", "aiohttp"), "daemon"),
+    **dict.fromkeys(("anyio", "watchfiles", "opentelemetry", "prometheus_client", "aiohttp"), "daemon"),
     **dict.fromkeys(("numpy", "matplotlib", "jinja2"), "sim"),
     **dict.fromkeys(("starlette", "uvicorn", "httptools"), "double"),
 }

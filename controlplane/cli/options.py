@@ -1,14 +1,27 @@
 """Options that several commands share."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from controlplane.cli import completion
+from controlplane.lab.experiment import USUAL_TRACE, Hardware, Workload
 from controlplane.lab.workload.telemetry import Telemetry
 
-DEFAULT_WORKLOAD = "synthetic:swe-bench"
+WORKLOAD, HARDWARE = Workload(trace=USUAL_TRACE), Hardware()  # whose values are the defaults of options
+_Described = TypeVar("_Described", Workload, Hardware)
+
+
+def described(kind: type[_Described], given: Mapping[str, Any], **more: Any) -> _Described:
+    """A workload or hardware of those parameters of a command that are named as its fields are."""
+    fields = {name: given[name] for name in kind.__struct_fields__ if name in given} | more
+    hashable: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
+    }
+    return kind(**hashable)
+
 
 ConfigFile = Annotated[
     Path | None,
@@ -48,14 +61,9 @@ Trace = Annotated[
         "another, `change:A>B`."
     ),
 ]
-Programs = Annotated[
-    int, typer.Option("--programs", "-n", min=0, help="How many programs to run; 0: all in the trace.")
-]
+Programs = Annotated[int, typer.Option("--programs", "-n", help="How many programs to run; 0: all in the trace.")]
 MaxContext = Annotated[
-    int,
-    typer.Option(
-        "--max-context", min=0, help="Leave out programs whose context outgrows this many tokens; 0: none."
-    ),
+    int, typer.Option("--max-context", help="Leave out programs whose context outgrows this many tokens; 0: none.")
 ]
 NoHumans = Annotated[
     bool, typer.Option("--no-humans", help="Leave out programs in which a person thinks between turns.")
@@ -70,7 +78,7 @@ Tiers = Annotated[
         help="KV memory below the device, NAME:TOKENS:GB_PER_S: dram:2000000:50. Repeatable, fastest first.",
     ),
 ]
-SharedPrefix = Annotated[int, typer.Option(min=0, help="Leading tokens that all programs share (system prompt).")]
+SharedPrefix = Annotated[int, typer.Option(help="Leading tokens that all programs share (system prompt).")]
 TelemetryOf = Annotated[
     Telemetry,
     typer.Option(

@@ -68,15 +68,12 @@ def sweep(
         return
     if spec is None:
         raise typer.BadParameter("name the sweep's TOML file; --example prints one", param_hint="SPEC")
-    from controlplane.lab.sweep.command import SweepOptions, run_sweep
-    from controlplane.lab.sweep.wording import LABELS
+    from controlplane.lab.compare.rows import LABELS
+    from controlplane.lab.sweep.command import run_sweep
 
     if figure not in LABELS:
         raise typer.BadParameter(f"expected one of {', '.join(LABELS)}", param_hint="--figure")
-    options = SweepOptions(
-        spec=spec, out=out, jobs=jobs, on=on, figure=figure, baseline=baseline, redo=redo, dry=dry
-    )
-    if run_sweep(options):
+    if run_sweep(spec, out=out, jobs=jobs, on=on, figure=figure, baseline=baseline, redo=redo, dry=dry):
         raise typer.Exit(1)
 
 
@@ -104,27 +101,20 @@ def sweep_report(
     """
     import sys
 
+    from controlplane.lab.compare.rows import Grid
     from controlplane.lab.sweep.results import read_all
 
-    path = out or results.with_suffix(".html")
-    if regret:
-        from controlplane.lab.sweep.grid import Grid
-        from controlplane.lab.sweep.regret_page import regret_markdown, write_regret
-
-        grid = Grid(read_all(results))
-        if markdown:
-            typer.echo(regret_markdown(grid, baseline), nl=False)
-            return
-        write_regret(grid, path, baseline=baseline)
-        typer.echo(f"report: {path}")
-        return
+    rows, path = read_all(results), out or results.with_suffix(".html")
     if markdown:
-        from controlplane.lab.sweep.grid import Grid
-        from controlplane.lab.sweep.markdown import markdown as tables
+        from controlplane.lab.compare.markdown import markdown as tables
+        from controlplane.lab.compare.markdown import regret_markdown
 
-        typer.echo(tables(Grid(read_all(results))), nl=False)
+        typer.echo(regret_markdown(Grid(rows), baseline) if regret else tables(Grid(rows)), nl=False)
         return
-    from controlplane.lab.sweep.page import write_page
+    from controlplane.lab.compare.html import write_page, write_regret
 
-    write_page(read_all(results), path, baseline=baseline, command=sys.argv)
+    if regret:
+        write_regret(Grid(rows), path, baseline=baseline)
+    else:
+        write_page(rows, path, baseline=baseline, command=sys.argv)
     typer.echo(f"report: {path}")

@@ -26,11 +26,11 @@ def fit(
     A tool with 20 calls or more gets their smoothed empirical distribution, a tool with 5 to 19 calls a log-normal
     one. A rarer tool is drawn from the pool of all calls.
     """
-    from controlplane.lab.runs import load_workload
+    from controlplane.lab.workload.named import Wanted, named_workload
     from controlplane.lab.workload.tool_fits import fit_tools
     from controlplane.lab.workload.tools_table import show_fits
 
-    workload = load_workload(trace, programs=programs)
+    workload = named_workload(trace, Wanted(programs=programs))
     fits = fit_tools(workload.programs, workload.name)
     if out is not None:
         fits.save(out)

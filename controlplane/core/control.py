@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controlplane.core.errors import require
+from controlplane.core.ledger import Ledger
 from controlplane.core.overload import Overload, OverloadRules
 from controlplane.core.policies import Window
-from controlplane.core.records import LedgerState
 from controlplane.core.silence import SilenceRules
 from controlplane.core.tool_slots import ToolSlots
 
@@ -38,7 +38,7 @@ class ControlRules:
 class ControllerState:
     """Everything that decides the next command: what a snapshot holds."""
 
-    ledger: LedgerState = field(default_factory=LedgerState)
+    ledger: Ledger = field(default_factory=Ledger)
     admission: Any = None
     retention: Any = None
     overload: Overload = field(default_factory=Overload)

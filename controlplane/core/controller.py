@@ -16,25 +16,21 @@ from itertools import islice
 from typing import Any
 
 from controlplane.core import commands as cmd
-from controlplane.core import environments, farewells
 from controlplane.core import events as ev
 from controlplane.core.control import ControllerState, ControlRules
 from controlplane.core.enact import enact
 from controlplane.core.errors import RemoteEventError
 from controlplane.core.estimate import as_seconds
 from controlplane.core.forecast import demand, needs
-from controlplane.core.ledger import Ledger
-from controlplane.core.numbering import Numbering
-from controlplane.core.orders import admissible, held_back
+from controlplane.core.ledger.turns import Signals
 from controlplane.core.outlook import demand_blocks, growing, parts, running_blocks
 from controlplane.core.overload import Load, detect
 from controlplane.core.policies import Window
 from controlplane.core.presets import Preset
-from controlplane.core.records import Signals
 from controlplane.core.room import fitting_in
 from controlplane.core.silence import sweep
+from controlplane.core.slots import admissible, held_back, leaving, may_leave_now
 from controlplane.core.types import Pressure, Program, QueuedProgram, Status, seconds
-from controlplane.core.unasked import leaving, may_leave_now
 from controlplane.core.usual import Usual
 
 _CROWDED_STALL = 2.0  # so many times as long the engine idles before the valve opens while CPUs are overloaded
@@ -70,7 +66,8 @@ class Controller:
             admission=preset.admission.initial(),
             retention=preset.retention.initial(),
         )
-        self.ledger = Ledger(self.state.ledger, cold_return_ratio=self.rules.overload.kv_cold_return)
+        self.ledger = self.state.ledger
+        self.ledger.turns.cold_return_ratio = self.rules.overload.kv_cold_return
         self.pressure = Pressure()
         self.considered: Sequence[QueuedProgram] = ()  # who could be let in at the last tick, in packing's order
         self._urgent = True
@@ -87,18 +84,18 @@ class Controller:
             fresh = self.ledger.apply(event, now_ns)
         except RemoteEventError:
             fresh = True
-            self.state.ledger.counts.contradictions += 1
+            self.ledger.publishers.counts.contradictions += 1
             self._quarantine(event)
-        decisive = _BOUNDARIES + _FREE_SLOTS if self.state.ledger.tool_queue else _BOUNDARIES
+        decisive = _BOUNDARIES + _FREE_SLOTS if self.ledger.tools.queue else _BOUNDARIES
         if fresh and isinstance(event, decisive):
             self._urgent = True
 
     def _quarantine(self, event: ev.Event) -> None:
-        program = self.ledger.programs.get(getattr(event, "program_id", ""))
+        program = self.ledger.programs.by_name.get(getattr(event, "program_id", ""))
         if program is not None:
             program.quarantined = True
             program.accused = event.publisher
-        self.ledger.resync[event.publisher] = 0
+        self.ledger.publishers.resync[event.publisher] = 0
 
     def reconfigure(self, preset: Preset, rules: ControlRules) -> None:
         """Decide by other policies and rules from the next tick on, which is due at once.
@@ -110,7 +107,7 @@ class Controller:
             if type(policy) is not type(getattr(self.preset, kind)):
                 setattr(self.state, kind, policy.initial())
         self.preset, self.rules = preset, rules
-        self.ledger.cold_return_ratio = rules.overload.kv_cold_return
+        self.ledger.turns.cold_return_ratio = rules.overload.kv_cold_return
         self._urgent = True
 
     def recall(self, command: cmd.Command, now_ns: int) -> None:
@@ -124,9 +121,9 @@ class Controller:
             self.state.announced = (command.limit, command.window)
 
     @property
-    def numbering(self) -> Numbering:
+    def numbering(self) -> cmd.Numbering:
         """How commands are counted."""
-        return self.state.ledger.commands
+        return self.ledger.commands
 
     def next_deadline_ns(self) -> int:
         """When ``tick`` is due. 0: at once."""
@@ -162,23 +159,23 @@ class Controller:
     def _sense(self, now_ns: int) -> None:
         """Once an interval: judge the load of the interval that ended."""
         ledger, overload = self.ledger, self.rules.overload
-        state = ledger.state
-        active = ledger.totals.active_roots
-        tools = ledger.totals.tools_active + ledger.totals.tools_waiting
-        ledger.estimates.running.add(len(state.running))
+        host, signals = ledger.tools.host, ledger.turns.signals
+        active = ledger.programs.charges.active_roots
+        tools = ledger.tools.active + ledger.tools.waiting
+        ledger.estimates.running.add(len(ledger.turns.running))
         if active:
             ledger.estimates.tools_per_program.add(tools / active)
         load = Load(
             tools=tools,
-            cpus=state.host.cpus if state.host else 0.0,
+            cpus=host.cpus if host else 0.0,
             slowdown_ratio=ledger.estimates.slowdown_ratio,
-            cpu_use_ratio=state.host.cpu_use_ratio if state.host else 0.0,
-            cpu_stall_ratio=state.host.cpu_stall_ratio if state.host else 0.0,
+            cpu_use_ratio=host.cpu_use_ratio if host else 0.0,
+            cpu_stall_ratio=host.cpu_stall_ratio if host else 0.0,
             kv_use_ratio=self._fullness(self._kv_use_ratio(self._demand_blocks(now_ns))),
-            retractions=state.signals.retractions,
-            cold_returns=state.signals.cold_returns,
+            retractions=signals.retractions,
+            cold_returns=signals.cold_returns,
         )
-        state.signals = Signals()
+        ledger.turns.signals = Signals()
         self.state.tools_beyond = 0
         self.state.overload = detect(self.state.overload, load, overload)
 
@@ -186,7 +183,7 @@ class Controller:
         return demand_blocks(self.ledger, self.preset.retention.half_life_ns, now_ns)
 
     def _kv_use_ratio(self, blocks: int) -> float:
-        pool = self.ledger.pool
+        pool = self.ledger.engines.pool
         return blocks / pool.total_blocks if pool and pool.total_blocks else 0.0
 
     def _fullness(self, use_ratio: float) -> float:
@@ -195,16 +192,19 @@ class Controller:
 
     def _forecast(self, now_ns: int) -> tuple[int, ...]:
         """What the active programs will need until they end; anew when one came or went, or an interval ended."""
-        state, changes = self.state, self.ledger.state.active_changes
+        state, changes = self.state, self.ledger.programs.active_changes
         key = (changes, now_ns // seconds(self.rules.interval_s))
         if key != state.forecast_key:
-            state.forecast_key, state.forecast = key, demand(growing(self.ledger), self.ledger.shared_blocks)
+            state.forecast_key, state.forecast = (
+                key,
+                demand(growing(self.ledger), self.ledger.programs.shared_blocks),
+            )
         return state.forecast
 
     def _observe(self, now_ns: int) -> Pressure:
-        ledger, pool, host = self.ledger, self.ledger.pool, self.ledger.state.host
-        totals, estimates = ledger.totals, ledger.estimates
-        demanded_blocks, queued = self._demand_blocks(now_ns), len(ledger.queue)
+        ledger, pool, host = self.ledger, self.ledger.engines.pool, self.ledger.tools.host
+        charges, tools, estimates = ledger.programs.charges, ledger.tools, ledger.estimates
+        demanded_blocks, queued = self._demand_blocks(now_ns), len(ledger.programs.queue)
         use_ratio = self._kv_use_ratio(demanded_blocks)
         return Pressure(
             observed_at_ns=now_ns,
@@ -214,28 +214,28 @@ class Controller:
             kv_evictable_blocks=pool.evictable_blocks if pool else 0,
             kv_retained_blocks=pool.retained_blocks if pool else 0,
             kv_demand_blocks=demanded_blocks,
-            kv_lent_blocks=totals.lent_blocks,
+            kv_lent_blocks=charges.lent_blocks,
             kv_use_ratio=use_ratio,
             running_blocks=running_blocks(ledger),
             kv_forecast_blocks=self._forecast(now_ns) if queued else (),
             host_total_blocks=pool.host_total_blocks if pool else 0,
             host_used_blocks=pool.host_used_blocks if pool else 0,
-            tools_active=totals.tools_active,
-            tools_waiting=totals.tools_waiting,
+            tools_active=tools.active,
+            tools_waiting=tools.waiting,
             tool_wait_s=as_seconds(round(estimates.tool_wait.value)),
             tools_per_program=estimates.tools_per_program.value,
             tool_slowdown_ratio=estimates.slowdown_ratio,
             cpus=host.cpus if host else 0.0,
             cpu_use_ratio=host.cpu_use_ratio if host else 0.0,
             cpu_stall_ratio=host.cpu_stall_ratio if host else 0.0,
-            programs_active=totals.active_roots,
+            programs_active=charges.active_roots,
             window_limit=self.state.window.limit,
             queue_length=queued,
-            queued_blocks_mean=totals.queued_blocks / queued if queued else 0.0,
+            queued_blocks_mean=charges.queued_blocks / queued if queued else 0.0,
             cpu_overloaded=self.state.overload.cpu,
             kv_overloaded=self.state.overload.kv,
             kv_has_slack=self._fullness(use_ratio) < self.rules.overload.kv_slack,
-            replicas=parts(ledger, self.preset.retention.half_life_ns, now_ns) if totals.several else (),
+            replicas=parts(ledger, self.preset.retention.half_life_ns, now_ns) if charges.several else (),
         )
 
     # Deciding
@@ -245,30 +245,30 @@ class Controller:
         state, preset, facts, self.considered = self.state, self.preset, self.ledger.estimates, ()
         state.admission, window = preset.admission.update(state.admission, facts, self.pressure, now_ns)
         state.window = window
-        queued = len(self.ledger.queue)
+        queued = len(self.ledger.programs.queue)
         slots = window.limit - self.pressure.programs_active if window.limit else queued  # line 23
         if slots <= 0 or not queued:
             return
         order = preset.packing.order(self._waiting(), facts, self.pressure, now_ns)
         self.considered = list(order) if preset.packing.ages else self._overdue_first(order, now_ns)
         overdue_ns, empty = now_ns - seconds(self.rules.overdue_s), not self.pressure.programs_active
-        programs, usual = self.ledger.programs, Usual(self.ledger.estimates)
+        programs, usual = self.ledger.programs.by_name, Usual(self.ledger.estimates)
 
         def ahead(queued: QueuedProgram) -> Sequence[float]:
             return needs(usual.waiting(programs[queued.program_id]))
 
         for chosen in fitting_in(self.considered, slots, window, ahead, overdue_ns, empty=empty):
-            slot = f"slot {self.ledger.totals.active_roots + 1} of {window.limit or 'any'}"
+            slot = f"slot {self.ledger.programs.charges.active_roots + 1} of {window.limit or 'any'}"
             self._admit(chosen.program_id, f"{slot}; {chosen.blocks} blocks", now_ns)
 
     def _tell_of_children(self, now_ns: int) -> None:
         """Gates let a child in on its root's slot once they know of it; by its own word nobody is a child."""
-        programs = self.ledger.programs
-        for name in list(self.ledger.state.untold):
+        programs = self.ledger.programs.by_name
+        for name in list(self.ledger.runs.untold):
             child = programs.get(name)
             root = programs.get(child.root_id) if child is not None else None
             if child is None or root is None:
-                del self.ledger.state.untold[name]
+                del self.ledger.runs.untold[name]
                 continue
             why = f"its agent said so: a child of {child.parent_id}"
             told = cmd.Adopt(program_id=name, parent_id=root.program_id, tenant=root.tenant, reason=why)
@@ -288,48 +288,48 @@ class Controller:
         return overdue + [waiting for waiting in order if waiting.queued_at_ns > horizon_ns]
 
     def _admit(self, root_id: str, reason: str, now_ns: int) -> None:
-        root = self.ledger.programs[root_id]
+        root = self.ledger.programs.by_name[root_id]
         if not root.turn_index and root.queued_turns:  # remembered, to see how good the forecast was
             root.expected_tokens = Usual(self.ledger.estimates).expected_tokens(root)
-        for name in self.ledger.waiting_family(root_id):
+        for name in self.ledger.gates.waiting_family(root_id):
             why = reason if name == root_id else f"child of {root_id}: {reason}"
             self._issue(cmd.Admit(program_id=name, ttl_ns=seconds(self.rules.grant_s), reason=why), now_ns)
-        self.ledger.askers.pop(root_id, None)
+        self.ledger.programs.askers.pop(root_id, None)
 
     def _rescue(self, now_ns: int) -> None:
         """Safety valve: whoever waits while nothing runs is let in, whatever the window says.
 
         While crowded CPUs hold those up that are in, that is a sign of less, and takes twice as long (ADR 0030).
         """
-        state, pressure = self.ledger.state, self.pressure
+        turns, pressure = self.ledger.turns, self.pressure
         crowded = pressure.cpu_overloaded and pressure.tools_active > 0
         stall_s = self.rules.stall_s * (_CROWDED_STALL if crowded else 1.0)
-        if not self.ledger.queue or state.running or not (queued := admissible(self.ledger)):
+        if not self.ledger.programs.queue or turns.running or not (queued := admissible(self.ledger)):
             return
         head = queued[0]
-        if now_ns - max(state.engine_idle_since_ns, head.queued_at_ns) >= seconds(stall_s):
+        if now_ns - max(turns.engine_idle_since_ns, head.queued_at_ns) >= seconds(stall_s):
             self._admit(head.program_id, f"the engine was idle for {stall_s:g}s", now_ns)
-            state.engine_idle_since_ns = now_ns  # one at a time: its turn is on its way
+            turns.engine_idle_since_ns = now_ns  # one at a time: its turn is on its way
 
     def _start_tools(self, now_ns: int) -> None:
         """Tools that wait for a slot of the host, in the order in which they asked."""
         slots, pressure, active = self.rules.tool_slots, self.pressure, self.pressure.tools_active
-        waiting = self.ledger.state.tool_queue
+        waiting = self.ledger.tools.queue
         for key in list(islice(waiting, slots.free(pressure, self.state.tools_beyond))) if waiting else ():
-            call, active = self.ledger.state.tools[key], active + 1
+            call, active = self.ledger.tools.calls[key], active + 1
             why = f"tool {active} at once, on {pressure.cpus:g} CPUs in use by {pressure.cpu_use_ratio:.0%}"
             self._issue(cmd.StartTool(program_id=call.program_id, call_id=call.call_id, reason=why), now_ns)
             self.state.tools_beyond += active > slots.slots(pressure.cpus)
 
     def _prepare(self, now_ns: int) -> None:
         """Environments of tools, for who is let in and for who is next."""
-        if self.ledger.state.environments:
-            for command in environments.due(self.ledger, self._next_in_queue(now_ns)):
+        if self.ledger.tools.environments:
+            for command in self.ledger.tools.environments_due(self._next_in_queue(now_ns)):
                 self._issue(command, now_ns)
 
     def _next_in_queue(self, now_ns: int) -> set[str]:
         """Who will be admitted first, as it looks now."""
-        if not self.ledger.queue:
+        if not self.ledger.programs.queue:
             return set()
         facts = self.ledger.estimates
         order = self.preset.packing.order(self._waiting(), facts, self.pressure, now_ns)
@@ -343,7 +343,7 @@ class Controller:
                 going.add(root_id)
                 continue
             taken += 1
-            self.state.ledger.counts.taken_back += 1
+            self.ledger.publishers.counts.taken_back += 1
             self._take_slot(root_id, "an open gate let it in above the window", now_ns)
         self._urgent = self._urgent or taken >= _MOST_TAKEN_BACK
         return going
@@ -357,27 +357,27 @@ class Controller:
         return set(going)
 
     def _take_slot(self, root_id: str, reason: str, now_ns: int) -> None:
-        pinned = self.ledger.programs[root_id].retained_until_ns > now_ns
+        pinned = self.ledger.programs.by_name[root_id].retained_until_ns > now_ns
         self._issue(cmd.Pause(program_id=root_id, reason=reason), now_ns)
         if pinned:
             self._issue(cmd.Release(program_id=root_id, reason="its slot was taken back"), now_ns)
 
     def _let_in_active(self, going: Collection[str], now_ns: int) -> None:
         """Held turns whose root holds a slot: a gate that lost its grant, or a child. Not of those that must go."""
-        askers = self.ledger.askers
+        askers = self.ledger.programs.askers
         for root_id in [name for name in askers if name not in going]:
-            root = self.ledger.programs.get(root_id)
+            root = self.ledger.programs.by_name.get(root_id)
             if root is not None and root.status is Status.ACTIVE and root.queued_turns:
                 self._admit(root_id, "its slot is held already", now_ns)
             askers.pop(root_id, None)
 
     def _retain(self, now_ns: int) -> None:
-        changed = self.ledger.take_changed(_MOST_WEIGHED)
-        self._urgent = self._urgent or bool(self.ledger.changed)
+        changed = self.ledger.programs.take_changed(_MOST_WEIGHED)
+        self._urgent = self._urgent or bool(self.ledger.programs.changed)
         self._unpin_parents(changed, now_ns)
         self.state.retention, commands = self.preset.retention.plan(
             self.state.retention,
-            self.ledger.programs,
+            self.ledger.programs.by_name,
             changed,
             self.ledger.estimates,
             self.pressure,
@@ -394,7 +394,7 @@ class Controller:
                 self._issue(cmd.Release(program_id=program.program_id, reason=why), now_ns)
 
     def _say_farewell(self, now_ns: int) -> None:
-        for command in farewells.due(self.ledger):
+        for command in self.ledger.runs.farewells_due():
             self._issue(command, now_ns)
 
     def _announce(self) -> None:
@@ -410,16 +410,16 @@ class Controller:
     def _resync(self, now_ns: int) -> None:
         """Ask publishers for their state until it comes, each at most once in ``resync_s``."""
         silence = self.rules.silence
-        for publisher, times in list(self.ledger.resync.items()):
-            sequence = self.ledger.state.sequences.get(publisher)
+        for publisher, times in list(self.ledger.publishers.resync.items()):
+            sequence = self.ledger.publishers.sequences.get(publisher)
             if sequence is None:
-                del self.ledger.resync[publisher]
+                del self.ledger.publishers.resync[publisher]
             elif times >= silence.ask_publisher_times:
-                del self.ledger.resync[publisher]  # it has no state to tell
+                del self.ledger.publishers.resync[publisher]  # it has no state to tell
             elif now_ns - sequence.asked_at_ns >= seconds(
                 silence.ask_publisher_every_s if times else self.rules.resync_s
             ):
-                self.ledger.resync[publisher] = times + 1
+                self.ledger.publishers.resync[publisher] = times + 1
                 sequence.asked_at_ns = now_ns
                 sequence.unanswered += 1
                 self._issue(

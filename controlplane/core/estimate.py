@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import exp, log, sqrt
 
-from controlplane.core.displaced import Displaced
 from controlplane.core.durations import Durations
 from controlplane.core.gaps import Gaps, returning
 from controlplane.core.lives import Population
-from controlplane.core.prefill_cost import PrefillCost
+from controlplane.core.prefill_cost import Displaced, PrefillCost
 from controlplane.core.types import NANOSECONDS_PER_SECOND, ProgramView
 
 _ENDS_AFTER_A_CALL = 0.01  # of the programs whose reply called a tool: their agent failed, or was stopped
@@ -37,7 +36,7 @@ class MovingAverage:
     def add(self, observed: float) -> None:
         self.count += 1
         if self.count == 1:
-            self.value = observed
+            self.value = float(observed)  # a count may be observed, and a snapshot reads it as what it is declared
             return
         weight = max(self.weight, 1 / self.count) if self.settle else self.weight
         self.value += weight * (observed - self.value)

@@ -1,10 +1,14 @@
-"""How idle a program has been lately: the share of its last cycles that it spent outside the engine.
+"""How idle a program has been lately, and what its memory weighs while it is.
+
+Idleness is the share of its last cycles that it spent outside the engine.
 
 **Paper**: MORI §4.1-4.2, eq. 1: i = A / (A + R), with A the time that it acted and R the time that it reasoned in
 its last k cycles, what it is doing now included. Time that it was held is in neither: that tells of us, not of it.
 """
 
 from typing import Protocol
+
+from controlplane.core.types import ProgramView
 
 _MOST_CYCLES = 16
 
@@ -60,3 +64,24 @@ def idleness(program: Phase, most_cycles: int, now_ns: int) -> float:
         acted_ns += now_ns - program.phase_since_ns
     total_ns = reasoned_ns + acted_ns
     return acted_ns / total_ns if total_ns > 0 else 0.0
+
+
+def weight(program: ProgramView, half_life_ns: int, now_ns: int) -> float:
+    """How much a program's memory weighs against others'.
+
+    1 while it reasons; halved with each ``half_life_ns`` that it has acted. 0: never.
+
+    **Paper**: ThunderAgent §4.3.1, eq. 7: f(t) = 2^-t, with t in half-lives; the right form where a tool's
+    remaining time does not depend on how long it has run (Appendix E.1).
+    """
+    since_ns = acting_since_ns(program)
+    if not half_life_ns or not since_ns:
+        return 1.0
+    return float(2 ** (-max(0, now_ns - since_ns) / half_life_ns))
+
+
+def acting_since_ns(program: ProgramView) -> int:
+    """When its tool or its silence began; 0 while a turn is open."""
+    if program.open_turns:
+        return 0
+    return program.tool_started_at_ns if program.open_tools else program.idle_since_ns

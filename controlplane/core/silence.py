@@ -17,7 +17,6 @@ from controlplane.core.errors import require
 from controlplane.core.estimate import as_seconds
 from controlplane.core.ledger import Ledger
 from controlplane.core.outlook import running_blocks
-from controlplane.core.publishers import lose, retire_replaced, worth_asking
 from controlplane.core.retention.overflow import keep_ratio
 from controlplane.core.types import NANOSECONDS_PER_SECOND, Program, Status, seconds
 
@@ -50,9 +49,10 @@ def sweep(ledger: Ledger, rules: SilenceRules, now_ns: int, *, lends: bool) -> I
     ``lends``: whoever will be away for long leaves its room to others.
     """
     running, left = running_blocks(ledger), _MOST_WEIGHED
-    pause_ns = len(ledger.active) * NANOSECONDS_PER_SECOND // _MOST_WEIGHED  # of very many each has its turn
-    for name in list(ledger.active):
-        program = ledger.programs[name]
+    active, dormant, programs = ledger.programs.active, ledger.programs.dormant, ledger.programs.by_name
+    pause_ns = len(active) * NANOSECONDS_PER_SECOND // _MOST_WEIGHED  # of very many each has its turn
+    for name in list(active):
+        program = programs[name]
         if program.status is not Status.ACTIVE:
             continue
         if not program.gap_since_ns:
@@ -60,20 +60,20 @@ def sweep(ledger: Ledger, rules: SilenceRules, now_ns: int, *, lends: bool) -> I
                 yield Pause(program_id=name, reason="it was let in and its turn never came")
         elif program.may_end and now_ns - program.gap_since_ns >= seconds(rules.end_after_reply_s):
             if not (program.open_tools or program.queued_turns or _family_is_busy(ledger, program)):
-                ledger.end(program, now_ns, "its last reply called no tool")
+                ledger.runs.end(program, now_ns, "its last reply called no tool")
         elif left and now_ns - program.weighed_at_ns >= pause_ns:
             left -= 1
             _weigh(ledger, program, rules, running, now_ns, lends)
-    holding = {held.program_id for held in ledger.state.held.values()}  # a child waits with its root
-    for name in list(ledger.dormant):
-        program = ledger.programs[name]
+    holding = {held.program_id for held in ledger.gates.held.values()}  # a child waits with its root
+    for name in list(dormant):
+        program = programs[name]
         if program.open_tools or program.open_turns or name in holding or _family_is_busy(ledger, program):
             continue
         silent_ns = now_ns - program.last_seen_ns
         chance = ledger.estimates.chance_of_return(program, now_ns)
         if silent_ns >= seconds(rules.end_after_s) or chance < rules.end_below:
-            ledger.end(program, now_ns, _why(silent_ns, chance))
-    retire_replaced(ledger, now_ns)
+            ledger.runs.end(program, now_ns, _why(silent_ns, chance))
+    ledger.holdings.retire_replaced(now_ns)
     yield from _ask_silent_publishers(ledger, rules, now_ns)
 
 
@@ -84,11 +84,11 @@ def _weigh(ledger: Ledger, program: Program, rules: SilenceRules, running: int, 
         return
     chance = ledger.estimates.chance_of_return(program, now_ns)
     if chance < rules.end_below:
-        ledger.end(program, now_ns, _why(now_ns - program.gap_since_ns, chance))
+        ledger.runs.end(program, now_ns, _why(now_ns - program.gap_since_ns, chance))
         return
     if not program.parent_id:  # a child holds no slot
         program.keep_ratio = keep_ratio(program, ledger.estimates, running, now_ns)
-        ledger.lend(program, program.delegating > 0 or (lends and program.keep_ratio < 1))
+        ledger.programs.lend(program, program.delegating > 0 or (lends and program.keep_ratio < 1))
 
 
 def _never_came(ledger: Ledger, program: Program, rules: SilenceRules, now_ns: int) -> bool:
@@ -104,19 +104,19 @@ def _why(silent_ns: int, chance: float) -> str:
 
 
 def _family_is_busy(ledger: Ledger, root: Program) -> bool:
-    family = (ledger.programs.get(name) for name in ledger.children_of(root.program_id))
+    family = (ledger.programs.by_name.get(name) for name in ledger.programs.children_of(root.program_id))
     return any(child is not None and (child.open_turns or child.open_tools) for child in family)
 
 
 def _ask_silent_publishers(ledger: Ledger, rules: SilenceRules, now_ns: int) -> Iterator[Command]:
-    for publisher in sorted(worth_asking(ledger)):
-        sequence = ledger.state.sequences[publisher]
+    for publisher in sorted(ledger.holdings.worth_asking()):
+        sequence = ledger.publishers.sequences[publisher]
         if now_ns - sequence.heard_at_ns < seconds(rules.ask_publisher_after_s):
             continue
         if now_ns - sequence.asked_at_ns < seconds(rules.ask_publisher_every_s):
             continue
         if sequence.unanswered >= rules.ask_publisher_times:
-            lose(ledger, publisher, now_ns)
+            ledger.holdings.lose(publisher, now_ns)
             continue
         sequence.asked_at_ns = now_ns
         sequence.unanswered += 1

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from controlplane.core.commands import Command, StateRequest
 from controlplane.core.errors import ControlPlaneError
-from controlplane.core.events import Event, PublisherState, kind_of
-from controlplane.core.state_parts import in_parts
+from controlplane.core.events import Event, PublisherState, in_parts, kind_of
 from controlplane.emit.batching import Numbered, Packed, Packer, runs
 from controlplane.emit.runtime import Runtime
 from controlplane.emit.said import Said

@@ -21,8 +21,7 @@ from controlplane.gate.alarm import Alarm
 from controlplane.gate.authority import Authority, HeartbeatLike, Mode
 from controlplane.gate.holds import Held, Holds
 from controlplane.gate.limits import GateLimits
-from controlplane.gate.programs import ProgramTable, RootProgram
-from controlplane.gate.proofs import Proofs
+from controlplane.gate.programs import ProgramTable, Proofs, RootProgram
 from controlplane.gate.tenants import Tenants
 from controlplane.gate.tickets import Entered, GateCounters, GateState, Refused, Ticket, refusal
 

@@ -1,4 +1,4 @@
-"""The programs that a gate remembers: their grants, their running and held turns, their children.
+"""The programs that a gate remembers: their grants, running and held turns, children and proofs of parenthood.
 
 Grants are leases that use renews, and the table is bounded: a program that never ends is forgotten eventually. A
 forgotten program only has to ask once more.
@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from controlplane.core.events import Grant
+
+_MOST_PROGRAMS = 16_384  # of those that had a turn last: who starts a child has just had one
+_MOST_TURNS = 8  # of a program: a child is started by a reply that its agent read last, or by one beside it
 
 
 @dataclass(slots=True)
@@ -134,3 +137,29 @@ class ProgramTable:
                 del self._roots[program.program_id]
                 self.forgotten += 1
                 return
+
+
+class Proofs:
+    """Proofs of parenthood: the id of one of the parent's turns, which only that turn's client knows.
+
+    It keeps the latest turns of each program, and forgets the longest silent program first.
+    """
+
+    def __init__(self, most_programs: int = _MOST_PROGRAMS) -> None:
+        self._most_programs = most_programs
+        self._turns: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+
+    def remember(self, program_id: str, turn_id: str) -> None:
+        """Remember a turn's id that the program's client is about to get."""
+        turns = self._turns.pop(program_id, ())
+        self._turns[program_id] = (*turns[1 - _MOST_TURNS :], turn_id)
+        if len(self._turns) > self._most_programs:
+            self._turns.popitem(last=False)
+
+    def prove(self, program_id: str, turn_id: str) -> bool:
+        """True if ``turn_id`` is one of the program's latest turns."""
+        return turn_id in self._turns.get(program_id, ())
+
+    def forget(self, program_id: str) -> None:
+        """Forget a program that ended and starts no more children."""
+        self._turns.pop(program_id, None)

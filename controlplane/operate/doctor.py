@@ -1,6 +1,5 @@
 """``penstock doctor``: what works on this node, what does not, and what to do about it."""
 
-import asyncio
 import json
 import os
 import re
@@ -27,6 +26,7 @@ from nats.js.errors import NotFoundError
 
 from controlplane.config import Config, Source
 from controlplane.core.errors import ConfigError, ControlPlaneError, EngineUnavailable
+from controlplane.eventloop import run
 from controlplane.operate.client import connect
 from controlplane.shell.host_probe import pressure_file, usable_cpus
 from controlplane.shell.nats_server import binary
@@ -79,7 +79,7 @@ def examine(source: Source, *, api: str | None = None, engine: str | None = None
     state_dir = Path(config.state_dir) if config.state_dir else default_state_dir()
     yield from _state_dir(state_dir)
     yield from _host()
-    yield from asyncio.run(_bus(config, state_dir))
+    yield from run(_bus, config, state_dir)
     yield from _daemon(config, state_dir, api)
     if engine:
         yield from _engine(engine)

@@ -5,7 +5,6 @@ has a position and nothing is missed while the daemon is away; commands leave ov
 same stream, so that a restarted daemon knows what it said.
 """
 
-import asyncio
 import math
 import time
 from collections import deque
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import nats
+from anyio import Event, current_time, fail_after, move_on_after, sleep
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
@@ -83,7 +83,7 @@ class Inbox:
 
     def __init__(self) -> None:
         self._waiting: deque[Delivery] = deque()
-        self._arrived = asyncio.Event()
+        self._arrived = Event()
 
     def put(self, delivery: Delivery) -> None:
         self._waiting.append(delivery)
@@ -92,10 +92,9 @@ class Inbox:
     async def take(self, timeout_s: float) -> list[Delivery]:
         """All that waits; an empty list if nothing came within ``timeout_s``."""
         if not self._waiting:
-            self._arrived.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(timeout_s):
-                    await self._arrived.wait()
+            self._arrived = Event()
+            with move_on_after(timeout_s):
+                await self._arrived.wait()
         taken = list(self._waiting)
         self._waiting.clear()
         return taken
@@ -138,7 +137,7 @@ class Bus:
         self._subscription: Any = None
         self._command_subject = command_subject(node)
         self._tool_command_subject = tool_command_subject(node)
-        self._renew = asyncio.Event()
+        self._renew = Event()
         self._log = logger("bus")
 
     async def connect(self) -> None:
@@ -155,14 +154,15 @@ class Bus:
             **nats_options(),
         )
         try:
-            self._client = await asyncio.wait_for(connecting, _CONNECT_TIMEOUT_S)
+            with fail_after(_CONNECT_TIMEOUT_S):
+                self._client = await connecting
         except (OSError, NatsError, TimeoutError) as error:
             why = self._last_error or str(error) or f"nothing within {_CONNECT_TIMEOUT_S:g}s"
             raise EngineUnavailable(f"no NATS server answers at {shown(self.url)}: {why}") from None
 
     async def _on_error(self, error: Exception) -> None:
         """A server that is away is an error five times a second, and one line a minute."""
-        said, now_s = str(error) or type(error).__name__, asyncio.get_running_loop().time()
+        said, now_s = str(error) or type(error).__name__, current_time()
         if said == self._last_error and now_s - self._said_at_s < _SAY_AGAIN_S:
             self._unsaid += 1
             return
@@ -275,7 +275,7 @@ class Bus:
                     raise
                 await self._on_error(EngineUnavailable(f"not started yet: {error}"))
                 self._revive_the_deaf()
-                await asyncio.sleep(0.2)
+                await sleep(0.2)
 
     async def _subscribe(self) -> None:
         if self._subscription is not None:
@@ -326,22 +326,21 @@ class Bus:
             except (NatsError, EngineUnavailable, OSError, TimeoutError) as error:
                 await self._on_error(EngineUnavailable(f"not reading yet: {error or type(error).__name__}"))
                 self._revive_the_deaf()
-                await asyncio.sleep(0.2)
+                await sleep(0.2)
                 self._renew.set()
 
     async def _until_renewed(self) -> None:
         """Wait for a reconnect, or for the stream to have been silent for too long since it was read last."""
         asked_s = self._monotonic_s()
         while not self._renew.is_set():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_S):
-                    await self._renew.wait()
+            with move_on_after(_LOOK_S):
+                await self._renew.wait()
             waited_s = self._monotonic_s() - asked_s
             if self._client.is_connected and not self.delivers and waited_s >= self.quiet_s:
                 self._log.warning("nothing comes back", for_s=round(self._quiet_for_s(), 1), action="reading anew")
                 self._revive_the_deaf()
                 break
-        self._renew.clear()
+        self._renew = Event()
 
     def _revive_the_deaf(self) -> None:
         deaf_s = _DEAF_QUIETS * self.quiet_s

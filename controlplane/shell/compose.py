@@ -1,16 +1,18 @@
 """Puts the parts together: what each command runs."""
 
-import asyncio
 import contextlib
 import os
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from signal import SIGHUP, SIGINT, SIGTERM, Signals
+
+from anyio import CancelScope, to_thread
+from anyio.abc import TaskStatus
 
 from controlplane.config import DEFAULT_HTTP, Config, Resolved, Source, show
 from controlplane.core.errors import ConfigError
-from controlplane.eventloop import loop_factory
+from controlplane.eventloop import on_signals, run, task_group
 from controlplane.shell.bus import Bus
 from controlplane.shell.control_api import ControlApi
 from controlplane.shell.daemon import Daemon
@@ -35,11 +37,10 @@ def run_daemon(source: Source, *, record: Path | None = None, nats_port: int = 0
     What is written, by the embedded nats-server too, is this user's alone: it names programs, tenants and tools.
     """
     os.umask(_UMASK)
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(_serve(source, record=record, nats_port=nats_port))
+    run(_serve, source, record, nats_port)
 
 
-async def _serve(source: Source, *, record: Path | None, nats_port: int) -> None:
+async def _serve(source: Source, record: Path | None, nats_port: int) -> None:
     resolved = source.read()
     config = resolved.config
     state_dir = Path(config.state_dir) if config.state_dir else default_state_dir()
@@ -53,46 +54,48 @@ async def _serve_alone(
     config = resolved.config
     url = config.nats_url or told_url()
     embedded = None if url else EmbeddedNats(config.node, state_dir, nats_port)
-    if embedded is not None:
-        await embedded.start()
-    try:
-        revive = embedded.restart if embedded else None
-        bus = Bus(embedded.url if embedded else url, config.node, revive)
-        await bus.connect()
-        with _recorder(record, config) as recorder:
-            socket = EventSocket(Path(config.tool_socket or socket_path(config.node, state_dir)), bus)
-            state_path = state_dir / config.node / "snapshot.json"
-            daemon = Daemon(source, resolved, bus, state_path, recorder, socket)
-            log = _decision_log(config, state_dir, daemon)
-            telemetry = Telemetry(
-                config.telemetry, config.node, status=daemon.status, controller=lambda: daemon.controller
-            )
-            daemon.pump.recorders += telemetry.recorders
-            page = HttpServer(
-                daemon, config.http.listen, telemetry.prometheus, is_default=config.http.listen == DEFAULT_HTTP
-            )
-            _on_signals(daemon.stop, lambda: daemon.reloader.reload("SIGHUP"))
-            server = GrpcServer(ControlApi(daemon), config.api, control_path(config.node, state_dir))
-            supervisor = asyncio.create_task(embedded.supervise()) if embedded else None
-            opening = asyncio.create_task(_open(daemon, server, page))
-            try:
-                await daemon.run()
-                if opening.done():
-                    opening.result()  # raises what kept it from listening
-            finally:
-                opening.cancel()
-                await server.stop()
-                await page.stop()
-                await asyncio.to_thread(telemetry.close)
-                if log is not None:
-                    log.close()
-                await socket.close()
-                if supervisor is not None:
-                    supervisor.cancel()
-                await bus.close()
-    finally:
+    async with task_group() as tasks, _ending() as ending:
+        ending.callback(tasks.cancel_scope.cancel)
         if embedded is not None:
-            await embedded.stop()
+            await embedded.start()
+            ending.push_async_callback(embedded.stop)
+        bus = Bus(embedded.url if embedded else url, config.node, embedded.restart if embedded else None)
+        await bus.connect()
+        recorder = ending.enter_context(_recorder(record, config))
+        ending.push_async_callback(bus.close)
+        if embedded is not None:
+            ending.callback(tasks.start_soon(embedded.supervise).cancel)
+        socket = EventSocket(Path(config.tool_socket or socket_path(config.node, state_dir)), bus)
+        ending.push_async_callback(socket.close)
+        state_path = state_dir / config.node / "snapshot.json"
+        daemon = Daemon(source, resolved, bus, state_path, recorder, socket)
+        if log := _decision_log(config, state_dir, daemon):
+            ending.callback(log.close)
+        telemetry = Telemetry(
+            config.telemetry, config.node, status=daemon.status, controller=lambda: daemon.controller
+        )
+        ending.push_async_callback(to_thread.run_sync, telemetry.close)
+        daemon.pump.recorders += telemetry.recorders
+        page = HttpServer(
+            daemon, config.http.listen, telemetry.prometheus, is_default=config.http.listen == DEFAULT_HTTP
+        )
+        ending.push_async_callback(page.stop)
+        server = GrpcServer(ControlApi(daemon), config.api, control_path(config.node, state_dir))
+        ending.push_async_callback(server.stop)
+        await tasks.start(_obey_signals, daemon)
+        ending.callback(tasks.start_soon(_open, daemon, server, page).cancel)
+        await daemon.run()
+
+
+@contextlib.asynccontextmanager
+async def _ending() -> AsyncIterator[contextlib.AsyncExitStack]:
+    """What is pushed is done in the end, the last first, and whatever cancels us does not cut it short."""
+    stack = contextlib.AsyncExitStack()
+    try:
+        yield stack
+    finally:
+        with CancelScope(shield=True):
+            await stack.aclose()
 
 
 def _decision_log(config: Config, state_dir: Path, daemon: Daemon) -> DecisionLog | None:
@@ -110,9 +113,9 @@ async def _open(daemon: Daemon, *servers: GrpcServer | HttpServer) -> None:
     try:
         for server in servers:
             await server.start()
-    except ConfigError:
-        daemon.stop()
-        raise
+    except ConfigError as error:
+        daemon.stop(error)
+        return
     await Supervisor().keep_telling(lambda: daemon.status().line)
 
 
@@ -127,8 +130,11 @@ def _recorder(path: Path | None, config: Config) -> Iterator[LogWriter | None]:
         yield log
 
 
-def _on_signals(stop: Callable[[], None], reload: Callable[[], object]) -> None:
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGHUP, reload)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
+async def _obey_signals(daemon: Daemon, *, task_status: TaskStatus[None]) -> None:
+    def obey(number: Signals) -> None:
+        if number is SIGHUP:
+            daemon.reloader.reload("SIGHUP")
+        else:
+            daemon.stop()
+
+    await on_signals(obey, SIGHUP, SIGINT, SIGTERM, task_status=task_status)

@@ -4,9 +4,10 @@ An order travels over the node's stream like everything else that decisions are 
 restart, and a recorded run decides alike when it is replayed.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+
+from anyio import Lock, move_on_after, sleep
 
 from controlplane.config import show
 from controlplane.core.errors import ConfigError, EngineUnavailable, UnknownProgram
@@ -39,7 +40,7 @@ class ControlApi:
         self._daemon = daemon
         self._publisher = publisher_name(daemon.config.node, CONTROL_ROLE, daemon.boot_id)
         self._told = 0
-        self._one_order = asyncio.Lock()
+        self._one_order = Lock()
 
     async def get_status(self, _: Fields) -> Status:
         return self._daemon.status()
@@ -47,7 +48,7 @@ class ControlApi:
     async def watch_status(self, _: Fields) -> AsyncIterator[Status]:
         while True:
             yield self._daemon.status()
-            await asyncio.sleep(self._daemon.status_every_s)
+            await sleep(self._daemon.status_every_s)
 
     async def list_programs(self, request: Fields) -> Listing:
         ledger, now_ns = self._daemon.controller.ledger, self._daemon.clock.now_ns()
@@ -92,7 +93,7 @@ class ControlApi:
         return Orders.of(self._daemon.controller)
 
     def _root_of(self, program_id: str) -> str:
-        program = self._daemon.controller.ledger.programs.get(program_id)
+        program = self._daemon.controller.ledger.programs.by_name.get(program_id)
         if program is None or program.status is ProgramStatus.ENDED:
             raise UnknownProgram(f"no program {program_id!r} here: `penstock programs` lists them")
         return program.root_id
@@ -106,13 +107,12 @@ class ControlApi:
         if not await self._daemon.bus.relay_events(CONTROL_ROLE, batch):
             raise EngineUnavailable("the bus did not confirm the order: check `penstock status` and repeat it")
         self._told += 1
-        wanted, loop = Orders(held=tuple(event.held), draining=draining), asyncio.get_running_loop()
-        deadline_s = loop.time() + _APPLIED_WITHIN_S
-        while self._orders() != wanted:
-            if loop.time() > deadline_s:
-                raise EngineUnavailable("the bus has not delivered the order yet: check `penstock status`")
-            await asyncio.sleep(_LOOK_S)
-        return wanted
+        wanted = Orders(held=tuple(event.held), draining=draining)
+        with move_on_after(_APPLIED_WITHIN_S):
+            while self._orders() != wanted:  # noqa: ASYNC110  it comes by the stream, to the controller
+                await sleep(_LOOK_S)
+            return wanted
+        raise EngineUnavailable("the bus has not delivered the order yet: check `penstock status`")
 
 
 def _taken_over(state: ConfigState) -> ConfigState:

@@ -1,9 +1,12 @@
 """The daemon: recovers, then reads events, decides, and sends commands until it is told to stop."""
 
-import asyncio
+import math
 import secrets
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+
+from anyio import Event, current_time, move_on_after, sleep
+from anyio.lowlevel import checkpoint
 
 from controlplane.config import Config, Resolved, Source, show
 from controlplane.core.commands import StateRequest
@@ -11,6 +14,7 @@ from controlplane.core.controller import LOST_NS, Controller
 from controlplane.core.engine_policies import EnginePolicies
 from controlplane.core.errors import ConfigError
 from controlplane.core.types import seconds
+from controlplane.eventloop import task_group
 from controlplane.shell import snapshot as snapshots
 from controlplane.shell.bus import Bus, StreamInfo
 from controlplane.shell.clock import Clock
@@ -59,14 +63,15 @@ class Daemon:
         self.boot_id = secrets.token_hex(4)
         self.pump = Pump(Controller(config.policies, config.control))
         self.position = 0  # in the stream, of what the state contains
-        self.ready = asyncio.Event()
+        self.ready = Event()
         self.decisions = Decisions()
         self._recorder = recorder
         self._socket = socket
         self._probe = probe or HostProbe()
         self._state_path = state_path
         self._stream_created = ""
-        self._stopping = asyncio.Event()
+        self._stopping = Event()
+        self._error: ConfigError | None = None
         self._saved_window = (-1, -1.0)
         self._saved_at_ns = 0
         self._save_took_ns = 0
@@ -79,7 +84,7 @@ class Daemon:
         self._looked_s = 0.0
         self._was_frozen = False
         self._heard_s = 0.0
-        self._lost_s = 0.0  # for how long the stream may have kept nothing
+        self._lost_since_s = math.inf  # the stream may have lost what came since then, which nobody asked for yet
         self._lost_samples: tuple[int, int] | None = None
         self._replaced = False  # the stream has commands of a daemon that started later
         self._log = logger("daemon")
@@ -94,8 +99,9 @@ class Daemon:
         """The decisions' owner; replaced when a snapshot is loaded."""
         return self.pump.controller
 
-    def stop(self) -> None:
-        """End ``run`` soon."""
+    def stop(self, error: ConfigError | None = None) -> None:
+        """End ``run`` soon; it raises ``error`` then."""
+        self._error = self._error or error
         self._stopping.set()
 
     async def run(self) -> None:
@@ -115,28 +121,28 @@ class Daemon:
             await self._socket.open()
         self.ready.set()
         self._log.info("up", node=self.config.node, preset=self.config.policies.name, nats=shown(self.bus.url))
-        async with asyncio.TaskGroup() as group:
+        async with task_group() as group:
             tasks = [
-                group.create_task(task)
-                for task in (
-                    self._pump_events(),
-                    self._beat(),
-                    self._probe_host(),
-                    self._publish_status(),
-                    self.bus.keep_reading(self._on_new_stream),
-                    self.reloader.watch(),
+                group.start_soon(work)
+                for work in (
+                    self._pump_events,
+                    self._beat,
+                    self._probe_host,
+                    self._publish_status,
+                    partial(self.bus.keep_reading, self._on_new_stream),
+                    self.reloader.watch,
                 )
             ]
             await self._stopping.wait()
-            for task in tasks:
+            for task in tasks:  # one by one: a group cancels its tasks in no order
                 task.cancel()
         self.pump.tell()
         if not self._replaced:
             self._save(self.clock.now_ns())
         await self.bus.flush()
         self._log.info("down", node=self.config.node)
-        if self._replaced:
-            raise ConfigError(f"node {self.config.node!r} has a daemon that started later: this one stands down")
+        if self._error is not None:
+            raise self._error
 
     # Recovery
 
@@ -149,8 +155,19 @@ class Daemon:
         began_at = self.position
         if stream.first_sequence > stream.last_sequence:  # everything in it has grown too old
             self.position = stream.last_sequence
-        deadline = asyncio.get_running_loop().time() + _RECOVERY_TIMEOUT_S
-        while self.position < stream.last_sequence and asyncio.get_running_loop().time() < deadline:
+        with move_on_after(_RECOVERY_TIMEOUT_S):
+            await self._catch_up(stream.last_sequence)
+        self.controller.numbering.begin(self.clock.now_ns() // _NS_PER_NUMBER)
+        self._resync_all = True
+        self._log.info(
+            "recovered",
+            messages=self.position - began_at,
+            programs=len(self.controller.ledger.programs.by_name),
+            window=self.controller.window.limit,
+        )
+
+    async def _catch_up(self, last_sequence: int) -> None:
+        while self.position < last_sequence:
             for delivery in await self.bus.inbox.take(_LONGEST_WAIT_S):
                 # What the server's clock says is never later than now: it may have been set back since.
                 now_ns = min(self.clock.from_wall_ns(delivery.wall_ns), self.clock.now_ns())
@@ -159,14 +176,6 @@ class Daemon:
                 else:
                     self.pump.feed(delivery.data, now_ns, delivery.subject)
                 self.position = delivery.sequence
-        self.controller.numbering.begin(self.clock.now_ns() // _NS_PER_NUMBER)
-        self._resync_all = True
-        self._log.info(
-            "recovered",
-            messages=self.position - began_at,
-            programs=len(self.controller.ledger.programs),
-            window=self.controller.window.limit,
-        )
 
     def _load(self, stream: StreamInfo) -> int:
         """Restore the snapshot's state; the position to read on from."""
@@ -265,7 +274,8 @@ class Daemon:
                     self._replaced = True
                 self.position = delivery.sequence
             if self._replaced:
-                self.stop()
+                node = self.config.node
+                self.stop(ConfigError(f"node {node!r} has a daemon that started later: this one stands down"))
                 return
             self._note_gap()
             self._tell_refusals()
@@ -274,21 +284,25 @@ class Daemon:
             commands = pump.decide(now_ns) if hears else ()
             if hears and self._resync_all:
                 self._resync_all = False
-                why = "the daemon started, or the stream has lost something"
-                number, lost_ns = (
-                    self.controller.numbering.sent,
-                    LOST_NS + seconds(self._lost_s * self.config.time_scale),
-                )
-                commands = [*commands, StateRequest(command_id=number, lost_ns=lost_ns, reason=why)]
-                self._lost_s = 0.0
+                commands = [*commands, self._request_of_all()]
             await self.bus.send(commands)
-            await asyncio.sleep(0)  # the client's writer sends them now; then there is time to write them down
+            await checkpoint()  # the client's writer sends them now; then there is time to write them down
             self.pump.tell()
             self.decisions.tell(commands, now_ns)
             if self._socket is not None:
                 self._socket.pass_on(commands)
             if self._must_save(now_ns):
                 self._save(now_ns)
+
+    def _request_of_all(self) -> StateRequest:
+        """Each publisher's state, and what the stream may not have kept since this was asked last."""
+        lost_s = max(0.0, self._looked_s - self._lost_since_s)
+        self._lost_since_s = math.inf
+        return StateRequest(
+            command_id=self.controller.numbering.sent,
+            lost_ns=LOST_NS + seconds(lost_s * self.config.time_scale),
+            reason="the daemon started, or the stream has lost something",
+        )
 
     def _tell_refusals(self) -> None:
         """Of events that were not their sender's to tell: now and then, since whoever sends them may send many."""
@@ -316,12 +330,12 @@ class Daemon:
     @property
     def _is_up_to_date(self) -> bool:
         """Whether a sample that was taken after the last gap has come back, and with it what happened then."""
-        host = self.controller.state.ledger.host
+        host = self.controller.ledger.tools.host
         return host is not None and host.publisher == self._host_publisher and host.sequence >= self._proof
 
     def _note_gap(self) -> None:
         """Who was frozen or cut off finds what happened meanwhile in the stream, and maybe another daemon."""
-        now_s = asyncio.get_running_loop().time()
+        now_s = current_time()
         if not self._looked_s:
             self._looked_s = self._heard_s = now_s
         frozen_s, self._looked_s = now_s - self._looked_s, now_s
@@ -334,10 +348,10 @@ class Daemon:
             self._proof = self._sampled + 1
         if self._is_quiet:  # nobody knows what of it was kept
             self._resync_all = True
-            self._lost_s = now_s - self._heard_s
+            self._lost_since_s = min(self._lost_since_s, self._heard_s)
         else:
             self._heard_s = now_s
-        samples = self.controller.state.ledger.sequences.get(self._host_publisher)
+        samples = self.controller.ledger.publishers.sequences.get(self._host_publisher)
         lost = samples.missing[-1] if samples is not None and samples.missing else None
         if lost is not None and lost != self._lost_samples:
             self._lost_samples, self._resync_all = lost, True
@@ -351,14 +365,14 @@ class Daemon:
                 boot_id=self.boot_id,
                 lease_ttl_ns=seconds(self.config.lease_s),
                 limit=window.limit,
-                draining=self.controller.state.ledger.draining,
+                draining=self.controller.ledger.programs.draining,
                 window=window.window,
                 command_id=self.controller.numbering.sent,
                 engine_policies=EnginePolicies(priority=policies.priority, memory=policies.memory).dumps(),
             )
             if self.bus.delivers and not self._was_frozen:
                 await self.bus.beat(heartbeat)
-            await asyncio.sleep(self.config.heartbeat_s)
+            await sleep(self.config.heartbeat_s)
 
     async def _probe_host(self) -> None:
         while not self._stopping.is_set():
@@ -368,7 +382,7 @@ class Daemon:
                 sample = self._probe.sample(self.config.host.cpus)
                 batch = encode_events(self._host_publisher, self._sampled, [(self.clock.now_ns(), sample)])
                 await self.bus.publish_events("host", batch)
-            await asyncio.sleep(self.config.host.probe_interval_s)
+            await sleep(self.config.host.probe_interval_s)
 
     # Status
 
@@ -389,7 +403,7 @@ class Daemon:
     async def _publish_status(self) -> None:
         while not self._stopping.is_set():
             await self.bus.publish_status(self.status().encode())
-            await asyncio.sleep(self.status_every_s)
+            await sleep(self.status_every_s)
 
     @property
     def status_every_s(self) -> float:

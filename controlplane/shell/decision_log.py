@@ -92,7 +92,7 @@ class DecisionLog:
             return
         kind, controller = snake_case(type(command)), self._controller()
         program_id = getattr(command, "program_id", "")
-        program = controller.ledger.programs.get(program_id)
+        program = controller.ledger.programs.by_name.get(program_id)
         self._write(
             DecisionRecord(
                 at=_wall(),
@@ -115,7 +115,7 @@ class DecisionLog:
             waiting = self._open.setdefault(program_id, [])
             waiting.append((command.command_id, now_ns))
             del waiting[:-_MOST_OPEN]
-            if len(self._open) > len(controller.ledger.programs) + _MOST_OPEN:
+            if len(self._open) > len(controller.ledger.programs.by_name) + _MOST_OPEN:
                 self._forget(controller)
 
     def close(self) -> None:
@@ -124,7 +124,7 @@ class DecisionLog:
 
     def _forget(self, controller: Controller) -> None:
         """Programs that are no more, and never said so."""
-        for name in [name for name in self._open if name not in controller.ledger.programs]:
+        for name in [name for name in self._open if name not in controller.ledger.programs.by_name]:
             del self._open[name]
 
     def _rejected(self, event: ev.CommandRejected, now_ns: int) -> None:
@@ -157,8 +157,8 @@ def _numbers(controller: Controller) -> Numbers:
     return Numbers(
         limit=window.limit,
         window=window.window,
-        active=controller.ledger.totals.active_roots,
-        waiting=len(controller.ledger.queue),
+        active=controller.ledger.programs.charges.active_roots,
+        waiting=len(controller.ledger.programs.queue),
         kv_use_ratio=pressure.kv_use_ratio,
         cpu_use_ratio=pressure.cpu_use_ratio,
         tools_active=pressure.tools_active,

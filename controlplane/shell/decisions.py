@@ -1,10 +1,11 @@
 """Whoever watches decisions gets each as it is made; who reads too slowly misses the oldest, and is told so."""
 
-import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from anyio import Event
 
 from controlplane.core.commands import Command
 
@@ -25,7 +26,7 @@ class _Watcher:
     program_id: str
     waiting: deque[Decision] = field(default_factory=deque)
     missed: int = 0
-    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    arrived: Event = field(default_factory=Event)
 
 
 class Decisions:
@@ -53,7 +54,7 @@ class Decisions:
         with self._watching(program_id) as watcher:
             while True:
                 await watcher.arrived.wait()
-                watcher.arrived.clear()
+                watcher.arrived = Event()
                 while watcher.waiting:
                     decision = watcher.waiting.popleft()
                     missed, watcher.missed = watcher.missed, 0

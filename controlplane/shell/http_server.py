@@ -1,6 +1,5 @@
 """The daemon's web page, its live data, and what Prometheus reads."""
 
-import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable
@@ -10,6 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
+from anyio import fail_after, sleep
 
 from controlplane.core.errors import ConfigError
 from controlplane.shell.daemon import Daemon
@@ -92,9 +92,9 @@ class HttpServer:
         try:
             with contextlib.suppress(ConnectionError, TimeoutError):
                 while True:
-                    async with asyncio.timeout(_READ_WITHIN_S):
+                    with fail_after(_READ_WITHIN_S):
                         await response.write(b"data: " + self._told() + b"\n\n")
-                    await asyncio.sleep(self._daemon.status_every_s)
+                    await sleep(self._daemon.status_every_s)
         finally:
             self._streams -= 1
         return response

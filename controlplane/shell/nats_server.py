@@ -4,19 +4,30 @@ It outlives a daemon that is killed, so that publishers keep their bus; the next
 endpoint file and adopts it. A clean shutdown stops it.
 """
 
-import asyncio
 import json
 import os
 import secrets
 import shutil
 import signal
 import socket
-import subprocess
 import sysconfig
 from contextlib import suppress
 from pathlib import Path
+from subprocess import DEVNULL
 
 import psutil
+from anyio import (
+    BrokenResourceError,
+    DelimiterNotFound,
+    IncompleteRead,
+    connect_tcp,
+    move_on_after,
+    open_process,
+    sleep,
+    to_thread,
+)
+from anyio.abc import Process
+from anyio.streams.buffered import BufferedByteReceiveStream
 
 from controlplane.core.errors import EngineUnavailable
 from controlplane.shell.logs import logger
@@ -27,7 +38,11 @@ from controlplane.wire.roles import BusRole, user_name
 _READY_TIMEOUT_S = 10.0
 _ADOPT_TIMEOUT_S = 3.0
 _STRAY_ENDS_S = 2.0
+_ENDS_WITHIN_S = 5.0
 _POLL_S = 0.02
+_ANSWERS_WITHIN_S = 1.0
+_END_OF_LINE = b"\r\n"
+_LONGEST_LINE_BYTES = 1 << 16
 _HOST = "127.0.0.1"
 _SYNC_INTERVAL = "1s"  # of the store to the disk
 
@@ -54,7 +69,7 @@ class EmbeddedNats:
         self._passwords: Passwords = {}  # each role's: nobody else may connect
         self._pid = 0
         self._boot_id = ""
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
         self._log = logger("nats-server")
 
     @property
@@ -102,10 +117,10 @@ class EmbeddedNats:
         proof = {"verbose": False, "user": user_name(self.node, BusRole.DAEMON)}
         proof["pass"] = self._passwords[BusRole.DAEMON]
         said = f"CONNECT {json.dumps(proof)}\r\nPING\r\n".encode()
-        for _ in range(round(_ADOPT_TIMEOUT_S / _POLL_S)):
-            if await _said_to(self._port, said) == b"PONG\r\n":
-                return True
-            await asyncio.sleep(_POLL_S)
+        with move_on_after(_ADOPT_TIMEOUT_S):
+            while await _said_to(self._port, said) != b"PONG":  # noqa: ASYNC110  only the server knows
+                await sleep(_POLL_S)
+            return True
         return False
 
     def _tell_where(self) -> None:
@@ -114,7 +129,7 @@ class EmbeddedNats:
         write_endpoint(self.node, endpoint, self._state_dir)
 
     async def _spawn(self) -> None:
-        await asyncio.to_thread(self._end_strays)
+        await to_thread.run_sync(self._end_strays)
         if await _answers(self._port):
             raise EngineUnavailable(
                 f"port {self._port} is in use: choose another with --nats-port, or leave it out"
@@ -122,21 +137,23 @@ class EmbeddedNats:
         log_path = self.folder / "nats-server.log"
         try:
             self._write_settings()
-            self._process = _popen([str(binary()), "-c", str(self._settings_path)], log_path)
+            self._process = await _open([str(binary()), "-c", str(self._settings_path)], log_path)
         except OSError as error:
             raise EngineUnavailable(f"cannot start nats-server in {self.folder}: {error}") from None
-        for _ in range(round(_READY_TIMEOUT_S / _POLL_S)):
-            if self._process.poll() is not None:
-                raise EngineUnavailable(f"nats-server ended at once; it says: {_last_line(log_path)} ({log_path})")
-            if await _answers(self._port):
-                break
-            await asyncio.sleep(_POLL_S)
-        else:
-            raise EngineUnavailable(f"nats-server did not listen within {_READY_TIMEOUT_S:g}s; see {log_path}")
+        await self._until_it_listens(self._process, log_path)
         self._pid = self._process.pid
         self._boot_id = secrets.token_hex(4)
         self._tell_where()
         self._log.info("started", url=shown(self.url), pid=self._pid)
+
+    async def _until_it_listens(self, process: Process, log_path: Path) -> None:
+        with move_on_after(_READY_TIMEOUT_S):
+            while process.returncode is None:
+                if await _answers(self._port):
+                    return
+                await sleep(_POLL_S)
+            raise EngineUnavailable(f"nats-server ended at once; it says: {_last_line(log_path)} ({log_path})")
+        raise EngineUnavailable(f"nats-server did not listen within {_READY_TIMEOUT_S:g}s; see {log_path}")
 
     def _end_strays(self) -> None:
         """Servers of this folder that no endpoint file tells of: two that write one store destroy it.
@@ -173,7 +190,7 @@ class EmbeddedNats:
     async def supervise(self) -> None:
         """Start the server again, on the same port and store, whenever it dies."""
         while True:
-            await asyncio.sleep(0.2)
+            await sleep(0.2)
             if self._alive():
                 continue
             self._log.warning("died", pid=self._pid, action="starting it again")
@@ -181,7 +198,7 @@ class EmbeddedNats:
                 await self._spawn()
             except EngineUnavailable as error:
                 self._log.error("not restarted", error=str(error))
-                await asyncio.sleep(1.0)
+                await sleep(1.0)
 
     def restart(self) -> None:
         """End the server; ``supervise`` starts it again. After a full disk it keeps nothing until then."""
@@ -191,7 +208,7 @@ class EmbeddedNats:
 
     def _alive(self) -> bool:
         if self._process is not None:
-            return self._process.poll() is None
+            return self._process.returncode is None
         return _is_nats_server(self._pid)
 
     async def stop(self) -> None:
@@ -203,18 +220,17 @@ class EmbeddedNats:
         if self._pid and self._alive():
             with suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGTERM)
-            for _ in range(250):
-                if not self._alive():
-                    break
-                await asyncio.sleep(_POLL_S)
-            else:
-                os.kill(self._pid, signal.SIGKILL)
+            with move_on_after(_ENDS_WITHIN_S):
+                while self._alive():  # noqa: ASYNC110  one that was adopted is no child of ours
+                    await sleep(_POLL_S)
+                return
+            os.kill(self._pid, signal.SIGKILL)
 
 
-def _popen(command: list[str], log_path: Path) -> "subprocess.Popen[bytes]":
+async def _open(command: list[str], log_path: Path) -> Process:
     with log_path.open("ab") as log:
         # In a session of its own: a Ctrl-C for the daemon must not take the bus away first.
-        return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        return await open_process(command, stdin=DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
 
 def _free_port() -> int:
@@ -224,27 +240,22 @@ def _free_port() -> int:
 
 
 async def _answers(port: int) -> bool:
-    try:
-        _, writer = await asyncio.wait_for(asyncio.open_connection(_HOST, port), 1.0)
-    except (OSError, TimeoutError):
-        return False
-    writer.close()
-    return True
+    with suppress(OSError), move_on_after(_ANSWERS_WITHIN_S):
+        async with await connect_tcp(_HOST, port):
+            return True
+    return False
 
 
 async def _said_to(port: int, said: bytes) -> bytes:
     """The server's answer to the first words of a client; empty if there was none."""
-    try:
-        async with asyncio.timeout(1.0):
-            reader, writer = await asyncio.open_connection(_HOST, port)
-            try:
-                await reader.readline()  # its INFO
-                writer.write(said)
-                return await reader.readline()
-            finally:
-                writer.close()
-    except (OSError, TimeoutError):
-        return b""
+    hung_up = (OSError, BrokenResourceError, IncompleteRead, DelimiterNotFound)
+    with suppress(*hung_up), move_on_after(_ANSWERS_WITHIN_S):
+        async with await connect_tcp(_HOST, port) as server:
+            lines = BufferedByteReceiveStream(server)
+            await lines.receive_until(_END_OF_LINE, _LONGEST_LINE_BYTES)  # its INFO
+            await server.send(said)
+            return await lines.receive_until(_END_OF_LINE, _LONGEST_LINE_BYTES)
+    return b""
 
 
 def _is_nats_server(pid: int) -> bool:

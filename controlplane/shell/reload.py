@@ -3,13 +3,13 @@
 What names, files and connections go by waits for a restart, and says so.
 """
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import watchfiles
+from anyio import sleep
 
 from controlplane.config import Config, Resolved, Source, changes, is_stream, keep_until_restart
 from controlplane.core.errors import ConfigError
@@ -105,7 +105,7 @@ async def _settled(path: Path) -> bytes | None:
     """The content once it is the same twice: an editor may still be writing."""
     seen = _content(path)
     while True:
-        await asyncio.sleep(_LOOK_MS / 1000)
+        await sleep(_LOOK_MS / 1000)
         again = _content(path)
         if again == seen:
             return again

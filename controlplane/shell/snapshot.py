@@ -6,22 +6,26 @@ one before with the longer rest of the stream does as well.
 """
 
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_type_hints
 
 import msgspec
 
 from controlplane.core.control import ControllerState
-from controlplane.core.overload import Overload
-from controlplane.core.policies import Window
+from controlplane.core.ledger import RECORDS, Ledger
 from controlplane.core.presets import Preset
-from controlplane.core.records import LedgerState
 
 VERSION = 7
+_POLICIES = ("admission", "retention")
+_AS_IT_IS = [each.name for each in fields(ControllerState) if each.name not in ("ledger", *_POLICIES)]
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """What the file holds. Policy states stay raw until their preset says what they are."""
+    """What the file holds beside the controller's state.
+
+    Policy states stay raw until their preset says what they are.
+    """
 
     version: int = VERSION
     preset: str
@@ -29,15 +33,21 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     stream_created: str  # which stream: a new one counts from 1 again
     now_ns: int
     time_scale: float
-    ledger: LedgerState
-    overload: Overload
-    window: Window
-    announced: tuple[int, float]
-    forecast: tuple[int, ...]
-    forecast_key: tuple[int, int]
-    interval_ends_ns: int
-    tools_beyond: int
     policies: dict[str, msgspec.Raw]
+
+
+# The state's fields are spelt where they are declared, and nowhere else.
+_Records = msgspec.defstruct(
+    "_Records", [(name, kind, msgspec.field(default_factory=make)) for name, (kind, make) in RECORDS.items()]
+)
+_hints = get_type_hints(ControllerState)
+_Whole = msgspec.defstruct(
+    "_Whole",
+    [("ledger", _Records), *((name, _hints[name]) for name in _AS_IT_IS)],
+    bases=(Snapshot,),
+    frozen=True,
+    kw_only=True,
+)
 
 
 class SnapshotError(Exception):
@@ -54,22 +64,15 @@ def take(
     time_scale: float,
 ) -> bytes:
     """Encode ``state`` as it is now."""
-    policies = {"admission": state.admission, "retention": state.retention}
-    snapshot = Snapshot(
+    snapshot = _Whole(
         preset=preset,
         stream_sequence=stream_sequence,
         stream_created=stream_created,
         now_ns=now_ns,
         time_scale=time_scale,
-        ledger=state.ledger,
-        overload=state.overload,
-        window=state.window,
-        announced=state.announced,
-        forecast=state.forecast,
-        forecast_key=state.forecast_key,
-        interval_ends_ns=state.interval_ends_ns,
-        tools_beyond=state.tools_beyond,
-        policies={name: msgspec.Raw(msgspec.json.encode(policy)) for name, policy in policies.items()},
+        policies={name: msgspec.Raw(msgspec.json.encode(getattr(state, name))) for name in _POLICIES},
+        ledger=_Records(**state.ledger.records()),
+        **{name: getattr(state, name) for name in _AS_IT_IS},
     )
     return msgspec.json.encode(snapshot)
 
@@ -77,7 +80,7 @@ def take(
 def read(data: bytes) -> Snapshot:
     """Decode. Raises ``SnapshotError`` for anything that is not a snapshot of this version."""
     try:
-        snapshot = msgspec.json.decode(data, type=Snapshot)
+        snapshot = cast(Snapshot, msgspec.json.decode(data, type=_Whole))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SnapshotError(f"not a snapshot: {error}") from error
     if snapshot.version != VERSION:
@@ -87,23 +90,17 @@ def read(data: bytes) -> Snapshot:
 
 def restore(snapshot: Snapshot, preset: Preset) -> ControllerState:
     """The controller's state; policies of another preset start afresh, programs stay."""
-    kinds: dict[str, Any] = {"admission": preset.admission, "retention": preset.retention}
-    policies: dict[str, Any] = {name: policy.initial() for name, policy in kinds.items()}
+    policies: dict[str, Any] = {name: getattr(preset, name).initial() for name in _POLICIES}
     if snapshot.preset == preset.name:
         for name, initial in policies.items():
             try:
                 policies[name] = msgspec.json.decode(snapshot.policies[name], type=type(initial))
             except (KeyError, msgspec.DecodeError, UnicodeDecodeError):
                 continue  # the preset now names another policy here
+    held = msgspec.structs.asdict(snapshot)
     return ControllerState(
-        ledger=snapshot.ledger,
-        overload=snapshot.overload,
-        window=snapshot.window,
-        announced=snapshot.announced,
-        forecast=snapshot.forecast,
-        forecast_key=snapshot.forecast_key,
-        interval_ends_ns=snapshot.interval_ends_ns,
-        tools_beyond=snapshot.tools_beyond,
+        ledger=Ledger(kept_before=msgspec.structs.asdict(held["ledger"])),
+        **{name: held[name] for name in _AS_IT_IS},
         **policies,
     )
 

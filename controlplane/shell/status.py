@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 
 from controlplane.core.controller import Controller
+from controlplane.core.ledger.publishers import Counts
 from controlplane.core.lives import ForecastError
 from controlplane.core.policies import Window
-from controlplane.core.records import Counts
 from controlplane.core.types import Pressure
 from controlplane.shell.pump import Pump
 from controlplane.shell.reload import ConfigState, Reloader
@@ -26,8 +26,8 @@ class Orders:
     @classmethod
     def of(cls, controller: Controller) -> "Orders":
         """As the ledger has them."""
-        state = controller.state.ledger
-        return cls(held=tuple(state.ordered_held), draining=state.draining)
+        programs = controller.ledger.programs
+        return cls(held=tuple(programs.ordered_held), draining=programs.draining)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +67,8 @@ class Status:
         """As JSON, with each program's record and the queue in order."""
         detail: dict[str, Any] = {
             "status": self,
-            "queue": list(controller.ledger.queue),
-            "programs": controller.ledger.programs,
+            "queue": list(controller.ledger.programs.queue),
+            "programs": controller.ledger.programs.by_name,
         }
         return msgspec.json.encode(detail)
 
@@ -85,26 +85,26 @@ def describe(
         config=reloader.state,
         now_ns=now_ns,
         stream_sequence=position,
-        programs=len(controller.ledger.programs),
+        programs=len(controller.ledger.programs.by_name),
         window=controller.window,
         pressure=_now(controller),
-        counts=controller.state.ledger.counts,
+        counts=controller.ledger.publishers.counts,
         rejected=pump.rejected,
         refused=pump.refused,
         last_rejection=pump.last_rejection,
         orders=Orders.of(controller),
         bus_connected=bus_connected,
-        forecasts=tuple(controller.state.ledger.estimates.lives.forecast_errors()[:_MOST_FORECASTS]),
+        forecasts=tuple(controller.ledger.estimates.lives.forecast_errors()[:_MOST_FORECASTS]),
     )
 
 
 def _now(controller: Controller) -> Pressure:
     """The pressure of the last tick, with who runs and waits since then."""
-    totals = controller.ledger.totals
+    ledger = controller.ledger
     return replace(
         controller.pressure,
-        programs_active=totals.active_roots,
-        queue_length=len(controller.ledger.queue),
-        tools_active=totals.tools_active,
-        tools_waiting=totals.tools_waiting,
+        programs_active=ledger.programs.charges.active_roots,
+        queue_length=len(ledger.programs.queue),
+        tools_active=ledger.tools.active,
+        tools_waiting=ledger.tools.waiting,
     )

@@ -1,10 +1,11 @@
 """Tells the service manager how the daemon is: sd_notify(3), over the socket that ``NOTIFY_SOCKET`` names."""
 
-import asyncio
 import contextlib
 import os
 import socket
 from collections.abc import Callable, Mapping
+
+from anyio import sleep
 
 _EVERY_S = 1.0  # systemd advises to be heard twice in ``WatchdogSec``, which is 30 in our unit
 
@@ -24,7 +25,7 @@ class Supervisor:
         try:
             while True:
                 self._tell("WATCHDOG=1", f"STATUS={status()}")
-                await asyncio.sleep(_EVERY_S)
+                await sleep(_EVERY_S)
         finally:
             self._tell("STOPPING=1")
 

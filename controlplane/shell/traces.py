@@ -12,7 +12,7 @@ from opentelemetry.trace import Span, Status, StatusCode, Tracer, set_span_in_co
 
 from controlplane.core import events as ev
 from controlplane.core.commands import Command
-from controlplane.core.records import tool_key
+from controlplane.core.ledger.tools import tool_key
 
 _MOST_OPEN = 20_000  # programs, and as many turns and tools; the oldest is closed where there are more
 

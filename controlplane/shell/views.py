@@ -61,16 +61,18 @@ def listing(ledger: Ledger, now_ns: int, *, ended: bool = False, queued: bool = 
     goes to the others: nobody sees a node where thousands wait and nothing runs. ``queued``: only who waits. A node
     may have a hundred thousand programs, and whoever looks must not hold the daemon up for them.
     """
-    programs = ledger.programs
-    groups: list[Collection[str]] = [ledger.queue]
+    programs = ledger.programs.by_name
+    groups: list[Collection[str]] = [ledger.programs.queue]
     if not queued:
-        groups += [ledger.active, ledger.dormant]
+        groups += [ledger.programs.active, ledger.programs.dormant]
     if ended:
         groups.append([name for name, program in programs.items() if program.status is Status.ENDED])
     sizes = [len(group) for group in groups]
     places = fair_places(sizes, most) if most else sizes
     shown = [name for group, count in zip(groups, places, strict=True) for name in itertools.islice(group, count)]
-    positions = {name: number for number, name in enumerate(itertools.islice(ledger.queue, places[0]), start=1)}
+    positions = {
+        name: number for number, name in enumerate(itertools.islice(ledger.programs.queue, places[0]), start=1)
+    }
     return Listing(
         programs=[_row(programs[name], positions, ledger, now_ns) for name in shown],
         total=sum(sizes),
@@ -90,8 +92,8 @@ def fair_places(sizes: Sequence[int], places: int) -> list[int]:
 
 def _phases(ledger: Ledger) -> list[PhaseCount]:
     counts, tokens = dict.fromkeys(_ACTIVE_PHASES, 0), dict.fromkeys(_ACTIVE_PHASES, 0)
-    for name in ledger.active:
-        program = ledger.programs[name]
+    for name in ledger.programs.active:
+        program = ledger.programs.by_name[name]
         phase = _phase(program)
         counts[phase] += 1
         tokens[phase] += program.context_tokens
@@ -117,7 +119,7 @@ def _row(program: Program, positions: Mapping[str, int], ledger: Ledger, now_ns:
         retained_ns=max(0, program.retained_until_ns - now_ns),
         idleness_ratio=idleness(program, _CYCLES, now_ns),
         replica=program.replica,
-        held_by_operator=program.root_id in ledger.state.ordered_held,
+        held_by_operator=program.root_id in ledger.programs.ordered_held,
     )
 
 

@@ -25,13 +25,20 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--keep", help="of one seed's faults only those with these numbers: 0,3,4")
     parser.add_argument("--kinds", default="", help="only faults of these kinds, separated by commas")
     parser.add_argument("--programs", type=int, help="of one seed's programs so many")
-    parser.add_argument("--flaw", choices=sorted(FLAWS), help="with a flaw that was mended put back")
+    parser.add_argument("--flaw", choices=sorted(FLAWS), help="with a flaw that was mended put back, and its kinds")
     return parser.parse_args()
 
 
-def _plan(arguments: argparse.Namespace, seed: int) -> Plan:
+def _whole(arguments: argparse.Namespace, seed: int) -> Plan:
+    """What the seed stands for, before anything is left out of it."""
     kinds = [kind for kind in arguments.kinds.split(",") if kind]
-    plan = plan_of(seed, kinds=kinds)
+    if arguments.flaw and not kinds:
+        return FLAWS[arguments.flaw].plan(seed)
+    return plan_of(seed, kinds=kinds)
+
+
+def _plan(arguments: argparse.Namespace, seed: int) -> Plan:
+    plan = _whole(arguments, seed)
     if arguments.keep is not None:
         kept = [int(number) for number in arguments.keep.split(",") if number]
         plan = replace(plan, faults=tuple(plan.faults[number] for number in kept))
@@ -41,8 +48,7 @@ def _plan(arguments: argparse.Namespace, seed: int) -> Plan:
 def _tell(failed: Result, arguments: argparse.Namespace) -> None:
     """What was broken, the shortest history that shows it, and the command that does."""
     seed = failed.plan.seed
-    kinds = [kind for kind in arguments.kinds.split(",") if kind]
-    whole = plan_of(seed, kinds=kinds).faults
+    whole = _whole(arguments, seed).faults
     print(f"\nseed {seed}: {failed.violations[0]}")
     short = shrunk(failed, simulate)
     print("shrunk to", short.plan.config, f"with {short.plan.servers} servers and {short.plan.programs} programs:")
@@ -52,7 +58,7 @@ def _tell(failed: Result, arguments: argparse.Namespace) -> None:
     print("\n".join(short.log[-_MOST_LINES:]))
     keep = ",".join(str(whole.index(fault)) for fault in short.plan.faults)
     asked = f" --flaw {arguments.flaw!r}" if arguments.flaw else ""
-    asked += f" --kinds {arguments.kinds!r}" if kinds else ""
+    asked += f" --kinds {arguments.kinds!r}" if arguments.kinds else ""
     print(f"python -m tests.faults --seed {seed} --keep '{keep}' --programs {short.plan.programs}{asked}")
 
 

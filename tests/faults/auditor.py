@@ -6,6 +6,7 @@ a run, when the product's status must be the truth.
 """
 
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from controlplane.core import commands as cmd
@@ -264,7 +265,7 @@ class Auditor:
         if any(fault.kind not in LOSE_NOTHING for fault in self._world.plan.faults):
             return
         for process in self._world.daemons:
-            for name in process.daemon.controller.ledger.active if process.serves else ():
+            for name in process.daemon.controller.ledger.programs.active if process.serves else ():
                 if 0 < self._goodbyes.get(name, 0) <= process.daemon.position:
                     self.broken(f"adr/0029: a goodbye holds, but {name} is active again")
 
@@ -303,11 +304,11 @@ class Auditor:
         if not daemon.bus.delivers:
             self.broken("recovery.md: a bus that kept nothing is healed, but nothing comes back")
         ledger = daemon.controller.ledger
-        for turn_id in ledger.state.held:
+        for turn_id in ledger.gates.held:
             self.broken(f"recovery.md: the daemon believes that a gate holds {turn_id}")
-        for turn_id in ledger.state.running:
+        for turn_id in ledger.turns.running:
             self.broken(f"recovery.md: the daemon believes that an engine runs {turn_id}")
-        for name, program in ledger.programs.items():
+        for name, program in ledger.programs.by_name.items():
             if program.status is Status.ACTIVE and self._manners.get(name) in ("tells", "replies"):
                 self.broken(f"adr/0029: {name} ended by its own word, and the daemon keeps its slot")
         self._conserves(ledger)
@@ -318,17 +319,15 @@ class Auditor:
 
     def _conserves(self, ledger: Any) -> None:
         """The sums that decisions go by are those of the records."""
-        totals = ledger.totals
-        anew = type(totals).of(ledger.state)
-        for name in (
-            "active_roots",
-            "demand_blocks",
-            "lent_blocks",
-            "queued_blocks",
-            "tools_active",
-            "tools_waiting",
+        anew = type(ledger)(kept_before=ledger.records())
+        for noun, names in (
+            ("programs.charges", ("active_roots", "demand_blocks", "lent_blocks", "queued_blocks")),
+            ("tools", ("active", "waiting")),
         ):
-            if getattr(totals, name) != getattr(anew, name):
-                self.broken(
-                    f"blocks are conserved, but {name} is {getattr(totals, name)}, not {getattr(anew, name)}"
-                )
+            counted, right = (attrgetter(noun)(one) for one in (ledger, anew))
+            for name in names:
+                if getattr(counted, name) != getattr(right, name):
+                    self.broken(
+                        f"blocks are conserved, but {name} of {noun} is {getattr(counted, name)}, "
+                        f"not {getattr(right, name)}"
+                    )

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from controlplane.core import handlers, publishers
-from controlplane.core import ledger as ledgers
 from controlplane.core.events import place_of, serves
+from controlplane.core.ledger.holdings import Holdings
+from controlplane.core.ledger.runs import Runs
+from controlplane.core.ledger.turns import Turns
 from controlplane.gate.gate import Gate
 from controlplane.shell import daemon as daemons
 from controlplane.shell import snapshot as snapshots
@@ -17,6 +18,7 @@ from controlplane.shell.clock import Clock
 from controlplane.shell.daemon import Daemon
 
 from . import processes
+from .world import Plan, plan_of
 
 
 def _time_runs_from_the_wall() -> AbstractContextManager[Any]:
@@ -31,22 +33,24 @@ def _heartbeats_without_events() -> Iterator[None]:
         yield
 
 
-def _a_newcomer_retires_the_first() -> AbstractContextManager[Any]:
-    is_new = publishers.is_new
+class _Hasty(Holdings):
+    """A newcomer at a place retires the first."""
 
-    def retires(ledger: Any, event: Any, now_ns: int) -> bool:
+    def is_new(self, event: Any, now_ns: int) -> bool:
         publisher = event.publisher
-        known, latest = (ledger.__dict__.setdefault(name, {}) for name in ("boots_seen", "latest_boots"))
+        known, latest = (self.__dict__.setdefault(name, {}) for name in ("boots_seen", "latest_boots"))
         if serves(publisher) and publisher not in known:
             before, known[publisher] = latest.get(place_of(publisher)), None
             latest[place_of(publisher)] = publisher
             if before is not None:
-                ledger.forget_publisher(before, now_ns)
+                self.forget(before, now_ns)
         if latest.get(place_of(publisher), publisher) != publisher:
             return False
-        return is_new(ledger, event, now_ns)
+        return super().is_new(event, now_ns)
 
-    return patch("controlplane.core.ledger.is_new", retires)
+
+def _a_newcomer_retires_the_first() -> AbstractContextManager[Any]:
+    return patch("controlplane.core.ledger.Holdings", _Hasty)
 
 
 def _a_full_disk_ends_the_daemon() -> AbstractContextManager[Any]:
@@ -70,7 +74,7 @@ def _keeping_counts_running_turns() -> AbstractContextManager[Any]:
 
 
 def _late_events_revive_the_ended() -> AbstractContextManager[Any]:
-    return patch.object(handlers, "_is_late", lambda program, now_ns: False)
+    return patch.object(Turns, "_is_late", lambda *which: False)
 
 
 def _the_deaf_decide() -> AbstractContextManager[Any]:
@@ -78,7 +82,7 @@ def _the_deaf_decide() -> AbstractContextManager[Any]:
 
 
 def _an_early_child_is_a_root() -> AbstractContextManager[Any]:
-    return patch.object(ledgers, "adopt", lambda *which: None)
+    return patch.object(Runs, "adopt", lambda *which: None)
 
 
 def _a_torn_snapshot_ends_the_daemon() -> AbstractContextManager[Any]:
@@ -93,28 +97,58 @@ def _a_torn_snapshot_ends_the_daemon() -> AbstractContextManager[Any]:
     return patch.object(daemons.snapshots, "read", trusting)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Flaw:
-    """How it is put back, and the kinds of faults that show it soonest; all kinds show it in the end."""
+    """How it is put back, what is broken then, and the plans that show it soonest; all show it in the end."""
 
     put_back: Callable[[], AbstractContextManager[Any]]
-    kinds: tuple[str, ...]
+    breaks: str  # a part of what the auditor says
+    kinds: tuple[str, ...] = ()
+    most_faults: int = 12
+    children_ratio: float = 0.1
 
+    def plan(self, seed: int) -> Plan:
+        """One of those plans."""
+        return plan_of(seed, kinds=self.kinds, most_faults=self.most_faults, children_ratio=self.children_ratio)
+
+
+_A_WAIT = "of them without any fault"
+_FATAL = "nothing ends the daemon, but"
 
 FLAWS: dict[str, Flaw] = {
     "D1: a wall clock that was set back stops the intervals": Flaw(
-        _time_runs_from_the_wall, ("clock is stepped at a restart",)
+        put_back=_time_runs_from_the_wall, breaks=_A_WAIT, kinds=("clock is stepped at a restart",)
     ),
     "D1: heartbeats go on where no event arrives": Flaw(
-        _heartbeats_without_events, ("disk is full", "stream is deleted")
+        put_back=_heartbeats_without_events, breaks=_A_WAIT, kinds=("disk is full", "stream is deleted")
     ),
-    "D2: a newcomer at a place retires the first": Flaw(_a_newcomer_retires_the_first, ("server is killed",)),
-    "D4: a full disk ends the daemon": Flaw(_a_full_disk_ends_the_daemon, ("snapshots do not fit",)),
-    "D5: a second daemon is let in": Flaw(_a_second_daemon_is_let_in, ("second daemon", "daemon is frozen")),
-    "D7: keeping counts running turns": Flaw(_keeping_counts_running_turns, ("daemon stays away",)),
-    "D10: late events revive ended programs": Flaw(_late_events_revive_the_ended, ("connection is slow",)),
-    "a daemon that hears nothing decides": Flaw(_the_deaf_decide, ("NATS is restarted",)),
-    "a child whose engine speaks first takes a slot": Flaw(_an_early_child_is_a_root, ()),
-    "a damaged snapshot ends the daemon": Flaw(_a_torn_snapshot_ends_the_daemon, ("snapshot is damaged",)),
+    "D2: a newcomer at a place retires the first": Flaw(
+        put_back=_a_newcomer_retires_the_first, breaks=_A_WAIT, kinds=("server is killed",)
+    ),
+    "D4: a full disk ends the daemon": Flaw(
+        put_back=_a_full_disk_ends_the_daemon, breaks=_FATAL, kinds=("snapshots do not fit",)
+    ),
+    "D5: a second daemon is let in": Flaw(
+        put_back=_a_second_daemon_is_let_in,
+        breaks="a second daemon is refused",
+        kinds=("second daemon", "daemon is frozen"),
+    ),
+    "D7: keeping counts running turns": Flaw(
+        put_back=_keeping_counts_running_turns,
+        breaks="a gate without a daemon admits up to the last limit",
+        kinds=("daemon stays away",),
+    ),
+    "D10: late events revive ended programs": Flaw(
+        put_back=_late_events_revive_the_ended, breaks="a goodbye holds", kinds=("connection is slow",)
+    ),
+    "a daemon that hears nothing decides": Flaw(
+        put_back=_the_deaf_decide, breaks="with a slot, and the limit is", kinds=("NATS is restarted",)
+    ),
+    "a child whose engine speaks first takes a slot": Flaw(
+        put_back=_an_early_child_is_a_root, breaks=_A_WAIT, most_faults=0, children_ratio=0.7
+    ),
+    "a damaged snapshot ends the daemon": Flaw(
+        put_back=_a_torn_snapshot_ends_the_daemon, breaks=_FATAL, kinds=("snapshot is damaged",)
+    ),
 }
 """By what was wrong; the numbers are those of the attack that found them."""

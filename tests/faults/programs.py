@@ -41,12 +41,12 @@ class Script:
         return f"p{self.number}"
 
 
-def scripts(random: Random, count: int, within_s: float) -> list[Script]:
-    """So many programs that begin within that time."""
+def scripts(random: Random, count: int, children_ratio: float, within_s: float) -> list[Script]:
+    """So many programs that begin within that time, and of which so large a share are children of earlier ones."""
     made: list[Script] = []
     for number in range(count):
         roots = [one.number for one in made if one.parent < 0 and len(one.turns) > 1]
-        parent = random.choice(roots) if roots and random.random() < 0.1 else -1
+        parent = random.choice(roots) if roots and random.random() < children_ratio else -1
         begins_s = random.uniform(0.5, within_s)
         tokens, turns = random.randrange(100, 1500), []
         for _ in range(random.choice((1, 2, 3, 4, 6))):

@@ -54,3 +54,26 @@ def test_a_server_that_is_revived_in_vain_is_no_daemon_that_is_back(tmp_path: Pa
     assert not world.auditor.violations
     assert world.counts["NATS is revived"] >= 2
     assert [server.gate.counters.daemon_returned for server in world.servers] == [2]
+
+
+def test_what_was_lost_in_two_outages_is_asked_for_once_it_hears(tmp_path: Path) -> None:
+    """Between them the stream delivers for too short a time to ask: what the first one lost is not forgotten."""
+    faults = [Fault(kind="disk is full", at_s=at_s, for_s=3.5, chance=0.0) for at_s in (15.0, 34.0)]
+    world = World(replace(plan("disk is full", 3.5), faults=tuple(faults)), tmp_path)
+    asked_from: list[float] = []
+    said = world.auditor.said
+
+    def listen(data: bytes) -> None:
+        said(data)
+        requests = [command for command in decode_commands(data) if isinstance(command, cmd.StateRequest)]
+        of_all = [request for request in requests if not request.publisher]
+        asked_from.extend((world.scheduler.now_ns - request.lost_ns) / 1e9 for request in of_all)
+
+    world.auditor.said = listen  # type: ignore[method-assign]
+    try:
+        world.run()
+    finally:
+        world.end()
+    assert not world.auditor.violations
+    assert len(asked_from) == 2, "when it started, and when it heard again"
+    assert asked_from[-1] < 20.0 - 60.0

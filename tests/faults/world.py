@@ -42,6 +42,7 @@ class Plan:
     shared_place: bool  # two containers with one node's name and port
     is_embedded: bool
     programs: int
+    children_ratio: float  # of the programs: whose parent waits for them
     horizon_s: float
     settle_s: float
     faults: tuple[Fault, ...]
@@ -61,7 +62,14 @@ class Result:
     entries: int  # of turns
 
 
-def plan_of(seed: int, *, horizon_s: float = 90.0, most_faults: int = 12, kinds: Sequence[str] = ()) -> Plan:
+def plan_of(
+    seed: int,
+    *,
+    horizon_s: float = 90.0,
+    most_faults: int = 12,
+    kinds: Sequence[str] = (),
+    children_ratio: float = 0.1,
+) -> Plan:
     """Everything that happens by chance, but for the order of threads and delays."""
     random = Random(f"{seed}/plan")
     window = random.choice((2, 3, 5))
@@ -74,7 +82,7 @@ def plan_of(seed: int, *, horizon_s: float = 90.0, most_faults: int = 12, kinds:
     elif kind == "mars":
         config |= {"preset": "mars"}
     servers = random.choice((1, 2, 2))
-    faults = plan(random, random.randrange(1, most_faults + 1), (2.0, horizon_s), kinds)
+    faults = plan(random, random.randint(min(1, most_faults), most_faults), (2.0, horizon_s), kinds)
     return Plan(
         seed=seed,
         config=config,
@@ -82,6 +90,7 @@ def plan_of(seed: int, *, horizon_s: float = 90.0, most_faults: int = 12, kinds:
         shared_place=servers == 2 and random.random() < 0.3,
         is_embedded=random.random() < 0.7,
         programs=random.randrange(15, 70),
+        children_ratio=children_ratio,
         horizon_s=horizon_s,
         settle_s=400.0,
         faults=tuple(faults),
@@ -232,7 +241,7 @@ class World:
         for index in range(plan.servers):
             self.start_server(index)
         self.start_daemon()
-        made = scripts(Random(f"{plan.seed}/programs"), plan.programs, plan.horizon_s)
+        made = scripts(Random(f"{plan.seed}/programs"), plan.programs, plan.children_ratio, plan.horizon_s)
         for script in made:
             if script.parent < 0:
                 self.agents.begin(script, [child for child in made if child.parent == script.number])

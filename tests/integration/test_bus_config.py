@@ -1,16 +1,16 @@
 """A nats-server of one's own: the configurations of deploy/, with the users that ``penstock bus config`` makes."""
 
-import asyncio
 import json
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import nats
 import pytest
+import pytest_asyncio
 import trustme
 from nats.js.errors import NotFoundError
 from support.daemon_process import BusClient, DaemonProcess, eventually
@@ -40,8 +40,8 @@ def url_of(folder: Path, node: str, role: BusRole) -> str:
     return told_url({"PENSTOCK_NATS_URL_FILE": str(folder / "bus" / f"{node}.{role}.env")})
 
 
-@contextmanager
-def served(folder: Path, settings: Path, port: int, *changes: tuple[str, str]) -> Iterator[None]:
+@asynccontextmanager
+async def served(folder: Path, settings: Path, port: int, *changes: tuple[str, str]) -> AsyncIterator[None]:
     """A server with the settings of deploy/, on this port and with a store in the folder."""
     text = settings.read_text()
     for old, new in (("0.0.0.0:4222", f"127.0.0.1:{port}"), ("127.0.0.1:8222", "127.0.0.1:-1"), *changes):
@@ -49,7 +49,7 @@ def served(folder: Path, settings: Path, port: int, *changes: tuple[str, str]) -
         text = text.replace(old, new)
     (folder / settings.name).write_text(text)
     store = () if "store_dir" in text else ("-sd", folder / "store")  # as its unit gives it
-    process = subprocess.Popen(
+    process = subprocess.Popen(  # noqa: ASYNC220
         [nats_server_binary(), "-c", folder / settings.name, *store], stderr=subprocess.DEVNULL
     )
     try:
@@ -58,24 +58,25 @@ def served(folder: Path, settings: Path, port: int, *changes: tuple[str, str]) -
             assert process.poll() is None, "the server ended"
             return is_listening(port)
 
-        asyncio.run(eventually(up, what="a server"))
+        await eventually(up, what="a server")
         yield
     finally:
         process.kill()
         process.wait()
 
 
-@pytest.fixture
-def compose(tmp_path: Path) -> Iterator[Path]:
+@pytest_asyncio.fixture
+async def compose(tmp_path: Path) -> AsyncIterator[Path]:
     """The compose file's server with two nodes; the folder that ``bus/`` lies in."""
     port = free_port()
     done = bus_config(tmp_path / "bus", f"nats://127.0.0.1:{port}", *NODES)
     assert done.returncode == 0, done.stderr
-    with served(tmp_path, DEPLOY / "compose" / "nats-server.conf", port, ('"/data"', f'"{tmp_path}/data"')):
+    async with served(tmp_path, DEPLOY / "compose" / "nats-server.conf", port, ('"/data"', f'"{tmp_path}/data"')):
         yield tmp_path
 
 
-def test_each_node_has_its_own(compose: Path) -> None:
+@pytest.mark.asyncio
+async def test_each_node_has_its_own(compose: Path) -> None:
     """Two daemons on one server: each sees its events alone, and cannot touch the other's stream."""
     daemons = []
     for node in NODES:
@@ -84,7 +85,7 @@ def test_each_node_has_its_own(compose: Path) -> None:
         )
         daemons[-1].start()
 
-    async def run() -> None:
+    try:
         first, second = [await BusClient.connect(url_of(compose, node, BusRole.DAEMON), node) for node in NODES]
         for bus in (first, second):
             await bus.status()
@@ -100,9 +101,6 @@ def test_each_node_has_its_own(compose: Path) -> None:
         assert (await second.status())["programs"] == {}
         await first.close()
         await second.close()
-
-    try:
-        asyncio.run(run())
         assert [daemon.stop() for daemon in daemons] == [0, 0]
     finally:
         for daemon in daemons:
@@ -117,7 +115,8 @@ def test_the_doctor_looks_as_a_reader(compose: Path) -> None:
     assert (found["bus"], found["JetStream"], found["clocks"]) == ("ok", "look", "ok")
 
 
-def test_the_systemd_server_wants_a_certificate_and_a_password(
+@pytest.mark.asyncio
+async def test_the_systemd_server_wants_a_certificate_and_a_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port, authority = free_port(), trustme.CA()
@@ -131,21 +130,18 @@ def test_the_systemd_server_wants_a_certificate_and_a_password(
     assert bus_config(tmp_path / "bus", f"tls://localhost:{port}", "gpu7").returncode == 0
     daemon = DaemonProcess(tmp_path / "state", node="gpu7")
 
-    async def run() -> None:
-        context = ssl.create_default_context(cafile=tmp_path / "ca.pem")
-        context.load_cert_chain(tmp_path / "client.pem", tmp_path / "client-key.pem")
-        url = url_of(tmp_path, "gpu7", BusRole.DAEMON)
-        client = await nats.connect(url, tls=context)
-        bus = BusClient(client, "gpu7")
-        await bus.status()
-        await bus.close()
-
     settings = DEPLOY / "systemd" / "nats-server.conf"
-    with served(tmp_path, settings, port, ("/etc/penstock/tls", str(tmp_path))):
+    async with served(tmp_path, settings, port, ("/etc/penstock/tls", str(tmp_path))):
         monkeypatch.setenv("PENSTOCK_NATS_URL_FILE", str(tmp_path / "bus" / "gpu7.daemon.env"))
         daemon.start()
         try:
-            asyncio.run(run())
+            context = ssl.create_default_context(cafile=tmp_path / "ca.pem")
+            context.load_cert_chain(tmp_path / "client.pem", tmp_path / "client-key.pem")
+            url = url_of(tmp_path, "gpu7", BusRole.DAEMON)
+            client = await nats.connect(url, tls=context)
+            bus = BusClient(client, "gpu7")
+            await bus.status()
+            await bus.close()
             assert daemon.stop() == 0
         finally:
             daemon.clean_up()

@@ -23,6 +23,8 @@ from controlplane.wire.subjects import (
     stream_name,
 )
 
+pytestmark = pytest.mark.asyncio
+
 GATE = "test/gate/one"
 ENGINE = "test/engine/one"
 POOL = ev.PoolSampled(total_blocks=1000, free_blocks=1000, block_tokens=16)
@@ -71,41 +73,35 @@ async def granted(bus: BusClient, number: int) -> None:
     await eventually(ask, what=f"grant for p{number}")
 
 
-def test_a_stream_that_is_deleted_while_the_daemon_runs_is_made_again(daemon: DaemonProcess) -> None:
-    async def run() -> None:
-        daemon.start()
-        bus = await serving(daemon)
-        await bus.publish(ENGINE, 1, [POOL])
-        await granted(bus, 0)
-        await bus.client.jetstream().delete_stream(stream_name("test"))
-        await granted(bus, 1)
-        assert (await bus.status())["programs"].keys() >= {"p0", "p1"}, "nothing is forgotten"
-        heard = await heartbeats(bus)
-        await eventually(lambda: _now(heard), what="heartbeats")
-        await bus.close()
-
-    asyncio.run(run())
+async def test_a_stream_that_is_deleted_while_the_daemon_runs_is_made_again(daemon: DaemonProcess) -> None:
+    daemon.start()
+    bus = await serving(daemon)
+    await bus.publish(ENGINE, 1, [POOL])
+    await granted(bus, 0)
+    await bus.client.jetstream().delete_stream(stream_name("test"))
+    await granted(bus, 1)
+    assert (await bus.status())["programs"].keys() >= {"p0", "p1"}, "nothing is forgotten"
+    heard = await heartbeats(bus)
+    await eventually(lambda: _now(heard), what="heartbeats")
+    await bus.close()
     assert "nothing comes back" in daemon.log
     assert "stream is new" in daemon.log
     assert daemon.stop() == 0
 
 
-def test_a_stream_that_refuses_is_set_right_again(daemon: DaemonProcess) -> None:
-    async def run() -> None:
-        daemon.start()
-        bus = await serving(daemon)
-        await granted(bus, 0)
-        full = StreamConfig(
-            name=stream_name("test"),
-            subjects=[all_events_subject("test"), command_subject("test")],
-            discard=DiscardPolicy.NEW,
-            max_msgs=1,
-        )
-        await bus.client.jetstream().update_stream(full)
-        await granted(bus, 1)
-        await bus.close()
-
-    asyncio.run(run())
+async def test_a_stream_that_refuses_is_set_right_again(daemon: DaemonProcess) -> None:
+    daemon.start()
+    bus = await serving(daemon)
+    await granted(bus, 0)
+    full = StreamConfig(
+        name=stream_name("test"),
+        subjects=[all_events_subject("test"), command_subject("test")],
+        discard=DiscardPolicy.NEW,
+        max_msgs=1,
+    )
+    await bus.client.jetstream().update_stream(full)
+    await granted(bus, 1)
+    await bus.close()
     assert "nothing comes back" in daemon.log
     assert daemon.stop() == 0
 
@@ -114,67 +110,58 @@ async def _now(value: Any) -> Any:
     return value
 
 
-def test_a_snapshot_that_cannot_be_written_ends_nothing(daemon: DaemonProcess) -> None:
+async def test_a_snapshot_that_cannot_be_written_ends_nothing(daemon: DaemonProcess) -> None:
     """The draft's name is taken by a folder, which stands for a full disk here."""
     (daemon.folder / "test" / "snapshot.tmp").mkdir(parents=True)
 
-    async def run() -> None:
-        daemon.start()
-        bus = await serving(daemon)
-        await granted(bus, 0)
-        await says(daemon, "snapshot not written")
-        daemon.kill()
-        daemon.start()
-        after = await bus.status_where(lambda s: "p0" in s["programs"], "the program, from the stream")
-        assert after["programs"]["p0"]["status"] == "active"
-        await granted(bus, 1)
-        await bus.close()
-
-    asyncio.run(run())
+    daemon.start()
+    bus = await serving(daemon)
+    await granted(bus, 0)
+    await says(daemon, "snapshot not written")
+    daemon.kill()
+    daemon.start()
+    after = await bus.status_where(lambda s: "p0" in s["programs"], "the program, from the stream")
+    assert after["programs"]["p0"]["status"] == "active"
+    await granted(bus, 1)
+    await bus.close()
     assert daemon.log.count("snapshot not written") <= 2, "once by each daemon"
     assert daemon.stop() == 0
     assert "Traceback" not in daemon.log
 
 
-def test_a_wall_clock_that_was_set_back_holds_nobody_up(daemon: DaemonProcess) -> None:
+async def test_a_wall_clock_that_was_set_back_holds_nobody_up(daemon: DaemonProcess) -> None:
     """As the next daemon sees it: its snapshot is of an hour from now."""
     path = daemon.folder / "test" / "snapshot.json"
     hour_ns = 3600 * 10**9
 
-    async def run() -> None:
-        daemon.start()
-        bus = await serving(daemon)
-        await granted(bus, 0)
-        await eventually(lambda: _now(path.exists()), what="snapshot")
-        daemon.kill()
-        snapshot = json.loads(path.read_bytes())
-        snapshot["now_ns"] += hour_ns
-        snapshot["interval_ends_ns"] += hour_ns
-        path.write_text(json.dumps(snapshot))
-        daemon.start()
-        await granted(bus, 1)
-        before = (await bus.status())["status"]["now_ns"]
-        await bus.status_where(lambda s: s["status"]["now_ns"] > before, "time that goes on")
-        await bus.close()
-
-    asyncio.run(run())
+    daemon.start()
+    bus = await serving(daemon)
+    await granted(bus, 0)
+    await eventually(lambda: _now(path.exists()), what="snapshot")
+    daemon.kill()
+    snapshot = json.loads(path.read_bytes())
+    snapshot["now_ns"] += hour_ns
+    snapshot["interval_ends_ns"] += hour_ns
+    path.write_text(json.dumps(snapshot))
+    daemon.start()
+    await granted(bus, 1)
+    before = (await bus.status())["status"]["now_ns"]
+    await bus.status_where(lambda s: s["status"]["now_ns"] > before, "time that goes on")
+    await bus.close()
     assert "the wall clock was set back" in daemon.log
     assert daemon.stop() == 0
 
 
-def test_a_record_on_a_full_disk_ends_and_the_daemon_goes_on(tmp_path: Path) -> None:
+async def test_a_record_on_a_full_disk_ends_and_the_daemon_goes_on(tmp_path: Path) -> None:
     daemon = DaemonProcess(tmp_path / "state", "--record", "/dev/full")
 
-    async def run() -> None:
+    try:
         daemon.start()
         bus = await serving(daemon)
         await granted(bus, 0)
         await says(daemon, "record ends here")
         await granted(bus, 1)
         await bus.close()
-
-    try:
-        asyncio.run(run())
         assert daemon.stop() == 0
     finally:
         daemon.clean_up()
@@ -192,12 +179,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", folder], check=True)
 
 
-def test_a_disk_that_is_full_and_then_is_not(small_disk: Path) -> None:
+async def test_a_disk_that_is_full_and_then_is_not(small_disk: Path) -> None:
     """State, logs and stream lie on it: gates are on their own meanwhile, and nothing has to be started anew."""
     daemon = DaemonProcess(small_disk / "state")
     ballast = small_disk / "ballast"
 
-    async def run() -> None:
+    try:
         daemon.start()
         bus = await serving(daemon)
         await bus.publish(ENGINE, 1, [POOL])
@@ -215,9 +202,6 @@ def test_a_disk_that_is_full_and_then_is_not(small_disk: Path) -> None:
         after = await bus.status_where(lambda s: s["status"]["bus_connected"], "a bus that keeps again")
         assert {"p0", "p1"} <= after["programs"].keys()
         await bus.close()
-
-    try:
-        asyncio.run(run())
         assert "no room for the stream" in daemon.log, "a smaller one was made"
         assert daemon.stop() == 0
     finally:

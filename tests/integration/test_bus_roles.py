@@ -36,6 +36,8 @@ from controlplane.wire.subjects import (
     tool_command_subject,
 )
 
+pytestmark = pytest.mark.asyncio
+
 COMMAND = encode_commands([cmd.Admit(command_id=1, program_id="p", reason="forged")])
 BEAT = encode_heartbeat(Heartbeat(node=NODE, boot_id="forged", lease_ttl_ns=10**9, limit=1, window=1.0))
 POOL = ev.PoolSampled(total_blocks=1000, free_blocks=900)
@@ -146,121 +148,103 @@ async def listening_in(daemon: DaemonProcess) -> tuple[BusClient, list[tuple[str
 
 
 @pytest.mark.parametrize("role", list(MAY_NOT_SAY))
-def test_the_server_refuses_what_is_not_the_roles(daemon: DaemonProcess, role: BusRole) -> None:
+async def test_the_server_refuses_what_is_not_the_roles(daemon: DaemonProcess, role: BusRole) -> None:
     """And nothing comes of it: nobody hears it, the stream does not hold it, and is there as before."""
-
-    async def run() -> None:
-        bus, heard = await listening_in(daemon)
-        before = await bus.client.jetstream().stream_info(STREAM)
-        async with User.connected(url_of(daemon, role)) as user:
-            for subject, data in MAY_NOT_SAY[role].items():
-                await user.says(subject, data)
-                await user.is_refused(subject, "publish")
-            for subject in MAY_NOT_HEAR[role]:
-                await user.client.subscribe(subject)
-                await user.is_refused(subject, "subscription")
-        after = await bus.client.jetstream().stream_info(STREAM)
-        assert after.created == before.created
-        assert after.state.first_seq == before.state.first_seq
-        forged = set(MAY_NOT_SAY[role].values()) - {b"", b"{}"}
-        assert [subject for subject, data in heard if data in forged] == []
-        status = (await bus.status())["status"]
-        assert (status["refused"], status["rejected"], status["programs"]) == (0, 0, 0)
-        assert not status["orders"]["draining"]
-        await bus.close()
-
-    asyncio.run(run())
+    bus, heard = await listening_in(daemon)
+    before = await bus.client.jetstream().stream_info(STREAM)
+    async with User.connected(url_of(daemon, role)) as user:
+        for subject, data in MAY_NOT_SAY[role].items():
+            await user.says(subject, data)
+            await user.is_refused(subject, "publish")
+        for subject in MAY_NOT_HEAR[role]:
+            await user.client.subscribe(subject)
+            await user.is_refused(subject, "subscription")
+    after = await bus.client.jetstream().stream_info(STREAM)
+    assert after.created == before.created
+    assert after.state.first_seq == before.state.first_seq
+    forged = set(MAY_NOT_SAY[role].values()) - {b"", b"{}"}
+    assert [subject for subject, data in heard if data in forged] == []
+    status = (await bus.status())["status"]
+    assert (status["refused"], status["rejected"], status["programs"]) == (0, 0, 0)
+    assert not status["orders"]["draining"]
+    await bus.close()
     assert daemon.stop() == 0
 
 
-def test_an_agent_reports_its_run_and_hears_what_is_for_tools(daemon: DaemonProcess) -> None:
-    async def run() -> None:
-        bus = await serving(daemon)
-        reporter = ToolReporter(url=url_of(daemon, BusRole.AGENT), node=NODE)
-        try:
-            reporter.program_started("run", tenant="team")
-            reporter.tool_started("run", "call", "bash")
-            await bus.status_where(lambda s: s["programs"].get("run", {}).get("open_tools") == 1, "an open tool")
-            reporter.program_ended("run")
-            await bus.status_where(lambda s: not s["programs"].get("run", {}).get("open_tools"), "none")
-            assert reporter.stats.last_error == ""
-        finally:
-            reporter.close()
-        await bus.close()
-
-    asyncio.run(run())
+async def test_an_agent_reports_its_run_and_hears_what_is_for_tools(daemon: DaemonProcess) -> None:
+    bus = await serving(daemon)
+    reporter = ToolReporter(url=url_of(daemon, BusRole.AGENT), node=NODE)
+    try:
+        reporter.program_started("run", tenant="team")
+        reporter.tool_started("run", "call", "bash")
+        await bus.status_where(lambda s: s["programs"].get("run", {}).get("open_tools") == 1, "an open tool")
+        reporter.program_ended("run")
+        await bus.status_where(lambda s: not s["programs"].get("run", {}).get("open_tools"), "none")
+        assert reporter.stats.last_error == ""
+    finally:
+        reporter.close()
+    await bus.close()
 
 
-def test_what_is_for_tools_is_said_to_them_alone(daemon: DaemonProcess) -> None:
-    async def run() -> None:
-        bus = await serving(daemon)
-        heard: list[cmd.Command] = []
-        agent = Emitter(url=url_of(daemon, BusRole.AGENT), node=NODE, role="tool", on_command=heard.append)
-        engine = Emitter(
-            url=url_of(daemon, BusRole.ENGINE), node=NODE, role="engine-30000", on_command=(told := []).append
-        )
-        agent.start()
-        engine.start()
-        try:
-            await eventually(lambda: _now(agent.stats.connected and engine.stats.connected), what="connections")
-            engine.emit(POOL)
-            await bus.status_where(lambda s: s["status"]["pressure"]["kv_total_blocks"] == 1000, "the pool")
-            await bus.publish(f"{NODE}/gate/x", 1, [ev.TurnQueued(program_id="p", turn_id="t", prompt_tokens=9)])
-            await eventually(lambda: _now([c for c in told if isinstance(c, cmd.Admit)]), what="grant")
-            daemon.kill()
-            daemon.start()
-            await eventually(lambda: _now([c for c in told if isinstance(c, cmd.StateRequest)]), what="question")
-            await eventually(lambda: _now([c for c in heard if isinstance(c, cmd.StateRequest)]), what="question")
-            assert {type(command) for command in heard} == {cmd.StateRequest}
-            assert (agent.stats.last_error, engine.stats.last_error) == ("", "")
-        finally:
-            agent.close()
-            engine.close()
-        await bus.close()
-
-    asyncio.run(run())
+async def test_what_is_for_tools_is_said_to_them_alone(daemon: DaemonProcess) -> None:
+    bus = await serving(daemon)
+    heard: list[cmd.Command] = []
+    agent = Emitter(url=url_of(daemon, BusRole.AGENT), node=NODE, role="tool", on_command=heard.append)
+    engine = Emitter(
+        url=url_of(daemon, BusRole.ENGINE), node=NODE, role="engine-30000", on_command=(told := []).append
+    )
+    agent.start()
+    engine.start()
+    try:
+        await eventually(lambda: _now(agent.stats.connected and engine.stats.connected), what="connections")
+        engine.emit(POOL)
+        await bus.status_where(lambda s: s["status"]["pressure"]["kv_total_blocks"] == 1000, "the pool")
+        await bus.publish(f"{NODE}/gate/x", 1, [ev.TurnQueued(program_id="p", turn_id="t", prompt_tokens=9)])
+        await eventually(lambda: _now([c for c in told if isinstance(c, cmd.Admit)]), what="grant")
+        daemon.kill()
+        daemon.start()
+        await eventually(lambda: _now([c for c in told if isinstance(c, cmd.StateRequest)]), what="question")
+        await eventually(lambda: _now([c for c in heard if isinstance(c, cmd.StateRequest)]), what="question")
+        assert {type(command) for command in heard} == {cmd.StateRequest}
+        assert (agent.stats.last_error, engine.stats.last_error) == ("", "")
+    finally:
+        agent.close()
+        engine.close()
+    await bus.close()
 
 
 async def _now(value: Any) -> Any:
     return value
 
 
-def test_an_agent_that_speaks_as_an_engine_is_refused_and_counted(daemon: DaemonProcess) -> None:
+async def test_an_agent_that_speaks_as_an_engine_is_refused_and_counted(daemon: DaemonProcess) -> None:
     """The server lets it, since it is on the agents' own subject; the daemon does not believe it."""
-
-    async def run() -> None:
-        bus = await serving(daemon)
-        await bus.publish(f"{NODE}/engine/real", 1, [POOL])
-        await bus.status_where(lambda s: s["status"]["pressure"]["kv_total_blocks"] == 1000, "the pool")
-        async with User.connected(url_of(daemon, BusRole.AGENT)) as agent:
-            own = event_subject(NODE, "tool")
-            await agent.says(own, batch(f"{NODE}/engine/forged", ev.PoolSampled(total_blocks=7, free_blocks=7)))
-            await agent.says(own, batch(f"{NODE}/control/forged", ev.OperatorOrders(draining=True)))
-            await agent.says(own, batch(f"{NODE}/tool/x", ev.PoolSampled(total_blocks=7, free_blocks=7)))
-        status = (await bus.status_where(lambda s: s["status"]["refused"] == 3, "three refusals"))["status"]
-        assert status["pressure"]["kv_total_blocks"] == 1000
-        assert not status["orders"]["draining"]
-        assert status["last_rejection"].endswith("PoolSampled: only runs and tools are told here")
-        await says(daemon, "events refused")
-        await bus.close()
-
-    asyncio.run(run())
+    bus = await serving(daemon)
+    await bus.publish(f"{NODE}/engine/real", 1, [POOL])
+    await bus.status_where(lambda s: s["status"]["pressure"]["kv_total_blocks"] == 1000, "the pool")
+    async with User.connected(url_of(daemon, BusRole.AGENT)) as agent:
+        own = event_subject(NODE, "tool")
+        await agent.says(own, batch(f"{NODE}/engine/forged", ev.PoolSampled(total_blocks=7, free_blocks=7)))
+        await agent.says(own, batch(f"{NODE}/control/forged", ev.OperatorOrders(draining=True)))
+        await agent.says(own, batch(f"{NODE}/tool/x", ev.PoolSampled(total_blocks=7, free_blocks=7)))
+    status = (await bus.status_where(lambda s: s["status"]["refused"] == 3, "three refusals"))["status"]
+    assert status["pressure"]["kv_total_blocks"] == 1000
+    assert not status["orders"]["draining"]
+    assert status["last_rejection"].endswith("PoolSampled: only runs and tools are told here")
+    await says(daemon, "events refused")
+    await bus.close()
 
 
-def test_the_server_answers_nobody_on_a_subject_of_their_choice(daemon: DaemonProcess) -> None:
+async def test_the_server_answers_nobody_on_a_subject_of_their_choice(daemon: DaemonProcess) -> None:
     """JetStream would confirm what it keeps on whatever subject the sender names: with its rights, not theirs."""
-
-    async def run() -> None:
-        bus, heard = await listening_in(daemon)
-        async with User.connected(url_of(daemon, BusRole.AGENT)) as agent:
-            for reply in (command_subject(NODE), heartbeat_subject(NODE), f"$JS.API.STREAM.PURGE.{STREAM}"):
-                await agent.says(event_subject(NODE, "tool"), batch(f"{NODE}/tool/{len(reply)}"), reply=reply)
-        await bus.status_where(lambda s: s["status"]["stream_sequence"] >= 3, "the batches")
-        assert [data for _, data in heard if data.startswith(b'{"stream"')] == []
-        assert (await bus.client.jetstream().stream_info(STREAM)).state.first_seq == 1
-        await bus.close()
-
-    asyncio.run(run())
+    bus, heard = await listening_in(daemon)
+    async with User.connected(url_of(daemon, BusRole.AGENT)) as agent:
+        for reply in (command_subject(NODE), heartbeat_subject(NODE), f"$JS.API.STREAM.PURGE.{STREAM}"):
+            await agent.says(event_subject(NODE, "tool"), batch(f"{NODE}/tool/{len(reply)}"), reply=reply)
+    await bus.status_where(lambda s: s["status"]["stream_sequence"] >= 3, "the batches")
+    assert [data for _, data in heard if data.startswith(b'{"stream"')] == []
+    assert (await bus.client.jetstream().stream_info(STREAM)).state.first_seq == 1
+    await bus.close()
 
 
 async def answer(url: str) -> bytes:
@@ -276,36 +260,33 @@ async def answer(url: str) -> bytes:
 
 
 @pytest.mark.parametrize("role", list(BusRole))
-def test_nobody_comes_in_with_anothers_password(daemon: DaemonProcess, role: BusRole) -> None:
-    async def run() -> None:
-        await (await serving(daemon)).close()
-        right, other = url_of(daemon, role), next(each for each in BusRole if each is not role)
-        password = url_of(daemon, other).rpartition("@")[0].rpartition(":")[2]
-        user = right.partition("//")[2].partition(":")[0]
-        for wrong in (shown(right), f"nats://{user}:{password}@{shown(right).partition('//')[2]}"):
-            assert await answer(wrong) == b"-ERR 'Authorization Violation'"
-        assert await answer(right) == b"PONG"
-
-    asyncio.run(run())
+async def test_nobody_comes_in_with_anothers_password(daemon: DaemonProcess, role: BusRole) -> None:
+    await (await serving(daemon)).close()
+    right, other = url_of(daemon, role), next(each for each in BusRole if each is not role)
+    password = url_of(daemon, other).rpartition("@")[0].rpartition(":")[2]
+    user = right.partition("//")[2].partition(":")[0]
+    for wrong in (shown(right), f"nats://{user}:{password}@{shown(right).partition('//')[2]}"):
+        assert await answer(wrong) == b"-ERR 'Authorization Violation'"
+    assert await answer(right) == b"PONG"
 
 
-def test_passwords_outlive_the_server(daemon: DaemonProcess) -> None:
+async def test_passwords_outlive_the_server(daemon: DaemonProcess) -> None:
     """Whoever was given a URL keeps it, where the port is a fixed one."""
 
     async def run() -> list[str]:
         await (await serving(daemon)).close()
         return [url_of(daemon, role).rpartition("@")[0] for role in BusRole]
 
-    before = asyncio.run(run())
+    before = await run()
     assert len(set(before)) == len(BusRole)
     daemon.stop()
     daemon.start()
-    assert asyncio.run(run()) == before
+    assert await run() == before
     assert (daemon.folder / NODE / "bus-passwords.json").stat().st_mode & 0o777 == 0o600
     assert not any(url.rpartition(":")[2] in daemon.log for url in before)
 
 
-def test_a_server_of_an_earlier_version_is_told_the_roles(tmp_path: Path) -> None:
+async def test_a_server_of_an_earlier_version_is_told_the_roles(tmp_path: Path) -> None:
     """It has one user who may do everything; who holds that password loses it, and the stream stays."""
     port, folder = free_port(), tmp_path / NODE
     folder.mkdir()
@@ -314,11 +295,11 @@ def test_a_server_of_an_earlier_version_is_told_the_roles(tmp_path: Path) -> Non
         f"host: 127.0.0.1\nport: {port}\nauthorization {{ user: penstock, password: old }}\n"
         f"jetstream {{ store_dir: {json.dumps(str(folder / 'jetstream'))}, sync_interval: 1s }}\n"
     )
-    server = subprocess.Popen([nats_server_binary(), "-c", settings], stderr=subprocess.DEVNULL)
+    server = subprocess.Popen([nats_server_binary(), "-c", settings], stderr=subprocess.DEVNULL)  # noqa: ASYNC220
     old = f"nats://penstock:old@127.0.0.1:{port}"
     daemon = DaemonProcess(tmp_path)
 
-    async def run() -> None:
+    try:
         await eventually(lambda: _now(is_listening(port)), what="a server")
         async with User.connected(old) as user:
             kept = all_events_subject(NODE).replace(">", "*")
@@ -339,9 +320,6 @@ def test_a_server_of_an_earlier_version_is_told_the_roles(tmp_path: Path) -> Non
             await engine.says(event_subject(NODE, "engine-1"), batch(f"{NODE}/engine-1/x", POOL))
         await bus.status_where(lambda s: s["status"]["pressure"]["kv_total_blocks"] == 1000, "the pool")
         await bus.close()
-
-    try:
-        asyncio.run(run())
         assert daemon.stop() == 0
         assert server.wait(10) is not None
     finally:

@@ -13,6 +13,8 @@ from support.daemon_process import NODE, BusClient, DaemonProcess, eventually
 from controlplane.emit.tool_reporter import ToolReporter
 from controlplane.lab.double import DoubleOptions, run_double
 
+pytestmark = pytest.mark.asyncio
+
 STRANGERS = 10
 CONFIG = """
 preset = "fcfs"
@@ -91,28 +93,27 @@ async def story(client: Client, reporter: ToolReporter, bus: BusClient) -> None:
             await task
 
 
-def test_children_ride_their_parents_slot_and_strangers_do_not(daemon: DaemonProcess, nats_server: Any) -> None:
-    async def main() -> None:
-        bus = await BusClient.connect(nats_server.url)
-        ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        stop = asyncio.Event()
-        options = DoubleOptions(port=0, node=NODE, bus=nats_server.url, on_ready=ready.set_result)
-        double = asyncio.ensure_future(run_double(options, stop))
-        reporter = ToolReporter(url=nats_server.url, node=NODE)
-        try:
-            async with aiohttp.ClientSession() as http:
-                client = Client(await ready, http)
+async def test_children_ride_their_parents_slot_and_strangers_do_not(
+    daemon: DaemonProcess, nats_server: Any
+) -> None:
+    bus = await BusClient.connect(nats_server.url)
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    stop = asyncio.Event()
+    options = DoubleOptions(port=0, node=NODE, bus=nats_server.url, on_ready=ready.set_result)
+    double = asyncio.ensure_future(run_double(options, stop))
+    reporter = ToolReporter(url=nats_server.url, node=NODE)
+    try:
+        async with aiohttp.ClientSession() as http:
+            client = Client(await ready, http)
 
-                async def is_governed() -> bool:
-                    return bool((await client.health())["mode"] == "governed")
+            async def is_governed() -> bool:
+                return bool((await client.health())["mode"] == "governed")
 
-                await eventually(is_governed, what="gate that hears the daemon")
-                await story(client, reporter, bus)
-        finally:
-            stop.set()
-            await asyncio.wait_for(double, 10)
-            reporter.close()
-            await bus.close()
-
-    asyncio.run(main())
+            await eventually(is_governed, what="gate that hears the daemon")
+            await story(client, reporter, bus)
+    finally:
+        stop.set()
+        await asyncio.wait_for(double, 10)
+        reporter.close()
+        await bus.close()
     assert "Traceback" not in daemon.log

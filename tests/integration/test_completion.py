@@ -1,6 +1,5 @@
 """Tab in a real bash: commands, presets, and the programs of a running daemon."""
 
-import asyncio
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,12 +40,13 @@ def test_commands_and_presets_are_offered(bash: Terminal) -> None:
     completed(bash, "penstock up --preset mor", "penstock up --preset mori")
 
 
-def test_programs_of_the_daemon_are_offered(bash: Terminal, tmp_path: Path) -> None:
+@pytest.mark.asyncio
+async def test_programs_of_the_daemon_are_offered(bash: Terminal, tmp_path: Path) -> None:
     completed(bash, "penstock hold agent-", "penstock hold agent-")  # nobody is there to ask: nothing, and no error
     daemon = DaemonProcess(tmp_path / "state")
     daemon.start()
 
-    async def begin() -> None:
+    try:
         bus = await BusClient.connect(await daemon.url())
         await bus.status()
         await bus.publish(
@@ -54,9 +54,6 @@ def test_programs_of_the_daemon_are_offered(bash: Terminal, tmp_path: Path) -> N
         )
         await bus.status_where(lambda s: "agent-seven" in s["programs"], "a program")
         await bus.close()
-
-    try:
-        asyncio.run(begin())
         completed(bash, "penstock hold agent-", "penstock hold agent-seven")
         completed(bash, "penstock explain ag", "penstock explain agent-seven")
     finally:

@@ -6,12 +6,13 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+import pytest_asyncio
 import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
@@ -55,21 +56,18 @@ def daemon(tmp_path: Path, file: Path) -> Iterator[DaemonProcess]:
     process.clean_up()
 
 
-@pytest.fixture
-def client(daemon: DaemonProcess) -> Iterator[ControlClient]:
-    asyncio.run(listening(daemon))
+@pytest_asyncio.fixture
+async def client(daemon: DaemonProcess) -> AsyncIterator[ControlClient]:
+    await listening(daemon)
     with connect(None, "test", daemon.folder) as found:
         yield found
 
 
-def publish(daemon: DaemonProcess, *batches: tuple[str, int, list[ev.Event]]) -> None:
-    async def run() -> None:
-        bus = await BusClient.connect(await daemon.url())
-        for publisher, first, events in batches:
-            await bus.publish(publisher, first, events)
-        await bus.close()
-
-    asyncio.run(run())
+async def publish(daemon: DaemonProcess, *batches: tuple[str, int, list[ev.Event]]) -> None:
+    bus = await BusClient.connect(await daemon.url())
+    for publisher, first, events in batches:
+        await bus.publish(publisher, first, events)
+    await bus.close()
 
 
 def queued(*names: str) -> list[ev.Event]:
@@ -80,26 +78,27 @@ def rows(client: ControlClient) -> dict[str, Any]:
     return {row.program_id: row for row in client.call("ListPrograms", ended=False).programs}
 
 
-def wait(look: Any, what: str) -> Any:
+async def wait(look: Any, what: str) -> Any:
     async def ask() -> Any:
         return look()
 
-    return asyncio.run(eventually(ask, what=what))
+    return await eventually(ask, what=what)
 
 
 def statuses(client: ControlClient) -> dict[str, str]:
     return {name: row.status for name, row in rows(client).items()}
 
 
-def test_a_node_and_its_programs_are_told(daemon: DaemonProcess, client: ControlClient) -> None:
-    publish(
+@pytest.mark.asyncio
+async def test_a_node_and_its_programs_are_told(daemon: DaemonProcess, client: ControlClient) -> None:
+    await publish(
         daemon,
         (ENGINE, 1, [POOL]),
         (GATE, 1, queued("a", "b", "c")),
         (ENGINE, 2, [ev.TurnSubmitted(program_id="a", turn_id="a.1", projected_blocks=11, prompt_tokens=160)]),
         (TOOL, 1, [ev.ToolStarted(program_id="b", call_id="1", tool="bash")]),
     )
-    found = wait(lambda: (r := rows(client)) and r["b"].phase == "acting" and r, "a tool that runs")
+    found = await wait(lambda: (r := rows(client)) and r["b"].phase == "acting" and r, "a tool that runs")
     assert {name: (row.status, row.phase) for name, row in found.items()} == {
         "a": ("active", "reasoning"),
         "b": ("active", "acting"),
@@ -116,18 +115,21 @@ def test_a_node_and_its_programs_are_told(daemon: DaemonProcess, client: Control
     assert next(watched).now_ns < next(watched).now_ns
 
 
-def test_hold_and_release(daemon: DaemonProcess, client: ControlClient) -> None:
-    publish(daemon, (ENGINE, 1, [POOL]), (GATE, 1, queued("a", "b", "c", "d")))
-    wait(lambda: list(statuses(client).values()).count("active") == 2, "two that run")
+@pytest.mark.asyncio
+async def test_hold_and_release(daemon: DaemonProcess, client: ControlClient) -> None:
+    await publish(daemon, (ENGINE, 1, [POOL]), (GATE, 1, queued("a", "b", "c", "d")))
+    await wait(lambda: list(statuses(client).values()).count("active") == 2, "two that run")
     assert client.call("Hold", program_id="a").held == ["a"]
-    wait(lambda: statuses(client)["a"] == "paused" and statuses(client)["c"] == "active", "the next in its place")
+    await wait(
+        lambda: statuses(client)["a"] == "paused" and statuses(client)["c"] == "active", "the next in its place"
+    )
     assert client.call("Hold", program_id="d").held == ["a", "d"]
-    publish(daemon, (TOOL, 1, [ev.ProgramEnded(program_id="b"), ev.ProgramEnded(program_id="c")]))
-    wait(lambda: "c" not in statuses(client), "an end")
+    await publish(daemon, (TOOL, 1, [ev.ProgramEnded(program_id="b"), ev.ProgramEnded(program_id="c")]))
+    await wait(lambda: "c" not in statuses(client), "an end")
     assert statuses(client)["d"] == "waiting"
     assert rows(client)["d"].held_by_operator
     assert client.call("Release", program_id="d").held == ["a"]
-    wait(lambda: statuses(client)["d"] == "active", "it is let in")
+    await wait(lambda: statuses(client)["d"] == "active", "it is let in")
     assert client.call("Release", program_id="a").held == []
 
 
@@ -141,42 +143,43 @@ def test_what_is_not_there_is_told(client: ControlClient) -> None:
     assert client.call("GetStatus").preset == "fcfs"
 
 
-def test_orders_survive_a_kill(daemon: DaemonProcess, client: ControlClient) -> None:
-    publish(daemon, (ENGINE, 1, [POOL]), (GATE, 1, queued("a")))
-    wait(lambda: statuses(client) == {"a": "active"}, "a program")
+@pytest.mark.asyncio
+async def test_orders_survive_a_kill(daemon: DaemonProcess, client: ControlClient) -> None:
+    await publish(daemon, (ENGINE, 1, [POOL]), (GATE, 1, queued("a")))
+    await wait(lambda: statuses(client) == {"a": "active"}, "a program")
     client.call("Hold", program_id="a")
     assert client.call("Drain", undo=False).draining
     daemon.kill()
     daemon.log_path.write_text("")
     daemon.start()
-    asyncio.run(listening(daemon))
+    await listening(daemon)
     with connect(None, "test", daemon.folder) as again:
         orders = again.call("GetStatus").orders
         assert (orders.held, orders.draining) == (["a"], True)
-        publish(daemon, (GATE, 2, queued("new")))
-        wait(lambda: "new" in statuses(again), "a newcomer")
+        await publish(daemon, (GATE, 2, queued("new")))
+        await wait(lambda: "new" in statuses(again), "a newcomer")
         assert statuses(again)["new"] == "waiting"
         assert not again.call("Drain", undo=True).draining
-        wait(lambda: statuses(again)["new"] == "active", "it is let in")
+        await wait(lambda: statuses(again)["new"] == "active", "it is let in")
 
 
-def test_decisions_are_told_as_they_are_made(daemon: DaemonProcess, client: ControlClient, file: Path) -> None:
+@pytest.mark.asyncio
+async def test_decisions_are_told_as_they_are_made(
+    daemon: DaemonProcess, client: ControlClient, file: Path
+) -> None:
     file.write_text('preset = "fcfs"\n')  # everybody is let in
     client.call("Reload")
     told: list[Any] = []
     stream = client.watch("WatchDecisions", program_id="")
     threading.Thread(target=lambda: told.append(next(stream)), daemon=True).start()
 
-    async def run() -> None:
-        bus = await BusClient.connect(await daemon.url())
-        for number in range(1, 300):  # until the watcher was heard of, and then hears
-            await bus.publish(GATE, number, queued(f"p{number}"))
-            await asyncio.sleep(0.1)
-            if told:
-                break
-        await bus.close()
-
-    asyncio.run(run())
+    bus = await BusClient.connect(await daemon.url())
+    for number in range(1, 300):  # until the watcher was heard of, and then hears
+        await bus.publish(GATE, number, queued(f"p{number}"))
+        await asyncio.sleep(0.1)
+        if told:
+            break
+    await bus.close()
     assert isinstance(told[0].command, cmd.Admit | cmd.SetWindow)
     assert told[0].command.reason
     assert told[0].missed == 0
@@ -208,18 +211,19 @@ def test_health_and_reflection(daemon: DaemonProcess, client: ControlClient) -> 
     assert not control_path("test", daemon.folder).exists()
 
 
-def test_while_the_bus_is_away_nothing_is_changed(tmp_path: Path, nats_server: NatsServer) -> None:
+@pytest.mark.asyncio
+async def test_while_the_bus_is_away_nothing_is_changed(tmp_path: Path, nats_server: NatsServer) -> None:
     daemon = DaemonProcess(tmp_path / "state", "--nats", nats_server.url)
     daemon.start()
     try:
-        asyncio.run(listening(daemon))
+        await listening(daemon)
         with connect(None, "test", daemon.folder) as client:
             nats_server.kill()
-            wait(lambda: not client.call("GetStatus").bus_connected, "a loss")
+            await wait(lambda: not client.call("GetStatus").bus_connected, "a loss")
             with pytest.raises(EngineUnavailable, match="nothing was changed"):
                 client.call("Drain", undo=False)
             nats_server.restart()
-            wait(lambda: client.call("GetStatus").bus_connected, "the bus")
+            await wait(lambda: client.call("GetStatus").bus_connected, "the bus")
             assert client.call("Drain", undo=False).draining
     finally:
         daemon.clean_up()
@@ -228,7 +232,8 @@ def test_while_the_bus_is_away_nothing_is_changed(tmp_path: Path, nats_server: N
 # TCP
 
 
-def test_tls_lets_only_signed_clients_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.asyncio
+async def test_tls_lets_only_signed_clients_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     authority, stranger = trustme.CA(), trustme.CA()
     own, clients, others = authority.issue_cert("localhost"), authority.issue_cert("me"), stranger.issue_cert("me")
     files = {"ca": authority.cert_pem, "own": own.cert_chain_pems[0], "own_key": own.private_key_pem}
@@ -246,7 +251,7 @@ def test_tls_lets_only_signed_clients_in(tmp_path: Path, monkeypatch: pytest.Mon
     daemon = DaemonProcess(tmp_path / "state", "--config", str(config))
     daemon.start()
     try:
-        asyncio.run(listening(daemon))
+        await listening(daemon)
         monkeypatch.setenv(CA_VARIABLE, pem["ca"])
         monkeypatch.setenv(CERTIFICATE_VARIABLE, pem["client"])
         monkeypatch.setenv(KEY_VARIABLE, pem["client_key"])
@@ -264,7 +269,8 @@ def test_tls_lets_only_signed_clients_in(tmp_path: Path, monkeypatch: pytest.Mon
         daemon.clean_up()
 
 
-def test_an_address_in_use_ends_the_daemon_with_a_word(tmp_path: Path) -> None:
+@pytest.mark.asyncio
+async def test_an_address_in_use_ends_the_daemon_with_a_word(tmp_path: Path) -> None:
     port = free_port()
     config = tmp_path / "penstock.toml"
     config.write_text(f'[api]\nlisten = "127.0.0.1:{port}"\n')
@@ -272,7 +278,7 @@ def test_an_address_in_use_ends_the_daemon_with_a_word(tmp_path: Path) -> None:
     second = DaemonProcess(tmp_path / "two", "--config", str(config))
     first.start()
     try:
-        asyncio.run(listening(first))
+        await listening(first)
         second.start()
         assert second.wait() == 1
         assert f"$.api.listen: cannot listen at 127.0.0.1:{port}" in second.log
@@ -299,9 +305,10 @@ def penstock(daemon: DaemonProcess, *arguments: str) -> "subprocess.CompletedPro
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_the_commands(daemon: DaemonProcess, client: ControlClient) -> None:
-    publish(daemon, (ENGINE, 1, [POOL]), (GATE, 1, queued("a", "b", "c")))
-    wait(lambda: list(statuses(client).values()).count("active") == 2, "two that run")
+@pytest.mark.asyncio
+async def test_the_commands(daemon: DaemonProcess, client: ControlClient) -> None:
+    await publish(daemon, (ENGINE, 1, [POOL]), (GATE, 1, queued("a", "b", "c")))
+    await wait(lambda: list(statuses(client).values()).count("active") == 2, "two that run")
     said = {
         name: penstock(daemon, *name.split())
         for name in ("status", "programs", "queue", "hold a", "drain", "release a", "drain --undo", "reload")

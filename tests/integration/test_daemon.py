@@ -42,17 +42,15 @@ def queued(count: int, first: int = 0) -> list[ev.Event]:
 POOL = ev.PoolSampled(total_blocks=1000, free_blocks=1000, block_tokens=16)
 
 
-def test_serves_and_shuts_down_cleanly(daemon: DaemonProcess) -> None:
-    async def run() -> None:
-        daemon.start()
-        bus = await serving(daemon)
-        await bus.publish(ENGINE, 1, [POOL])
-        await bus.publish(GATE, 1, queued(3))
-        for name in ("p0", "p1", "p2"):
-            await bus.hears(lambda c, n=name: isinstance(c, cmd.Admit) and c.program_id == n, f"grant for {name}")
-        await bus.close()
-
-    asyncio.run(run())
+@pytest.mark.asyncio
+async def test_serves_and_shuts_down_cleanly(daemon: DaemonProcess) -> None:
+    daemon.start()
+    bus = await serving(daemon)
+    await bus.publish(ENGINE, 1, [POOL])
+    await bus.publish(GATE, 1, queued(3))
+    for name in ("p0", "p1", "p2"):
+        await bus.hears(lambda c, n=name: isinstance(c, cmd.Admit) and c.program_id == n, f"grant for {name}")
+    await bus.close()
     endpoint = read_endpoint("test", daemon.folder)
     assert endpoint is not None
     assert daemon.stop() == 0
@@ -62,130 +60,116 @@ def test_serves_and_shuts_down_cleanly(daemon: DaemonProcess) -> None:
     assert "Traceback" not in daemon.log
 
 
-def test_kill_minus_nine_loses_nothing(daemon: DaemonProcess) -> None:
+@pytest.mark.asyncio
+async def test_kill_minus_nine_loses_nothing(daemon: DaemonProcess) -> None:
     """Window, queue and programs are the same after a kill, and the daemon is soon back."""
-
-    async def run() -> None:
-        daemon.start()
-        bus = await serving(daemon)
-        await bus.publish(ENGINE, 1, [POOL])
-        await bus.publish(GATE, 1, queued(20))
-        before = await bus.status_where(
-            lambda s: s["queue"] and s["status"]["window"]["limit"] > 8, "a grown window"
-        )
-        daemon.kill()
-        # While it is away the world goes on: one more program comes, one turn of an admitted one begins.
-        await bus.publish(GATE, 21, queued(1, first=20))
-        await bus.publish(ENGINE, 2, [ev.TurnSubmitted(program_id="p0", turn_id="t0", projected_blocks=11)])
-        began = time.monotonic()
-        daemon.start()
-        after = await bus.status()
-        assert time.monotonic() - began < most_start_s()
-        assert after["status"]["window"]["window"] >= before["status"]["window"]["window"]
-        doubled_twice = 4 * before["status"]["window"]["window"]  # in the intervals since
-        assert after["status"]["window"]["window"] <= doubled_twice
-        assert set(before["programs"]) | {"p20"} == set(after["programs"])
-        assert after["programs"]["p0"]["open_turns"] == 1
-        assert [name for name in before["queue"] if name in after["queue"]] == [
-            name for name in after["queue"] if name != "p20"
-        ]
-        still = {name: p["status"] for name, p in before["programs"].items() if p["status"] == "active"}
-        assert {name: after["programs"][name]["status"] for name in still} == still
-        await bus.hears(lambda c: isinstance(c, cmd.StateRequest), "a request for every publisher's state")
-        await bus.close()
-
-    asyncio.run(run())
+    daemon.start()
+    bus = await serving(daemon)
+    await bus.publish(ENGINE, 1, [POOL])
+    await bus.publish(GATE, 1, queued(20))
+    before = await bus.status_where(lambda s: s["queue"] and s["status"]["window"]["limit"] > 8, "a grown window")
+    daemon.kill()
+    # While it is away the world goes on: one more program comes, one turn of an admitted one begins.
+    await bus.publish(GATE, 21, queued(1, first=20))
+    await bus.publish(ENGINE, 2, [ev.TurnSubmitted(program_id="p0", turn_id="t0", projected_blocks=11)])
+    began = time.monotonic()
+    daemon.start()
+    after = await bus.status()
+    assert time.monotonic() - began < most_start_s()
+    assert after["status"]["window"]["window"] >= before["status"]["window"]["window"]
+    doubled_twice = 4 * before["status"]["window"]["window"]  # in the intervals since
+    assert after["status"]["window"]["window"] <= doubled_twice
+    assert set(before["programs"]) | {"p20"} == set(after["programs"])
+    assert after["programs"]["p0"]["open_turns"] == 1
+    assert [name for name in before["queue"] if name in after["queue"]] == [
+        name for name in after["queue"] if name != "p20"
+    ]
+    still = {name: p["status"] for name, p in before["programs"].items() if p["status"] == "active"}
+    assert {name: after["programs"][name]["status"] for name in still} == still
+    await bus.hears(lambda c: isinstance(c, cmd.StateRequest), "a request for every publisher's state")
+    await bus.close()
     assert daemon.stop() == 0
 
 
-def test_a_dead_bus_comes_back(daemon: DaemonProcess) -> None:
+@pytest.mark.asyncio
+async def test_a_dead_bus_comes_back(daemon: DaemonProcess) -> None:
     """The embedded server is killed: the daemon starts it again and decides on."""
+    daemon.start()
+    bus = await serving(daemon)
+    await bus.publish(GATE, 1, queued(1))
+    await bus.hears(lambda c: isinstance(c, cmd.Admit), "a grant")
+    endpoint = read_endpoint("test", daemon.folder)
+    assert endpoint is not None
+    os.kill(endpoint.pid, signal.SIGKILL)
 
-    async def run() -> None:
-        daemon.start()
-        bus = await serving(daemon)
-        await bus.publish(GATE, 1, queued(1))
-        await bus.hears(lambda c: isinstance(c, cmd.Admit), "a grant")
-        endpoint = read_endpoint("test", daemon.folder)
-        assert endpoint is not None
-        os.kill(endpoint.pid, signal.SIGKILL)
+    async def moved() -> bool:
+        now = read_endpoint("test", daemon.folder)
+        return now is not None and now.pid != endpoint.pid
 
-        async def moved() -> bool:
-            now = read_endpoint("test", daemon.folder)
-            return now is not None and now.pid != endpoint.pid
-
-        await eventually(moved, what="a new nats-server")
-        again = await BusClient.connect(await daemon.url())
-        await again.status()
-        await again.publish(GATE, 2, queued(1, first=1))
-        await again.hears(lambda c: isinstance(c, cmd.Admit) and c.program_id == "p1", "a grant after the restart")
-        await bus.close()
-        await again.close()
-
-    asyncio.run(run())
+    await eventually(moved, what="a new nats-server")
+    again = await BusClient.connect(await daemon.url())
+    await again.status()
+    await again.publish(GATE, 2, queued(1, first=1))
+    await again.hears(lambda c: isinstance(c, cmd.Admit) and c.program_id == "p1", "a grant after the restart")
+    await bus.close()
+    await again.close()
     assert daemon.stop() == 0
     assert "Traceback" not in daemon.log
 
 
-def test_bad_batches_are_counted_and_nothing_is_lost(daemon: DaemonProcess) -> None:
-    async def run() -> None:
-        daemon.start()
-        bus = await serving(daemon)
-        await bus.publish(ENGINE, 1, [POOL])
-        await bus.publish_bytes("gate", b"\xff\xfe no batch at all")
-        whole = encode_events(GATE, 1, [(0, event) for event in queued(4)])
-        await bus.publish_bytes("gate", whole[:-7])  # truncated: lost, and the gap will show
-        await bus.publish_bytes("gate", encode_events(GATE, 5, [(0, event) for event in queued(2, first=4)]))
-        await bus.hears(lambda c: isinstance(c, cmd.StateRequest) and c.publisher == GATE, "a request for the gap")
-        await bus.publish_bytes("gate", whole)  # late
-        await bus.publish_bytes("gate", whole)  # and twice
-        status = await bus.status_where(
-            lambda s: s["status"]["counts"]["duplicates"] >= 4 and len(s["programs"]) == 6, "six programs"
+@pytest.mark.asyncio
+async def test_bad_batches_are_counted_and_nothing_is_lost(daemon: DaemonProcess) -> None:
+    daemon.start()
+    bus = await serving(daemon)
+    await bus.publish(ENGINE, 1, [POOL])
+    await bus.publish_bytes("gate", b"\xff\xfe no batch at all")
+    whole = encode_events(GATE, 1, [(0, event) for event in queued(4)])
+    await bus.publish_bytes("gate", whole[:-7])  # truncated: lost, and the gap will show
+    await bus.publish_bytes("gate", encode_events(GATE, 5, [(0, event) for event in queued(2, first=4)]))
+    await bus.hears(lambda c: isinstance(c, cmd.StateRequest) and c.publisher == GATE, "a request for the gap")
+    await bus.publish_bytes("gate", whole)  # late
+    await bus.publish_bytes("gate", whole)  # and twice
+    status = await bus.status_where(
+        lambda s: s["status"]["counts"]["duplicates"] >= 4 and len(s["programs"]) == 6, "six programs"
+    )
+    assert status["status"]["rejected"] == 2
+    assert status["status"]["counts"]["gaps"] == 1
+    for index in range(6):
+        await bus.hears(
+            lambda c, i=index: isinstance(c, cmd.Admit) and c.program_id == f"p{i}", f"a grant for p{index}"
         )
-        assert status["status"]["rejected"] == 2
-        assert status["status"]["counts"]["gaps"] == 1
-        for index in range(6):
-            await bus.hears(
-                lambda c, i=index: isinstance(c, cmd.Admit) and c.program_id == f"p{i}", f"a grant for p{index}"
-            )
-        await bus.close()
-
-    asyncio.run(run())
+    await bus.close()
     assert daemon.stop() == 0
 
 
-def test_an_unusable_snapshot_is_told_and_the_stream_serves_instead(daemon: DaemonProcess) -> None:
-    async def run() -> None:
-        daemon.start()
-        bus = await serving(daemon)
-        await bus.publish(GATE, 1, queued(3))
-        await bus.status_where(lambda s: len(s["programs"]) == 3, "three programs")
-        daemon.kill()
-        (daemon.folder / "test" / "snapshot.json").write_text("{")
-        daemon.start()
-        after = await bus.status()
-        assert len(after["programs"]) == 3
-        await bus.close()
-
-    asyncio.run(run())
+@pytest.mark.asyncio
+async def test_an_unusable_snapshot_is_told_and_the_stream_serves_instead(daemon: DaemonProcess) -> None:
+    daemon.start()
+    bus = await serving(daemon)
+    await bus.publish(GATE, 1, queued(3))
+    await bus.status_where(lambda s: len(s["programs"]) == 3, "three programs")
+    daemon.kill()
+    (daemon.folder / "test" / "snapshot.json").write_text("{")
+    daemon.start()
+    after = await bus.status()
+    assert len(after["programs"]) == 3
+    await bus.close()
     assert daemon.stop() == 0
     assert "snapshot not used" in daemon.log
 
 
-def test_a_recorded_run_replays_to_the_same_commands(tmp_path: Path) -> None:
+@pytest.mark.asyncio
+async def test_a_recorded_run_replays_to_the_same_commands(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     daemon = DaemonProcess(tmp_path / "state", "--record", str(path))
 
-    async def run() -> None:
+    try:
         daemon.start()
         bus = await serving(daemon)
         await bus.publish(ENGINE, 1, [POOL])
         await bus.publish(GATE, 1, queued(12))
         await bus.status_where(lambda s: s["status"]["window"]["limit"] > 8, "a grown window")
         await bus.close()
-
-    try:
-        asyncio.run(run())
         assert daemon.stop() == 0
     finally:
         daemon.clean_up()
@@ -195,16 +179,13 @@ def test_a_recorded_run_replays_to_the_same_commands(tmp_path: Path) -> None:
     assert report.events >= 13
 
 
-def test_two_daemons_on_one_node_are_refused(daemon: DaemonProcess, tmp_path: Path) -> None:
-    async def run() -> str:
-        daemon.start()
-        url = await daemon.url()
-        bus = await BusClient.connect(url)
-        await bus.status()
-        await bus.close()
-        return url
-
-    url = asyncio.run(run())
+@pytest.mark.asyncio
+async def test_two_daemons_on_one_node_are_refused(daemon: DaemonProcess, tmp_path: Path) -> None:
+    daemon.start()
+    url = await daemon.url()
+    bus = await BusClient.connect(url)
+    await bus.status()
+    await bus.close()
     second = DaemonProcess(tmp_path / "second", "--nats", url)
     second.start()
     assert second.wait() == 1
@@ -212,13 +193,14 @@ def test_two_daemons_on_one_node_are_refused(daemon: DaemonProcess, tmp_path: Pa
     assert "Traceback" not in second.log
 
 
-def test_a_daemon_that_was_frozen_and_replaced_stands_down(tmp_path: Path) -> None:
+@pytest.mark.asyncio
+async def test_a_daemon_that_was_frozen_and_replaced_stands_down(tmp_path: Path) -> None:
     """On another machine, so that no lock tells: the stream does."""
     nats_server = NatsServer(tmp_path / "nats")
     first = DaemonProcess(tmp_path / "first", "--nats", nats_server.url)
     later = DaemonProcess(tmp_path / "later", "--nats", nats_server.url)
 
-    async def run() -> None:
+    try:
         first.start()
         bus = await BusClient.connect(nats_server.url)
         await bus.status()
@@ -241,56 +223,48 @@ def test_a_daemon_that_was_frozen_and_replaced_stands_down(tmp_path: Path) -> No
         await bus.publish(GATE, 3, queued(1, 2))
         await bus.hears(lambda c: isinstance(c, cmd.Admit) and c.program_id == "p2", "grant for p2")
         await bus.close()
-
-    try:
-        asyncio.run(run())
     finally:
         first.clean_up()
         later.clean_up()
         nats_server.kill()
 
 
+@pytest.mark.asyncio
 @pytest.mark.parametrize("frozen", [False, True])
-def test_a_server_that_nobody_knows_of_does_not_share_the_store(daemon: DaemonProcess, frozen: bool) -> None:
+async def test_a_server_that_nobody_knows_of_does_not_share_the_store(daemon: DaemonProcess, frozen: bool) -> None:
     """The daemon was killed after it had started its server, and before it had said where that listens."""
-
-    async def run() -> None:
-        daemon.start()
-        bus = await serving(daemon)
-        await bus.publish(GATE, 1, queued(1))
-        await bus.close()
-        stray = read_endpoint("test", daemon.folder)
-        assert stray is not None
-        daemon.kill()
-        endpoint_path("test", daemon.folder).unlink()
-        if frozen:
-            os.kill(stray.pid, signal.SIGSTOP)
-        daemon.start()
-        bus = await serving(daemon)
-        with pytest.raises(ProcessLookupError):
-            os.kill(stray.pid, 0)
-        assert "p0" in (await bus.status())["programs"], "what was said is kept"
-        await bus.close()
-
-    asyncio.run(run())
+    daemon.start()
+    bus = await serving(daemon)
+    await bus.publish(GATE, 1, queued(1))
+    await bus.close()
+    stray = read_endpoint("test", daemon.folder)
+    assert stray is not None
+    daemon.kill()
+    endpoint_path("test", daemon.folder).unlink()
+    if frozen:
+        os.kill(stray.pid, signal.SIGSTOP)
+    daemon.start()
+    bus = await serving(daemon)
+    with pytest.raises(ProcessLookupError):
+        os.kill(stray.pid, 0)
+    assert "p0" in (await bus.status())["programs"], "what was said is kept"
+    await bus.close()
 
 
-def test_a_second_daemon_on_the_same_state_leaves_the_first_alone(daemon: DaemonProcess) -> None:
+@pytest.mark.asyncio
+async def test_a_second_daemon_on_the_same_state_leaves_the_first_alone(daemon: DaemonProcess) -> None:
     second = DaemonProcess(daemon.folder)
     second.log_path = daemon.folder / "second.log"
 
-    async def run() -> None:
-        daemon.start()
-        bus = await serving(daemon)
-        second.start()
-        assert await asyncio.to_thread(second.wait) == 1
-        assert daemon.process is not None
-        assert f"process {daemon.process.pid} holds" in second.log
-        await bus.publish(GATE, 1, queued(1))
-        await bus.hears(lambda c: isinstance(c, cmd.Admit), "a grant, over the first one's server")
-        await bus.close()
-
-    asyncio.run(run())
+    daemon.start()
+    bus = await serving(daemon)
+    second.start()
+    assert await asyncio.to_thread(second.wait) == 1
+    assert daemon.process is not None
+    assert f"process {daemon.process.pid} holds" in second.log
+    await bus.publish(GATE, 1, queued(1))
+    await bus.hears(lambda c: isinstance(c, cmd.Admit), "a grant, over the first one's server")
+    await bus.close()
     assert "Traceback" not in second.log
     assert daemon.stop() == 0
 
@@ -318,31 +292,29 @@ def test_a_port_in_use(tmp_path: Path) -> None:
     assert "Traceback" not in daemon.log
 
 
-def test_a_bus_that_lost_its_stream_is_asked_anew(daemon: DaemonProcess) -> None:
+@pytest.mark.asyncio
+async def test_a_bus_that_lost_its_stream_is_asked_anew(daemon: DaemonProcess) -> None:
     """The server comes back empty: programs stay, every publisher is asked, and what comes next is read."""
-
-    async def run() -> None:
-        daemon.start()
-        bus = await serving(daemon)
-        await bus.publish(GATE, 1, queued(5))
-        await bus.hears(lambda c: isinstance(c, cmd.Admit), "a grant")
-        endpoint = read_endpoint("test", daemon.folder)
-        assert endpoint is not None
-        os.kill(endpoint.pid, signal.SIGKILL)
-        shutil.rmtree(daemon.folder / "test" / "jetstream")
-        await says(daemon, "stream is new")
-        bus.commands.clear()
-        await bus.status_where(lambda s: len(s["programs"]) == 5, "the five programs")
-        await bus.publish(GATE, 6, queued(1, first=5))
-        await bus.hears(lambda c: isinstance(c, cmd.Admit) and c.program_id == "p5", "a grant after the loss")
-        await bus.close()
-
-    asyncio.run(run())
+    daemon.start()
+    bus = await serving(daemon)
+    await bus.publish(GATE, 1, queued(5))
+    await bus.hears(lambda c: isinstance(c, cmd.Admit), "a grant")
+    endpoint = read_endpoint("test", daemon.folder)
+    assert endpoint is not None
+    os.kill(endpoint.pid, signal.SIGKILL)
+    shutil.rmtree(daemon.folder / "test" / "jetstream")
+    await says(daemon, "stream is new")
+    bus.commands.clear()
+    await bus.status_where(lambda s: len(s["programs"]) == 5, "the five programs")
+    await bus.publish(GATE, 6, queued(1, first=5))
+    await bus.hears(lambda c: isinstance(c, cmd.Admit) and c.program_id == "p5", "a grant after the loss")
+    await bus.close()
     assert daemon.stop() == 0
     assert "Traceback" not in daemon.log
 
 
-def test_the_embedded_server_talks_to_nobody_without_its_password(daemon: DaemonProcess) -> None:
+@pytest.mark.asyncio
+async def test_the_embedded_server_talks_to_nobody_without_its_password(daemon: DaemonProcess) -> None:
     """Any process of the machine can reach the port; whoever cannot read the endpoint file can do nothing there."""
 
     async def answer(url: str) -> bytes:
@@ -356,19 +328,16 @@ def test_the_embedded_server_talks_to_nobody_without_its_password(daemon: Daemon
         writer.close()
         return line.strip()
 
-    async def run() -> None:
-        daemon.start()
-        bus = await serving(daemon)
-        url = await daemon.url()
-        assert await answer(url) == b"PONG"
-        for other in (shown(url), url.replace("-daemon:", "-daemon:x")):
-            assert await answer(other) == b"-ERR 'Authorization Violation'"
-        secret = str(urlsplit(url).password)
-        settings = daemon.folder / daemon.node / "nats-server.conf"
-        assert secret in settings.read_text()
-        for path in (settings, endpoint_path(daemon.node, daemon.folder)):
-            assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        assert secret not in daemon.log
-        await bus.close()
-
-    asyncio.run(run())
+    daemon.start()
+    bus = await serving(daemon)
+    url = await daemon.url()
+    assert await answer(url) == b"PONG"
+    for other in (shown(url), url.replace("-daemon:", "-daemon:x")):
+        assert await answer(other) == b"-ERR 'Authorization Violation'"
+    secret = str(urlsplit(url).password)
+    settings = daemon.folder / daemon.node / "nats-server.conf"
+    assert secret in settings.read_text()
+    for path in (settings, endpoint_path(daemon.node, daemon.folder)):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert secret not in daemon.log
+    await bus.close()

@@ -1,16 +1,16 @@
 """``penstock doctor`` on a node that is well, and on several that are not."""
 
-import asyncio
 import http.server
 import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+import pytest_asyncio
 from support.daemon_process import BusClient, DaemonProcess, listening
 from support.nats import NatsServer, nats_server_binary
 from support.ports import free_port
@@ -18,12 +18,11 @@ from support.ports import free_port
 from controlplane.core import events as ev
 
 
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
+@pytest_asyncio.fixture
+async def daemon(tmp_path: Path) -> AsyncIterator[DaemonProcess]:
     process = DaemonProcess(tmp_path / "state")
     process.start()
-
-    asyncio.run(listening(process))
+    await listening(process)
     yield process
     process.clean_up()
 
@@ -46,14 +45,12 @@ def doctor(folder: Path, *arguments: str) -> tuple[int, dict[str, dict[str, str]
     return done.returncode, {finding["what"]: finding for finding in json.loads(done.stdout)}
 
 
-def test_a_node_that_is_well(daemon: DaemonProcess) -> None:
-    async def engine_tells() -> None:
-        bus = await BusClient.connect(await daemon.url())
-        await bus.publish("test/engine/one", 1, [ev.PoolSampled(total_blocks=1000, free_blocks=900)])
-        await bus.status_where(lambda s: s["status"]["pressure"]["kv_total_blocks"], "a pool")
-        await bus.close()
-
-    asyncio.run(engine_tells())
+@pytest.mark.asyncio
+async def test_a_node_that_is_well(daemon: DaemonProcess) -> None:
+    bus = await BusClient.connect(await daemon.url())
+    await bus.publish("test/engine/one", 1, [ev.PoolSampled(total_blocks=1000, free_blocks=900)])
+    await bus.status_where(lambda s: s["status"]["pressure"]["kv_total_blocks"], "a pool")
+    await bus.close()
     status, found = doctor(daemon.folder)
     assert status == 0
     for what in (

@@ -42,6 +42,7 @@ from controlplane.core.events import (
 from controlplane.core.types import seconds
 from controlplane.gate import GateLimits
 from controlplane.lab.double import DoubleOptions, run_double
+from controlplane.lab.experiment import Hardware
 from controlplane.wire import subjects
 from controlplane.wire.codec import Heartbeat, decode_events, encode_commands, encode_heartbeat
 from controlplane.wire.delivery import delivered
@@ -141,7 +142,9 @@ async def _double(**options: Any) -> AsyncIterator[tuple[str, asyncio.Event]]:
         await asyncio.wait_for(running, _TIMEOUT_S)
 
 
-def play(story: Callable[[Scene], Coroutine[Any, Any, None]], *, bus: str | None = None, **options: Any) -> None:
+async def play(
+    story: Callable[[Scene], Coroutine[Any, Any, None]], *, bus: str | None = None, **options: Any
+) -> None:
     async def main() -> None:
         async with contextlib.AsyncExitStack() as stack:
             daemon = None
@@ -165,10 +168,11 @@ def play(story: Callable[[Scene], Coroutine[Any, Any, None]], *, bus: str | None
                 daemon.beating = False
                 await beating
 
-    asyncio.run(main())
+    await main()
 
 
-def test_a_turn_is_held_until_admit_and_its_events_share_one_turn_id(nats_server: Any) -> None:
+@pytest.mark.asyncio
+async def test_a_turn_is_held_until_admit_and_its_events_share_one_turn_id(nats_server: Any) -> None:
     async def story(scene: Scene) -> None:
         asking = asyncio.ensure_future(scene.chat("p", user("one two three")))
         queued = await scene.daemon.until(TurnQueued)
@@ -193,10 +197,11 @@ def test_a_turn_is_held_until_admit_and_its_events_share_one_turn_id(nats_server
         await scene.daemon.say(Admit(program_id="p"))
         assert (await again)[0] == 200
 
-    play(story, bus=nats_server.url)
+    await play(story, bus=nats_server.url)
 
 
-def test_a_client_that_leaves_while_held_or_while_served_is_reported(nats_server: Any) -> None:
+@pytest.mark.asyncio
+async def test_a_client_that_leaves_while_held_or_while_served_is_reported(nats_server: Any) -> None:
     async def story(scene: Scene) -> None:
         held = asyncio.ensure_future(scene.chat("p", user("one")))
         queued = await scene.daemon.until(TurnQueued)
@@ -210,10 +215,11 @@ def test_a_client_that_leaves_while_held_or_while_served_is_reported(nats_server
         assert (ended.turn_id, ended.ok) == (started.turn_id, False)
         assert (await scene.health())["running_turns"] == 0
 
-    play(story, bus=nats_server.url)
+    await play(story, bus=nats_server.url)
 
 
-def test_the_daemons_silence_opens_the_gate(nats_server: Any) -> None:
+@pytest.mark.asyncio
+async def test_the_daemons_silence_opens_the_gate(nats_server: Any) -> None:
     async def story(scene: Scene) -> None:
         asking = [asyncio.ensure_future(scene.chat(f"p{number}", user("one"))) for number in range(3)]
         await scene.daemon.until(TurnQueued, 3)
@@ -222,10 +228,11 @@ def test_the_daemons_silence_opens_the_gate(nats_server: Any) -> None:
         assert (await scene.health())["counters"]["daemon_lost"] == 1
 
     limits = GateLimits(keep_ns=0, open_step_ns=seconds(1))
-    play(story, bus=nats_server.url, gate=limits)
+    await play(story, bus=nats_server.url, gate=limits)
 
 
-def test_commands_for_the_engine_and_a_request_for_the_state(nats_server: Any) -> None:
+@pytest.mark.asyncio
+async def test_commands_for_the_engine_and_a_request_for_the_state(nats_server: Any) -> None:
     async def story(scene: Scene) -> None:
         await scene.daemon.say(Admit(program_id="p"))
         await scene.daemon.until(CommandApplied)
@@ -255,10 +262,11 @@ def test_commands_for_the_engine_and_a_request_for_the_state(nats_server: Any) -
         await scene.daemon.until(PoolSampled, retained_blocks=0, evictable_blocks=0)
         held.cancel()
 
-    play(story, bus=nats_server.url)
+    await play(story, bus=nats_server.url)
 
 
-def test_a_demotion_unpins_though_there_is_no_host_memory(nats_server: Any) -> None:
+@pytest.mark.asyncio
+async def test_a_demotion_unpins_though_there_is_no_host_memory(nats_server: Any) -> None:
     async def story(scene: Scene) -> None:
         await scene.daemon.say(Admit(program_id="p"))
         await scene.chat("p", user("word " * 200))
@@ -266,10 +274,11 @@ def test_a_demotion_unpins_though_there_is_no_host_memory(nats_server: Any) -> N
         assert "no memory below the device" in (await scene.daemon.until(CommandRejected)).reason
         assert (await scene.daemon.until(PublisherState)).pins == ()
 
-    play(story, bus=nats_server.url)
+    await play(story, bus=nats_server.url)
 
 
-def test_streams_report_usage_with_the_tokens_that_were_cached() -> None:
+@pytest.mark.asyncio
+async def test_streams_report_usage_with_the_tokens_that_were_cached() -> None:
     async def story(scene: Scene) -> None:
         messages: list[dict[str, Any]] = [{"role": "system", "content": "be " * 64}, *user("do " * 64)]
         first, usage = await stream(scene, messages)
@@ -305,9 +314,10 @@ def test_streams_report_usage_with_the_tokens_that_were_cached() -> None:
         assert done
         return text, usage
 
-    play(story, tokens_per_word=10)
+    await play(story, tokens_per_word=10)
 
 
+@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("body", "message"),
     [
@@ -325,7 +335,7 @@ def test_streams_report_usage_with_the_tokens_that_were_cached() -> None:
         ({"messages": user("word " * 500)}, "512"),
     ],
 )
-def test_wrong_requests_are_refused_as_sglang_does(body: Any, message: str) -> None:
+async def test_wrong_requests_are_refused_as_sglang_does(body: Any, message: str) -> None:
     async def story(scene: Scene) -> None:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         async with scene.http.post(f"{scene.url}/v1/chat/completions", data=data) as response:
@@ -335,10 +345,11 @@ def test_wrong_requests_are_refused_as_sglang_does(body: Any, message: str) -> N
         assert (problem["type"], problem["code"]) == ("BadRequestError", 400)
         assert message in problem["message"]
 
-    play(story, context_tokens=512)
+    await play(story, hardware=Hardware(max_context_tokens=512))
 
 
-def test_models_health_and_unknown_paths() -> None:
+@pytest.mark.asyncio
+async def test_models_health_and_unknown_paths() -> None:
     async def story(scene: Scene) -> None:
         async with scene.http.get(f"{scene.url}/v1/models") as response:
             model = (await response.json())["data"][0]
@@ -349,19 +360,17 @@ def test_models_health_and_unknown_paths() -> None:
         assert (await scene.chat("p", user("x"), model="anything"))[0] == 200
         assert (await scene.health())["mode"] == "passive"
 
-    play(story, context_tokens=512)
+    await play(story, hardware=Hardware(max_context_tokens=512))
 
 
-def test_a_port_in_use_is_a_clear_error() -> None:
-    async def story() -> None:
-        async with _double() as (url, _):
-            port = int(url.rsplit(":", 1)[1])
-            with pytest.raises(ControlPlaneError, match=f"127.0.0.1:{port}.*in use.*--port"):
-                await run_double(DoubleOptions(port=port))
-        with pytest.raises(ConfigError, match="host"):
-            await run_double(DoubleOptions(host="no-such-host.invalid", port=0))
-
-    asyncio.run(story())
+@pytest.mark.asyncio
+async def test_a_port_in_use_is_a_clear_error() -> None:
+    async with _double() as (url, _):
+        port = int(url.rsplit(":", 1)[1])
+        with pytest.raises(ControlPlaneError, match=f"127.0.0.1:{port}.*in use.*--port"):
+            await run_double(DoubleOptions(port=port))
+    with pytest.raises(ConfigError, match="host"):
+        await run_double(DoubleOptions(host="no-such-host.invalid", port=0))
 
 
 def test_sigterm_ends_open_streams_and_the_process() -> None:

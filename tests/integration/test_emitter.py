@@ -14,8 +14,7 @@ import pytest
 from nats.aio.client import Client
 
 from controlplane.core.commands import Admit, Command, StateRequest
-from controlplane.core.events import Grant, OpenTurn, PublisherState, ToolStarted
-from controlplane.core.state_parts import joined
+from controlplane.core.events import Grant, OpenTurn, PublisherState, ToolStarted, joined
 from controlplane.emit.emitter import Emitter
 from controlplane.wire import subjects
 from controlplane.wire.codec import (
@@ -203,7 +202,7 @@ def test_close_does_not_wait_for_a_stuck_server(nats_server: Any, make_emitter: 
 def test_a_program_that_does_not_close_still_sends(nats_server: Any, listener: Listener) -> None:
     program = f"""
 from controlplane.core.events import ToolStarted
-from controlplane.core.state_parts import joined
+from controlplane.core.events import joined
 from controlplane.emit.emitter import Emitter
 emitter = Emitter(url="{nats_server.url}", node="{NODE}", role="tool")
 emitter.start()

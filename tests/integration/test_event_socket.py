@@ -17,6 +17,8 @@ from controlplane.wire.codec import encode_events
 from controlplane.wire.frames import MAX_FRAME_BYTES, Frame, pack
 from controlplane.wire.subjects import publisher_name
 
+pytestmark = pytest.mark.asyncio
+
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
@@ -43,10 +45,12 @@ def program_of(status: dict[str, Any], name: str) -> dict[str, Any]:
     return dict(status["programs"].get(name, {}))
 
 
-def test_a_run_and_its_tools_arrive_and_nothing_is_lost_while_the_daemon_is_away(daemon: DaemonProcess) -> None:
+async def test_a_run_and_its_tools_arrive_and_nothing_is_lost_while_the_daemon_is_away(
+    daemon: DaemonProcess,
+) -> None:
     reporter = ToolReporter(url=f"unix:{path_of(daemon)}", node=NODE)
 
-    async def story() -> None:
+    try:
         await listens(daemon)
         client = await BusClient.connect(await daemon.url())
         reporter.program_started("run", tenant="team")
@@ -61,20 +65,17 @@ def test_a_run_and_its_tools_arrive_and_nothing_is_lost_while_the_daemon_is_away
         reporter.program_ended("run")
         await client.status_where(lambda s: not program_of(s, "run").get("open_tools"), "no open tool")
         await client.close()
-
-    try:
-        asyncio.run(story())
         stats = reporter.stats
         assert (stats.dropped, stats.rejected, stats.connections) == (0, 0, 2)
     finally:
         reporter.close()
 
 
-def test_a_daemon_that_forgot_asks_through_the_socket(daemon: DaemonProcess) -> None:
+async def test_a_daemon_that_forgot_asks_through_the_socket(daemon: DaemonProcess) -> None:
     """Its state and its stream are gone; the call that runs is told again."""
     reporter = ToolReporter(url=f"unix:{path_of(daemon)}", node=NODE)
 
-    async def story() -> None:
+    try:
         await listens(daemon)
         reporter.tool_started("run", "call-1", "bash")
         client = await BusClient.connect(await daemon.url())
@@ -89,9 +90,6 @@ def test_a_daemon_that_forgot_asks_through_the_socket(daemon: DaemonProcess) -> 
         client = await BusClient.connect(await daemon.url())
         await client.status_where(lambda s: program_of(s, "run").get("open_tools") == 1, "the call again")
         await client.close()
-
-    try:
-        asyncio.run(story())
     finally:
         reporter.close()
 
@@ -115,11 +113,8 @@ def batch(event: Event, *, role: str = "tool", node: str = NODE) -> bytes:
     return pack(Frame.EVENTS, encode_events(publisher_name(node, role, "boot"), 1, [(1, event)]))
 
 
-def test_only_runs_and_tools_may_be_told(daemon: DaemonProcess) -> None:
-    async def ready() -> None:
-        await listens(daemon)
-
-    asyncio.run(ready())
+async def test_only_runs_and_tools_may_be_told(daemon: DaemonProcess) -> None:
+    await listens(daemon)
     path = path_of(daemon)
     tool = ToolStarted(program_id="p", call_id="c", tool="bash")
     assert stat.S_IMODE(path.stat().st_mode) == 0o660
@@ -137,19 +132,16 @@ def test_only_runs_and_tools_may_be_told(daemon: DaemonProcess) -> None:
     assert "batch refused" in daemon.log
 
 
-def test_a_path_that_no_socket_can_have_is_told(tmp_path: Path) -> None:
+async def test_a_path_that_no_socket_can_have_is_told(tmp_path: Path) -> None:
     config = tmp_path / "penstock.toml"
     config.write_text(f'tool_socket = "{tmp_path}/{"long" * 40}.sock"\n')
     daemon = DaemonProcess(tmp_path / "state", "--config", str(config))
     daemon.start()
 
-    async def story() -> None:
+    try:
         client = await BusClient.connect(await daemon.url())
         await client.status()
         await client.close()
-
-    try:
-        asyncio.run(story())
         assert "longer than 107 bytes" in daemon.log
     finally:
         daemon.clean_up()

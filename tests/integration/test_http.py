@@ -6,11 +6,12 @@ import json
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
+import pytest_asyncio
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from prometheus_client.parser import text_string_to_metric_families
@@ -47,15 +48,15 @@ async def story(daemon: DaemonProcess) -> None:
     await bus.close()
 
 
-@pytest.fixture
-def page(tmp_path: Path) -> Iterator[tuple[DaemonProcess, str]]:
+@pytest_asyncio.fixture
+async def page(tmp_path: Path) -> AsyncIterator[tuple[DaemonProcess, str]]:
     address = f"127.0.0.1:{free_port()}"
     daemon = daemon_at(tmp_path / "node", f'[http]\nlisten = "{address}"\n')
 
     async def look() -> bool:
         return f"http://{address}/" in daemon.log
 
-    asyncio.run(eventually(look, what="a page"))
+    await eventually(look, what="a page")
     yield daemon, f"http://{address}"
     daemon.clean_up()
 
@@ -65,9 +66,10 @@ def get(url: str) -> str:
         return str(answer.read().decode())
 
 
-def test_prometheus_reads_what_happened(page: tuple[DaemonProcess, str]) -> None:
+@pytest.mark.asyncio
+async def test_prometheus_reads_what_happened(page: tuple[DaemonProcess, str]) -> None:
     daemon, url = page
-    asyncio.run(story(daemon))
+    await story(daemon)
     families = {family.name: family for family in text_string_to_metric_families(get(f"{url}/metrics"))}
     tokens = {s.labels["kind"]: s.value for s in families["penstock_tokens"].samples if s.name.endswith("_total")}
     assert tokens == {"prompt": 100, "cached": 40, "output": 5}
@@ -76,7 +78,8 @@ def test_prometheus_reads_what_happened(page: tuple[DaemonProcess, str]) -> None
     assert get(f"{url}/healthz") == "ok\n"
 
 
-def test_the_page_is_served_whole_and_live(page: tuple[DaemonProcess, str]) -> None:
+@pytest.mark.asyncio
+async def test_the_page_is_served_whole_and_live(page: tuple[DaemonProcess, str]) -> None:
     daemon, url = page
     text = get(f"{url}/")
     assert "<title>Penstock</title>" in text
@@ -84,18 +87,15 @@ def test_the_page_is_served_whole_and_live(page: tuple[DaemonProcess, str]) -> N
     assert "https://" not in text
     for part in ("page.js", "page.css"):
         assert f"/page/{part}" in text
-        with urllib.request.urlopen(f"{url}/page/{part}", timeout=10) as reply:
+        with urllib.request.urlopen(f"{url}/page/{part}", timeout=10) as reply:  # noqa: ASYNC210
             assert reply.read()
             assert reply.headers["Cache-Control"] == "no-cache", "an upgrade must reach browsers"
 
-    async def begin() -> None:
-        bus = await BusClient.connect(await daemon.url())
-        await bus.publish("test/gate/one", 1, [ev.TurnQueued(**NAME, turn_id="1", prompt_tokens=9)])
-        await bus.status_where(lambda s: "p" in s["programs"], "a program")
-        await bus.close()
-
-    asyncio.run(begin())
-    with urllib.request.urlopen(f"{url}/live", timeout=10) as stream:
+    bus = await BusClient.connect(await daemon.url())
+    await bus.publish("test/gate/one", 1, [ev.TurnQueued(**NAME, turn_id="1", prompt_tokens=9)])
+    await bus.status_where(lambda s: "p" in s["programs"], "a program")
+    await bus.close()
+    with urllib.request.urlopen(f"{url}/live", timeout=10) as stream:  # noqa: ASYNC210
         line = next(line for line in stream if line.startswith(b"data: "))
     look = json.loads(line.removeprefix(b"data: "))
     assert look["status"]["node"] == "test"
@@ -116,7 +116,8 @@ def test_a_page_of_this_machine_answers_to_its_names_alone(
         assert refused.code == status
 
 
-def test_pages_that_nobody_reads_are_so_many_at_most(page: tuple[DaemonProcess, str]) -> None:
+@pytest.mark.asyncio
+async def test_pages_that_nobody_reads_are_so_many_at_most(page: tuple[DaemonProcess, str]) -> None:
     """And the daemon serves others as before."""
     _, url = page
     host, port = url.removeprefix("http://").split(":")
@@ -134,7 +135,7 @@ def test_pages_that_nobody_reads_are_so_many_at_most(page: tuple[DaemonProcess, 
                 writer.close()
             await asyncio.gather(*(writer.wait_closed() for _, writer in pages), return_exceptions=True)
 
-    statuses = asyncio.run(run())
+    statuses = await run()
     assert (statuses.count(b"200"), statuses.count(b"503")) == (64, 36)
 
 
@@ -165,7 +166,8 @@ class Collector(http.server.BaseHTTPRequestHandler):
         """Nothing."""
 
 
-def test_metrics_and_traces_go_over_otlp(tmp_path: Path) -> None:
+@pytest.mark.asyncio
+async def test_metrics_and_traces_go_over_otlp(tmp_path: Path) -> None:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         daemon = daemon_at(
@@ -173,7 +175,7 @@ def test_metrics_and_traces_go_over_otlp(tmp_path: Path) -> None:
             f'[http]\nlisten = "off"\n[telemetry]\notlp_endpoint = "http://127.0.0.1:{server.server_port}"\n',
         )
         try:
-            asyncio.run(story(daemon))
+            await story(daemon)
             assert daemon.stop() == 0  # what is left is sent
         finally:
             daemon.clean_up()

@@ -1,14 +1,14 @@
 """A bus that asks for certificates: the daemon and an emitter come in with theirs, others do not."""
 
-import asyncio
 import ssl
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import nats
 import pytest
+import pytest_asyncio
 import trustme
 from support.daemon_process import NODE, DaemonProcess, eventually
 from support.nats import nats_server_binary
@@ -20,8 +20,8 @@ from controlplane.wire.nats_options import CA, CERTIFICATE, PRIVATE_KEY
 from controlplane.wire.subjects import status_subject
 
 
-@pytest.fixture
-def secured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+@pytest_asyncio.fixture
+async def secured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
     """The URL of a nats-server with JetStream that verifies its clients; the variables name good files."""
     authority = trustme.CA()
     server, client = authority.issue_cert("localhost"), authority.issue_cert("penstock")
@@ -33,13 +33,13 @@ def secured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     port = free_port()
     told = ["-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(tmp_path / "store")]
     told += ["--tlscert", pem["server"], "--tlskey", pem["server_key"], "--tlscacert", pem["ca"], "--tlsverify"]
-    process = subprocess.Popen([nats_server_binary(), *told], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([nats_server_binary(), *told], stderr=subprocess.DEVNULL)  # noqa: ASYNC220
     try:
 
         async def up() -> bool:
             return is_listening(port)
 
-        asyncio.run(eventually(up, what="a server"))
+        await eventually(up, what="a server")
         for variable, name in ((CA, "ca"), (CERTIFICATE, "client"), (PRIVATE_KEY, "client_key")):
             monkeypatch.setenv(variable, pem[name])
         yield f"tls://localhost:{port}"
@@ -48,7 +48,8 @@ def secured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         process.wait()
 
 
-def test_daemon_and_emitter_come_in_with_their_certificates(tmp_path: Path, secured: str) -> None:
+@pytest.mark.asyncio
+async def test_daemon_and_emitter_come_in_with_their_certificates(tmp_path: Path, secured: str) -> None:
     daemon = DaemonProcess(tmp_path / "state", "--nats", secured)
     daemon.start()
     emitter = Emitter(url=secured, node=NODE, role="tool")
@@ -71,7 +72,7 @@ def test_daemon_and_emitter_come_in_with_their_certificates(tmp_path: Path, secu
             await eventually(knows, what="a program that the emitter told of")
             await client.close()
 
-        asyncio.run(run())
+        await run()
     finally:
         emitter.close()
         daemon.clean_up()

@@ -15,6 +15,8 @@ from controlplane.core.types import seconds
 from controlplane.gate import GateLimits
 from controlplane.lab.double import DoubleOptions, run_double
 
+pytestmark = pytest.mark.asyncio
+
 WINDOW = 2
 LEASE_S = 0.5
 PROGRAMS = 6
@@ -97,29 +99,26 @@ async def story(agents: Agents, bus: BusClient, daemon: DaemonProcess) -> None:
     assert set(agents.statuses) == {200}, "no request failed"
 
 
-def test_the_window_is_kept_again_after_an_outage(daemon: DaemonProcess, nats_server: Any) -> None:
-    async def main() -> None:
-        daemon.start()
-        bus = await BusClient.connect(nats_server.url)
-        ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        stop = asyncio.Event()
-        limits = GateLimits(keep_ns=0, open_step_ns=seconds(0.1))
-        options = DoubleOptions(port=0, node=NODE, bus=nats_server.url, gate=limits, on_ready=ready.set_result)
-        double = asyncio.ensure_future(run_double(options, stop))
-        try:
-            async with aiohttp.ClientSession() as http:
-                agents = Agents(await ready, http, bus)
-                await bus.status()
+async def test_the_window_is_kept_again_after_an_outage(daemon: DaemonProcess, nats_server: Any) -> None:
+    daemon.start()
+    bus = await BusClient.connect(nats_server.url)
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    stop = asyncio.Event()
+    limits = GateLimits(keep_ns=0, open_step_ns=seconds(0.1))
+    options = DoubleOptions(port=0, node=NODE, bus=nats_server.url, gate=limits, on_ready=ready.set_result)
+    double = asyncio.ensure_future(run_double(options, stop))
+    try:
+        async with aiohttp.ClientSession() as http:
+            agents = Agents(await ready, http, bus)
+            await bus.status()
 
-                async def is_governed() -> bool:
-                    return bool((await agents.health())["mode"] == "governed")
+            async def is_governed() -> bool:
+                return bool((await agents.health())["mode"] == "governed")
 
-                await eventually(is_governed, what="gate that hears the daemon")
-                await story(agents, bus, daemon)
-        finally:
-            stop.set()
-            await asyncio.wait_for(double, 10)
-            await bus.close()
-
-    asyncio.run(main())
+            await eventually(is_governed, what="gate that hears the daemon")
+            await story(agents, bus, daemon)
+    finally:
+        stop.set()
+        await asyncio.wait_for(double, 10)
+        await bus.close()
     assert "Traceback" not in daemon.log

@@ -17,7 +17,7 @@ from support.programs import needs
 
 from controlplane.core import events as ev
 
-pytestmark = needs("chromium", "chromedriver")
+pytestmark = [pytest.mark.asyncio, needs("chromium", "chromedriver")]
 GATE, ENGINE, TOOL = "test/gate/one", "test/engine/one", "test/tool/one"
 WINDOW = 'preset = "fcfs"\n[http]\nlisten = "{}"\n[admission]\nwindow = {}\n'
 TIMEOUT_S = 30.0
@@ -73,7 +73,7 @@ async def begin(daemon: DaemonProcess) -> None:
     await bus.close()
 
 
-def test_it_draws_what_happens_and_shows_a_changed_window(tmp_path: Path, browser: Chrome) -> None:
+async def test_it_draws_what_happens_and_shows_a_changed_window(tmp_path: Path, browser: Chrome) -> None:
     address, file = f"127.0.0.1:{free_port()}", tmp_path / "penstock.toml"
     file.write_text(WINDOW.format(address, 2))
     daemon = DaemonProcess(tmp_path / "state", "--config", str(file))
@@ -83,8 +83,8 @@ def test_it_draws_what_happens_and_shows_a_changed_window(tmp_path: Path, browse
         async def serves() -> bool:
             return f"http://{address}/" in daemon.log
 
-        asyncio.run(eventually(serves, what="a page"))
-        asyncio.run(begin(daemon))
+        await eventually(serves, what="a page")
+        await begin(daemon)
         browser.get(f"http://{address}/")
         wait(lambda: "2 programs active, 1 waiting" in text(browser, "summary"), "summary")
         rows = wait(lambda: browser.find_elements(By.CSS_SELECTOR, "#programs tr"), "programs")
@@ -94,7 +94,7 @@ def test_it_draws_what_happens_and_shows_a_changed_window(tmp_path: Path, browse
         file.write_text(WINDOW.format(address, 3))
         wait(lambda: "configuration 2; 3 programs active, 0 waiting" in text(browser, "summary"), "the new window")
         wait(lambda: text(browser, "window-reason").startswith("3: "), "the new limit")
-        time.sleep(3)
+        await asyncio.sleep(3)
         if folder := os.environ.get("PENSTOCK_SCREENSHOTS"):
             browser.save_screenshot(str(Path(folder) / "page.png"))
         file.write_text("lease_s = 1e9\n")

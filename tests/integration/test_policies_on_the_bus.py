@@ -15,8 +15,11 @@ from controlplane.core.engine_policies import EnginePolicies, loads
 from controlplane.core.events import Event, FirstToken, PoolSampled, TurnEnded, TurnSubmitted
 from controlplane.core.presets import PRESETS
 from controlplane.lab.double import DoubleOptions, run_double
+from controlplane.lab.experiment import Hardware
 from controlplane.wire import subjects
 from controlplane.wire.codec import Heartbeat, decode_events, decode_heartbeat
+
+pytestmark = pytest.mark.asyncio
 
 TIMEOUT_S = 30.0  # far more than is needed: the machine may be busy
 CONFIG = """
@@ -59,34 +62,28 @@ async def a_heartbeat(bus: BusClient) -> Heartbeat:
 
 
 @pytest.mark.parametrize("preset", sorted(PRESETS))
-def test_the_heartbeat_carries_the_presets_engine_policies(
+async def test_the_heartbeat_carries_the_presets_engine_policies(
     daemon: Callable[..., DaemonProcess], nats_server: Any, preset: str
 ) -> None:
-    async def main() -> None:
-        daemon(preset)
-        bus = await BusClient.connect(nats_server.url)
-        carried = loads((await a_heartbeat(bus)).engine_policies)
-        assert carried == EnginePolicies(priority=PRESETS[preset].priority, memory=PRESETS[preset].memory)
-        await bus.close()
-
-    asyncio.run(main())
+    daemon(preset)
+    bus = await BusClient.connect(nats_server.url)
+    carried = loads((await a_heartbeat(bus)).engine_policies)
+    assert carried == EnginePolicies(priority=PRESETS[preset].priority, memory=PRESETS[preset].memory)
+    await bus.close()
 
 
-def test_the_heartbeat_carries_what_the_configuration_says_otherwise(
+async def test_the_heartbeat_carries_what_the_configuration_says_otherwise(
     daemon: Callable[..., DaemonProcess], nats_server: Any
 ) -> None:
     more = "[priority]\nshares = [0.25, 0.5]\npromote_s = 3\n[memory]\nshrink = false\n"
 
-    async def main() -> None:
-        daemon("mars", more)
-        bus = await BusClient.connect(nats_server.url)
-        carried = loads((await a_heartbeat(bus)).engine_policies)
-        mars = PRESETS["mars"]
-        assert carried.priority == replace(mars.priority, shares=(0.25, 0.5), promote_s=3)  # type: ignore[type-var]
-        assert carried.memory == replace(mars.memory, shrink=False)  # type: ignore[type-var]
-        await bus.close()
-
-    asyncio.run(main())
+    daemon("mars", more)
+    bus = await BusClient.connect(nats_server.url)
+    carried = loads((await a_heartbeat(bus)).engine_policies)
+    mars = PRESETS["mars"]
+    assert carried.priority == replace(mars.priority, shares=(0.25, 0.5), promote_s=3)  # type: ignore[type-var]
+    assert carried.memory == replace(mars.memory, shrink=False)  # type: ignore[type-var]
+    await bus.close()
 
 
 class Engine:
@@ -147,8 +144,7 @@ async def engine_double(bus: BusClient, url: str) -> AsyncIterator[Engine]:
         port=0,
         node=NODE,
         bus=url,
-        max_running=1,
-        pool_tokens=64_000,  # a level ends at 1000, 4000 and 16,000 tokens
+        hardware=Hardware(max_running=1, pool_tokens=64_000),  # a level ends at 1000, 4000 and 16,000 tokens
         grace_s=0,
         on_ready=ready.set_result,
     )
@@ -171,38 +167,32 @@ async def until_mode(engine: Engine, *modes: str) -> None:
 
 
 @pytest.mark.parametrize(("preset", "expected"), [("fcfs", ["large", "small"]), ("mars", ["small", "large"])])
-def test_the_engine_double_runs_them(
+async def test_the_engine_double_runs_them(
     daemon: Callable[..., DaemonProcess], nats_server: Any, preset: str, expected: list[str]
 ) -> None:
-    async def main() -> None:
-        daemon(preset, EVERYBODY)
-        bus = await BusClient.connect(nats_server.url)
-        await bus.status()
-        async with engine_double(bus, nats_server.url) as engine:
-            await until_mode(engine, "governed")
-            assert await engine.order_of_a_queue("first") == ["runs", *expected]
-        await bus.close()
-
-    asyncio.run(main())
+    daemon(preset, EVERYBODY)
+    bus = await BusClient.connect(nats_server.url)
+    await bus.status()
+    async with engine_double(bus, nats_server.url) as engine:
+        await until_mode(engine, "governed")
+        assert await engine.order_of_a_queue("first") == ["runs", *expected]
+    await bus.close()
 
 
-def test_when_the_daemon_dies_the_engine_goes_by_its_own_and_obeys_the_next_one(
+async def test_when_the_daemon_dies_the_engine_goes_by_its_own_and_obeys_the_next_one(
     daemon: Callable[..., DaemonProcess], nats_server: Any
 ) -> None:
-    async def main() -> None:
-        process = daemon("mars", EVERYBODY)
-        bus = await BusClient.connect(nats_server.url)
-        await bus.status()
-        async with engine_double(bus, nats_server.url) as engine:
-            await until_mode(engine, "governed")
-            process.kill()
-            await until_mode(engine, "keeping", "opening")
-            engine.events.clear()
-            await engine.until(PoolSampled, 2)  # the driver looks after the lease with each sample
-            assert await engine.order_of_a_queue("without") == ["runs", "large", "small"]
-            process.start()
-            await until_mode(engine, "governed")
-            assert await engine.order_of_a_queue("again") == ["runs", "small", "large"]
-        await bus.close()
-
-    asyncio.run(main())
+    process = daemon("mars", EVERYBODY)
+    bus = await BusClient.connect(nats_server.url)
+    await bus.status()
+    async with engine_double(bus, nats_server.url) as engine:
+        await until_mode(engine, "governed")
+        process.kill()
+        await until_mode(engine, "keeping", "opening")
+        engine.events.clear()
+        await engine.until(PoolSampled, 2)  # the driver looks after the lease with each sample
+        assert await engine.order_of_a_queue("without") == ["runs", "large", "small"]
+        process.start()
+        await until_mode(engine, "governed")
+        assert await engine.order_of_a_queue("again") == ["runs", "small", "large"]
+    await bus.close()

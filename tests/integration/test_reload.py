@@ -1,6 +1,5 @@
 """A running daemon's configuration: edited, refused, switched, and nothing is lost."""
 
-import asyncio
 import os
 import random
 import signal
@@ -20,6 +19,8 @@ from controlplane.core.errors import ConfigError
 from controlplane.shell.log_replay import replay_log
 from controlplane.wire.codec import decode_heartbeat
 from controlplane.wire.subjects import heartbeat_subject
+
+pytestmark = pytest.mark.asyncio
 
 GATE = "test/gate/one"
 ENGINE = "test/engine/one"
@@ -60,66 +61,57 @@ def active(status: dict[str, Any]) -> set[str]:
     return {name for name, program in status["programs"].items() if program["status"] == "active"}
 
 
-def test_an_edited_file_holds_at_the_next_tick(daemon: DaemonProcess, file: Path, tmp_path: Path) -> None:
-    async def run() -> None:
-        bus = await serving(daemon)
-        await bus.publish(ENGINE, 1, [POOL])
-        await bus.publish(GATE, 1, queued("a", "b", "c", "d"))
-        before = await bus.status_where(
-            lambda s: active(s) == {"a"} and len(s["queue"]) == 3, "one in, three waiting"
-        )
-        assert before["status"]["config"] == {
-            "version": 1,
-            "file": str(file),
-            "refused": "",
-            "refusals": 0,
-            "until_restart": [],
-        }
-        draft = file.with_suffix(".new")  # as editors do
-        draft.write_text(WINDOW.format(3))
-        draft.replace(file)
-        after = await version(bus, 2)
-        assert after["status"]["window"]["limit"] in (1, 3)  # it holds from the tick on that follows at once
-        await bus.status_where(lambda s: active(s) == {"a", "b", "c"}, "two more")
-        told = await bus.hears(lambda c: isinstance(c, cmd.SetWindow) and c.limit == 3, "the new window")
-        assert told.reason
-        await bus.close()
-
-    asyncio.run(run())
+async def test_an_edited_file_holds_at_the_next_tick(daemon: DaemonProcess, file: Path, tmp_path: Path) -> None:
+    bus = await serving(daemon)
+    await bus.publish(ENGINE, 1, [POOL])
+    await bus.publish(GATE, 1, queued("a", "b", "c", "d"))
+    before = await bus.status_where(lambda s: active(s) == {"a"} and len(s["queue"]) == 3, "one in, three waiting")
+    assert before["status"]["config"] == {
+        "version": 1,
+        "file": str(file),
+        "refused": "",
+        "refusals": 0,
+        "until_restart": [],
+    }
+    draft = file.with_suffix(".new")  # as editors do
+    draft.write_text(WINDOW.format(3))
+    draft.replace(file)
+    after = await version(bus, 2)
+    assert after["status"]["window"]["limit"] in (1, 3)  # it holds from the tick on that follows at once
+    await bus.status_where(lambda s: active(s) == {"a", "b", "c"}, "two more")
+    told = await bus.hears(lambda c: isinstance(c, cmd.SetWindow) and c.limit == 3, "the new window")
+    assert told.reason
+    await bus.close()
     assert daemon.stop() == 0
     assert "admission.window: 1 -> 3" in daemon.log
     report = replay_log(tmp_path / "run.jsonl")
     assert report.differences == []
 
 
-def test_a_hundred_bad_files_are_refused_and_the_daemon_goes_on(daemon: DaemonProcess, file: Path) -> None:
+async def test_a_hundred_bad_files_are_refused_and_the_daemon_goes_on(daemon: DaemonProcess, file: Path) -> None:
     """Each with the right place; what was in force stays, programs are served, and a good file is taken over."""
-
-    async def run() -> None:
-        bus = await serving(daemon)
-        await bus.publish(ENGINE, 1, [POOL])
-        chance = random.Random(7)
-        for _ in range(100):
-            file.write_text(bad(chance))
-            with pytest.raises(ConfigError) as error:
-                Source(path=file).read()
-            signalled(daemon)
-            seen = await bus.status_where(
-                lambda s, why=str(error.value): s["status"]["config"]["refused"] == why, str(error.value)
-            )
-            assert str(error.value).startswith(f"{file}:")
-            assert seen["status"]["config"]["version"] == 1
-            assert seen["status"]["preset"] == "fcfs"
-        await bus.publish(GATE, 1, queued("a", "b"))
-        await bus.status_where(lambda s: active(s) == {"a"} and s["queue"] == ["b"], "a window of one still")
-        file.write_text(WINDOW.format(2))
-        good = await version(bus, 2)
-        assert good["status"]["config"]["refused"] == ""
-        assert good["status"]["config"]["refusals"] >= 100
-        await bus.status_where(lambda s: active(s) == {"a", "b"}, "a window of two")
-        await bus.close()
-
-    asyncio.run(run())
+    bus = await serving(daemon)
+    await bus.publish(ENGINE, 1, [POOL])
+    chance = random.Random(7)
+    for _ in range(100):
+        file.write_text(bad(chance))
+        with pytest.raises(ConfigError) as error:
+            Source(path=file).read()
+        signalled(daemon)
+        seen = await bus.status_where(
+            lambda s, why=str(error.value): s["status"]["config"]["refused"] == why, str(error.value)
+        )
+        assert str(error.value).startswith(f"{file}:")
+        assert seen["status"]["config"]["version"] == 1
+        assert seen["status"]["preset"] == "fcfs"
+    await bus.publish(GATE, 1, queued("a", "b"))
+    await bus.status_where(lambda s: active(s) == {"a"} and s["queue"] == ["b"], "a window of one still")
+    file.write_text(WINDOW.format(2))
+    good = await version(bus, 2)
+    assert good["status"]["config"]["refused"] == ""
+    assert good["status"]["config"]["refusals"] >= 100
+    await bus.status_where(lambda s: active(s) == {"a", "b"}, "a window of two")
+    await bus.close()
     assert daemon.stop() == 0
     assert "Traceback" not in daemon.log
 
@@ -139,80 +131,68 @@ def bad(chance: random.Random) -> str:
     return bad(chance)  # a number that this key does not mind
 
 
-def test_presets_are_switched_and_programs_stay(daemon: DaemonProcess, file: Path) -> None:
-    async def run() -> None:
-        bus = await serving(daemon)
-        told: list[str] = []
+async def test_presets_are_switched_and_programs_stay(daemon: DaemonProcess, file: Path) -> None:
+    bus = await serving(daemon)
+    told: list[str] = []
 
-        async def hear(message: Any) -> None:
-            told.append(decode_heartbeat(message.data).engine_policies)
+    async def hear(message: Any) -> None:
+        told.append(decode_heartbeat(message.data).engine_policies)
 
-        await bus.client.subscribe(heartbeat_subject("test"), cb=hear)
-        await bus.publish(ENGINE, 1, [POOL])
-        await bus.publish(GATE, 1, queued("a", "b"))
-        await bus.status_where(lambda s: active(s) == {"a"}, "one in")
-        orders = {"mars": "mlfq", "continuum": "ttl_first", "thunderagent": "fcfs", "mori": "typed"}
-        for number, (preset, order) in enumerate(orders.items(), start=2):
-            told.clear()
-            file.write_text(f'preset = "{preset}"\n')
-            signalled(daemon)
-            seen = await version(bus, number)
-            assert seen["status"]["preset"] == preset
-            assert {"a", "b"} == set(seen["programs"])
-            await bus.status_where(lambda _, o=order: bool(told) and o in told[-1], f"{preset} in the engine")
-        await bus.status_where(lambda s: active(s) == {"a", "b"}, "both in")
-        await bus.close()
-
-    asyncio.run(run())
+    await bus.client.subscribe(heartbeat_subject("test"), cb=hear)
+    await bus.publish(ENGINE, 1, [POOL])
+    await bus.publish(GATE, 1, queued("a", "b"))
+    await bus.status_where(lambda s: active(s) == {"a"}, "one in")
+    orders = {"mars": "mlfq", "continuum": "ttl_first", "thunderagent": "fcfs", "mori": "typed"}
+    for number, (preset, order) in enumerate(orders.items(), start=2):
+        told.clear()
+        file.write_text(f'preset = "{preset}"\n')
+        signalled(daemon)
+        seen = await version(bus, number)
+        assert seen["status"]["preset"] == preset
+        assert {"a", "b"} == set(seen["programs"])
+        await bus.status_where(lambda _, o=order: bool(told) and o in told[-1], f"{preset} in the engine")
+    await bus.status_where(lambda s: active(s) == {"a", "b"}, "both in")
+    await bus.close()
     assert daemon.stop() == 0
 
 
-def test_what_cannot_change_live_says_so(daemon: DaemonProcess, file: Path) -> None:
-    async def run() -> None:
-        bus = await serving(daemon)
-        file.write_text('node = "other"\ntime_scale = 2\n' + WINDOW.format(2))
-        seen = await version(bus, 2)
-        assert seen["status"]["config"]["until_restart"] == ["time_scale"]  # --node is an option: it goes before
-        assert seen["status"]["node"] == "test"
-        await bus.close()
-
-    asyncio.run(run())
+async def test_what_cannot_change_live_says_so(daemon: DaemonProcess, file: Path) -> None:
+    bus = await serving(daemon)
+    file.write_text('node = "other"\ntime_scale = 2\n' + WINDOW.format(2))
+    seen = await version(bus, 2)
+    assert seen["status"]["config"]["until_restart"] == ["time_scale"]  # --node is an option: it goes before
+    assert seen["status"]["node"] == "test"
+    await bus.close()
     assert "not before a restart" in daemon.log
 
 
-def test_a_pipe_in_the_files_place_is_refused_and_not_waited_for(daemon: DaemonProcess, file: Path) -> None:
-    async def run() -> None:
-        bus = await serving(daemon)
-        file.unlink()
-        os.mkfifo(file)
-        signalled(daemon)
-        seen = await bus.status_where(lambda s: s["status"]["config"]["refused"], "a refusal")
-        assert "expected a regular file" in seen["status"]["config"]["refused"]
-        file.unlink()
-        file.write_text(WINDOW.format(4))
-        await version(bus, 2)
-        await bus.close()
-
-    asyncio.run(run())
+async def test_a_pipe_in_the_files_place_is_refused_and_not_waited_for(daemon: DaemonProcess, file: Path) -> None:
+    bus = await serving(daemon)
+    file.unlink()
+    os.mkfifo(file)
+    signalled(daemon)
+    seen = await bus.status_where(lambda s: s["status"]["config"]["refused"], "a refusal")
+    assert "expected a regular file" in seen["status"]["config"]["refused"]
+    file.unlink()
+    file.write_text(WINDOW.format(4))
+    await version(bus, 2)
+    await bus.close()
     assert daemon.stop() == 0
 
 
-def test_a_file_that_vanishes_changes_nothing(daemon: DaemonProcess, file: Path) -> None:
-    async def run() -> None:
-        bus = await serving(daemon)
-        file.unlink()
-        signalled(daemon)
-        seen = await bus.status_where(lambda s: s["status"]["config"]["refused"], "a refusal")
-        assert seen["status"]["config"]["refused"] == f"{file}: No such file or directory"
-        file.write_text(WINDOW.format(4))
-        await version(bus, 2)
-        await bus.close()
-
-    asyncio.run(run())
+async def test_a_file_that_vanishes_changes_nothing(daemon: DaemonProcess, file: Path) -> None:
+    bus = await serving(daemon)
+    file.unlink()
+    signalled(daemon)
+    seen = await bus.status_where(lambda s: s["status"]["config"]["refused"], "a refusal")
+    assert seen["status"]["config"]["refused"] == f"{file}: No such file or directory"
+    file.write_text(WINDOW.format(4))
+    await version(bus, 2)
+    await bus.close()
     assert daemon.stop() == 0
 
 
-def test_a_config_map_that_is_swapped_as_kubernetes_does(tmp_path: Path) -> None:
+async def test_a_config_map_that_is_swapped_as_kubernetes_does(tmp_path: Path) -> None:
     """The file is a link to a link, and the folder behind both is another one at once."""
     folder = tmp_path / "etc"
     for number, window in ((1, 1), (2, 3)):
@@ -223,15 +203,12 @@ def test_a_config_map_that_is_swapped_as_kubernetes_does(tmp_path: Path) -> None
     daemon = DaemonProcess(tmp_path / "state", "--config", str(folder / "penstock.toml"))
     daemon.start()
 
-    async def run() -> None:
+    try:
         bus = await serving(daemon)
         (folder / "..data_tmp").symlink_to("..2")
         (folder / "..data_tmp").replace(folder / "..data")
         await version(bus, 2)
         await bus.close()
-
-    try:
-        asyncio.run(run())
         assert "admission.window: 1 -> 3" in daemon.log
     finally:
         daemon.clean_up()

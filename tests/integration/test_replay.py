@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import nats
+import pytest
 
 from controlplane.core.events import (
     Event,
@@ -20,6 +21,7 @@ from controlplane.core.events import (
 )
 from controlplane.lab.double.options import DoubleOptions
 from controlplane.lab.double.server import run_double
+from controlplane.lab.experiment import Hardware
 from controlplane.lab.load.options import ReplayOptions
 from controlplane.lab.load.progress import ReplayProgress
 from controlplane.lab.load.replay import replay
@@ -96,7 +98,9 @@ def options(url: str, programs: int, **more: object) -> ReplayOptions:
     return ReplayOptions(trace=trace, url=url, **base)  # type: ignore[arg-type]
 
 
-def heard_while(server: "NatsServer", node: str, work: Callable[[], RunResult]) -> tuple[RunResult, list[Event]]:
+async def heard_while(
+    server: "NatsServer", node: str, work: Callable[[], RunResult]
+) -> tuple[RunResult, list[Event]]:
     """Run ``work`` in a thread and collect the tool events published meanwhile, until every program's end."""
     heard: list[Event] = []
 
@@ -111,13 +115,14 @@ def heard_while(server: "NatsServer", node: str, work: Callable[[], RunResult]) 
         await connection.close()
         return result
 
-    return asyncio.run(run()), heard
+    return await run(), heard
 
 
-def test_programs_run_with_prefix_reuse_and_their_tools_are_reported(nats_server: "NatsServer") -> None:
+@pytest.mark.asyncio
+async def test_programs_run_with_prefix_reuse_and_their_tools_are_reported(nats_server: "NatsServer") -> None:
     with engine_double(time_scale=TIME_SCALE, tokens_per_word=64) as url:
         asked = options(url, 6, nats=nats_server.url, node="replay-test", tools=ToolOptions(slots=2))
-        result, heard = heard_while(nats_server, "replay-test", lambda: replay(asked, Quiet()))
+        result, heard = await heard_while(nats_server, "replay-test", lambda: replay(asked, Quiet()))
     assert result.summary.programs_ended == 6
     assert result.summary.turns_ended == 24
     first = [turn for turn in result.turns if turn.index == 0]
@@ -133,7 +138,8 @@ def test_programs_run_with_prefix_reuse_and_their_tools_are_reported(nats_server
     assert all(event.duration_ns >= 300_000_000 for event in ended)
 
 
-def test_what_replies_call_is_told_by_the_turns_that_the_engine_tells(nats_server: "NatsServer") -> None:
+@pytest.mark.asyncio
+async def test_what_replies_call_is_told_by_the_turns_that_the_engine_tells(nats_server: "NatsServer") -> None:
     node, programs = "replay-turns", 3
     heard: list[Event] = []
 
@@ -149,7 +155,7 @@ def test_what_replies_call_is_told_by_the_turns_that_the_engine_tells(nats_serve
     bus = {"bus": nats_server.url, "node": node}
     with engine_double(time_scale=TIME_SCALE, tokens_per_word=64, **bus) as url:
         told = {"nats": nats_server.url, "node": node, "telemetry": Telemetry.TURNS}
-        asyncio.run(run(options(url, programs, **told)))
+        await run(options(url, programs, **told))
     read = {(event.program_id, event.turn_id) for event in heard if isinstance(event, ReplyRead)}
     assert read == {(event.program_id, event.turn_id) for event in heard if isinstance(event, TurnEnded)}
     assert not [one for one in heard if isinstance(one, ProgramArrived | ProgramEnded | ToolStarted)]
@@ -166,7 +172,8 @@ def test_open_arrivals_against_a_bus_that_is_away_still_measure_everything() -> 
 
 
 def test_a_context_longer_than_the_engines_fails_its_program_and_is_counted() -> None:
-    with engine_double(time_scale=TIME_SCALE, tokens_per_word=64, context_tokens=4096) as url:
+    small = Hardware(max_context_tokens=4096)
+    with engine_double(time_scale=TIME_SCALE, tokens_per_word=64, hardware=small) as url:
         display = Quiet()
         result = replay(options(url, 3), display)
     assert result.summary.programs_failed == 3

@@ -1,10 +1,12 @@
 """Who may read what a daemon writes down: its own user."""
 
-import asyncio
 import stat
 from pathlib import Path
 
+import pytest
 from support.daemon_process import DaemonProcess, serving
+
+pytestmark = pytest.mark.asyncio
 
 OTHERS = {"test.sock": 0o660}  # for agents of the daemon's group
 
@@ -13,17 +15,14 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_what_a_daemon_writes_is_its_users_alone(tmp_path: Path) -> None:
+async def test_what_a_daemon_writes_is_its_users_alone(tmp_path: Path) -> None:
     state = tmp_path / "state"
     (state / "test").mkdir(parents=True, mode=0o755)  # as an earlier version made it
     daemon = DaemonProcess(state, "--record", str(tmp_path / "run.jsonl"))
     daemon.start()
 
-    async def until_it_serves() -> None:
-        await (await serving(daemon)).close()
-
     try:
-        asyncio.run(until_it_serves())
+        await (await serving(daemon)).close()
         assert mode(state / "test") == 0o700
         made = [path for path in state.rglob("*") if path.name != "daemon.log"]  # that one is this test's
         assert {"daemon.lock", "jetstream", "test.sock", "test.control.sock"} <= {path.name for path in made}

@@ -12,6 +12,8 @@ from support.daemon_process import NODE, BusClient, DaemonProcess, eventually
 
 from controlplane.emit.tool_reporter import ToolReporter
 
+pytestmark = pytest.mark.asyncio
+
 ONE_SLOT = "[host]\ncpus = 1\n[control.tool_slots]\nper_cpu = 1\nbusy = 0\n"
 
 
@@ -57,26 +59,23 @@ class Tools:
         self.reporter.close()
 
 
-def story(daemon: DaemonProcess, through: str, tell: Callable[[Tools, BusClient], object]) -> Tools:
+async def story(daemon: DaemonProcess, through: str, tell: Callable[[Tools, BusClient], object]) -> Tools:
     """Run ``tell`` with tools that reach the daemon ``through`` the bus or its socket."""
     made: list[Tools] = []
 
-    async def run() -> None:
-        url = await daemon.url()
-        client = await BusClient.connect(url)
-        await client.status()
-        if through == "socket":
-            url = f"unix:{daemon.folder / f'{NODE}.sock'}"
-        made.append(Tools(url))
-        made[0].reporter.program_started("run")
-        await eventually(lambda: _heard(made[0]), what="sign of the daemon's life")
-        try:
-            await tell(made[0], client)  # type: ignore[misc]
-        finally:
-            await asyncio.to_thread(made[0].close)
-            await client.close()
-
-    asyncio.run(run())
+    url = await daemon.url()
+    client = await BusClient.connect(url)
+    await client.status()
+    if through == "socket":
+        url = f"unix:{daemon.folder / f'{NODE}.sock'}"
+    made.append(Tools(url))
+    made[0].reporter.program_started("run")
+    await eventually(lambda: _heard(made[0]), what="sign of the daemon's life")
+    try:
+        await tell(made[0], client)  # type: ignore[misc]
+    finally:
+        await asyncio.to_thread(made[0].close)
+        await client.close()
     return made[0]
 
 
@@ -99,7 +98,7 @@ def tools_of(told: dict[str, Any]) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("through", ["bus", "socket"])
-def test_they_start_one_after_the_other_and_the_wait_is_told(daemon: DaemonProcess, through: str) -> None:
+async def test_they_start_one_after_the_other_and_the_wait_is_told(daemon: DaemonProcess, through: str) -> None:
     async def tell(tools: Tools, client: BusClient) -> None:
         tools.begin("one")
         await runs(tools, "one")
@@ -112,14 +111,14 @@ def test_they_start_one_after_the_other_and_the_wait_is_told(daemon: DaemonProce
         told = await client.status_where(lambda s: s["status"]["pressure"]["tool_wait_s"] > 0, "a wait")
         assert told["status"]["pressure"]["tool_wait_s"] < 10
 
-    tools = story(daemon, through, tell)
+    tools = await story(daemon, through, tell)
     assert tools.ran["two"][0] >= tools.ran["one"][1]
     assert tools.ran["two"][0] - tools.ran["one"][1] < 2, "as soon as the slot is free"
     assert tools.reporter.unanswered == 0
 
 
 @pytest.mark.parametrize("through", ["bus", "socket"])
-def test_a_daemon_that_died_holds_nobody_up_and_a_new_one_knows_who_waits(
+async def test_a_daemon_that_died_holds_nobody_up_and_a_new_one_knows_who_waits(
     daemon: DaemonProcess, through: str
 ) -> None:
     async def tell(tools: Tools, client: BusClient) -> None:
@@ -139,6 +138,6 @@ def test_a_daemon_that_died_holds_nobody_up_and_a_new_one_knows_who_waits(
         tools.may_end["two"].set()
         await runs(tools, "three")
 
-    tools = story(daemon, through, tell)
+    tools = await story(daemon, through, tell)
     assert tools.reporter.unanswered == 1
     assert tools.ran["three"][0] >= max(tools.ran["one"][1], tools.ran["two"][1])

@@ -1,10 +1,13 @@
 """A few of the kills that ``make soak-kills`` makes a thousand of."""
 
-import asyncio
 from pathlib import Path
+
+import pytest
 
 from .soak import soak
 
+pytestmark = pytest.mark.asyncio
 
-def test_no_request_fails_by_us(tmp_path: Path) -> None:
-    assert asyncio.run(soak(12, 3, tmp_path)) == 0
+
+async def test_no_request_fails_by_us(tmp_path: Path) -> None:
+    assert await soak(12, 3, tmp_path) == 0

@@ -1,10 +1,13 @@
 """A few of the inputs that ``make soak-malformed`` makes a million of."""
 
-import asyncio
 from pathlib import Path
+
+import pytest
 
 from .soak import run
 
+pytestmark = pytest.mark.asyncio
 
-def test_nothing_ends_hangs_or_grows(tmp_path: Path) -> None:
-    assert asyncio.run(run(10_000, 3, tmp_path)) == 0
+
+async def test_nothing_ends_hangs_or_grows(tmp_path: Path) -> None:
+    assert await run(10_000, 3, tmp_path) == 0

@@ -10,6 +10,7 @@ from dataclasses import replace
 from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from support.core_driver import recounted, sums
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
@@ -17,9 +18,9 @@ from controlplane.core.admission.fixed import Fixed
 from controlplane.core.control import ControllerState, ControlRules
 from controlplane.core.controller import Controller
 from controlplane.core.ledger import Ledger
+from controlplane.core.ledger.programs import waiting_roots
 from controlplane.core.outlook import parts, replicas
 from controlplane.core.presets import PRESETS, Preset
-from controlplane.core.records import LedgerState, Totals, waiting_roots
 from controlplane.core.tool_slots import ToolSlots
 from controlplane.core.types import Status, seconds
 from controlplane.shell import snapshot
@@ -62,8 +63,8 @@ class ControllerMachine(RuleBasedStateMachine):
         self.seen: list[ev.Event] = []
 
     @property
-    def state(self) -> LedgerState:
-        return self.controller.state.ledger
+    def ledger(self) -> Ledger:
+        return self.controller.ledger
 
     def receive(self, event: ev.Event) -> None:
         self.seen.append(event)
@@ -103,21 +104,21 @@ class ControllerMachine(RuleBasedStateMachine):
     def submit(self, program: str, turn: str, blocks: int, engine: str) -> None:
         self.publish(engine, ev.TurnSubmitted(program_id=program, turn_id=turn, projected_blocks=blocks))
 
-    @precondition(lambda self: self.state.running)
+    @precondition(lambda self: self.ledger.turns.running)
     @rule(data=st.data(), prompt=figures, cached=figures)
     def prefill(self, data: st.DataObject, prompt: int, cached: int) -> None:
-        turn = data.draw(st.sampled_from(sorted(self.state.running)))
-        name = self.state.running[turn].program_id
+        turn = data.draw(st.sampled_from(sorted(self.ledger.turns.running)))
+        name = self.ledger.turns.running[turn].program_id
         self.publish(
             "engine",
             ev.FirstToken(program_id=name, turn_id=turn, prompt_tokens=prompt, cached_tokens=cached, prefill_ns=9),
         )
 
-    @precondition(lambda self: self.state.running)
+    @precondition(lambda self: self.ledger.turns.running)
     @rule(data=st.data(), tokens=figures, calls=st.integers(-1, 2), tool=tool_names, ok=st.booleans())
     def finish(self, data: st.DataObject, tokens: int, calls: int, tool: str, ok: bool) -> None:
-        turn = data.draw(st.sampled_from(sorted(self.state.running)))
-        name = self.state.running[turn].program_id
+        turn = data.draw(st.sampled_from(sorted(self.ledger.turns.running)))
+        name = self.ledger.turns.running[turn].program_id
         self.publish(
             "engine",
             ev.TurnEnded(program_id=name, turn_id=turn, prompt_tokens=tokens, tool_calls=calls, tool=tool, ok=ok),
@@ -221,13 +222,14 @@ class ControllerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def deliver_again(self, data: st.DataObject) -> None:
         event = data.draw(st.sampled_from(self.seen[-10:]))
-        duplicates = self.state.counts.duplicates
+        duplicates = self.ledger.publishers.counts.duplicates
         before = snapshot_of(self.controller.state)
-        known = event.publisher in self.state.sequences and not _may_be_missing(self.state, event)
+        known = event.publisher in self.ledger.publishers.sequences and not _may_be_missing(self.ledger, event)
         self.receive(event)
         if known:
-            assert self.state.counts.duplicates == duplicates + 1
-            assert without_counts(before) == without_counts(snapshot_of(self.controller.state))
+            assert self.ledger.publishers.counts.duplicates == duplicates + 1
+            after = snapshot_of(self.controller.state)
+            assert without_counts(before, self.preset) == without_counts(after, self.preset)
 
     @rule(role=roles)
     def restart_publisher(self, role: str) -> None:
@@ -251,17 +253,17 @@ class ControllerMachine(RuleBasedStateMachine):
         assert all(c.reason for c in commands)
         assert all(c.ttl_ns > 0 for c in commands if isinstance(c, cmd.Retain | cmd.Admit))
         # Whoever held a slot and still had held turns was told so, unless it came unasked and must go.
-        held = set(self.state.ordered_held)
-        assert set(self.controller.ledger.askers) <= self.must_go() | held
+        held = set(self.ledger.programs.ordered_held)
+        assert set(self.ledger.programs.askers) <= self.must_go() | held
         admits = [c for c in commands if isinstance(c, cmd.Admit)]
         assert not held & {c.program_id for c in admits}
-        if self.state.draining:
+        if self.ledger.programs.draining:
             assert all(c.reason.startswith(("its slot", "child of")) for c in admits)
         assert len({c.program_id for c in admits}) == len(admits)
         limit = self.controller.window.limit
         if limit and any(c.reason.startswith("slot ") for c in admits):
             rescued = sum(c.reason.startswith("the engine was idle") for c in admits)
-            assert self.controller.ledger.totals.active_roots - rescued <= limit
+            assert self.ledger.programs.charges.active_roots - rescued <= limit
 
         self.check_who_must_go(commands)
         self.check_slots(commands)
@@ -269,62 +271,68 @@ class ControllerMachine(RuleBasedStateMachine):
 
     def check_environments(self) -> None:
         """Whoever has a slot was told to make it, and whoever waits for none was not."""
-        everyone, queue = self.state.programs, self.controller.ledger.queue
-        for name, environment in self.state.environments.items():
+        everyone, queue = self.ledger.programs.by_name, self.ledger.programs.queue
+        for name, environment in self.ledger.tools.environments.items():
             root_id = everyone[name].root_id
             assert everyone.get(root_id, everyone[name]).status is not Status.ACTIVE
             assert not environment.asked or root_id in queue
 
     def check_slots(self, commands: Sequence[cmd.Command]) -> None:
         """Nobody waits for a slot while one is free; above them tools start on idle CPUs only."""
-        slots, host = self.rules.tool_slots, self.state.host
+        slots, host = self.rules.tool_slots, self.ledger.tools.host
         started = sum(isinstance(c, cmd.StartTool) for c in commands)
         if not slots.per_cpu or host is None or not host.cpus:
-            assert not self.state.tool_queue
+            assert not self.ledger.tools.queue
             return
-        active = self.controller.ledger.totals.tools_active
-        if self.state.tool_queue:
+        active = self.ledger.tools.active
+        if self.ledger.tools.queue:
             assert active >= slots.slots(host.cpus)
         if started and active > slots.slots(host.cpus):
             assert host.cpu_use_ratio < slots.busy
 
     def check_who_must_go(self, commands: Sequence[cmd.Command]) -> None:
         """Above the window a gate's unasked programs leave between their turns, the last arrived first."""
-        limit, roots = self.controller.window.limit, self.controller.ledger.totals.active_roots
-        busy = {self.state.programs[turn.program_id].root_id for turn in self.state.running.values()}
-        assert self.must_go() <= busy or not self.state.gated
+        limit, roots = self.controller.window.limit, self.ledger.programs.charges.active_roots
+        busy = {
+            self.ledger.programs.by_name[turn.program_id].root_id for turn in self.ledger.turns.running.values()
+        }
+        assert self.must_go() <= busy or not self.ledger.programs.gated
         taken = {c.program_id for c in commands if c.reason.startswith("an open gate")}
         assert not taken & busy
         assert not taken or roots >= limit > 0
-        staying = self.state.unasked.keys() - self.must_go()
+        staying = self.ledger.programs.unasked.keys() - self.must_go()
         assert all(
-            self.state.programs[gone].arrived_at_ns >= self.state.programs[kept].arrived_at_ns
+            self.ledger.programs.by_name[gone].arrived_at_ns >= self.ledger.programs.by_name[kept].arrived_at_ns
             for gone in taken | self.must_go()
             for kept in staying
         )
 
     def must_go(self) -> set[str]:
         """The last arrived of those that nobody granted a slot, as many as there are too many."""
-        excess = self.controller.ledger.totals.active_roots - self.controller.window.limit
+        excess = self.ledger.programs.charges.active_roots - self.controller.window.limit
         if not self.controller.window.limit or excess <= 0:
             return set()
-        unasked = sorted(self.state.unasked, key=lambda name: self.state.programs[name].arrived_at_ns, reverse=True)
+        unasked = sorted(
+            self.ledger.programs.unasked,
+            key=lambda name: self.ledger.programs.by_name[name].arrived_at_ns,
+            reverse=True,
+        )
         return set(unasked[:excess])
 
     @rule(preset=st.sampled_from(sorted(PRESET_CHOICES)), slots_per_cpu=st.sampled_from([0.0, 0.5, 1.0]))
     def reconfigure(self, preset: str, slots_per_cpu: float) -> None:
         """Other policies and rules; what the programs are and what was promised stays."""
-        before = self.controller.state.ledger, self.controller.window
+        before = self.ledger.records(), self.controller.window
         self.preset = PRESET_CHOICES[preset]
         self.rules = replace(self.rules, tool_slots=ToolSlots(per_cpu=slots_per_cpu))
         self.controller.reconfigure(self.preset, self.rules)
-        assert (self.controller.state.ledger, self.controller.window) == before
+        assert (self.ledger.records(), self.controller.window) == before
 
     @rule(after_s=st.sampled_from([0, 1, 11, 61]))
     def die_and_decide_the_same(self, after_s: float) -> None:
         """A daemon restored from a snapshot issues the commands that the first would have."""
         restored = Controller(self.preset, self.rules, round_trip(self.controller.state, self.preset))
-        assert restored.state == self.controller.state
+        assert snapshot_of(restored.state) == snapshot_of(self.controller.state)
         self.now_ns += seconds(after_s)
         expected = self.controller.tick(self.now_ns)
         decided = restored.tick(self.now_ns)
@@ -341,7 +349,7 @@ class ControllerMachine(RuleBasedStateMachine):
         for command in [*sent, *sent]:
             restored.recall(command, self.now_ns)
         assert restored.numbering.sent == self.controller.numbering.sent
-        granted = {c.program_id for c in sent if isinstance(c, cmd.Admit)} & restored.ledger.active.keys()
+        granted = {c.program_id for c in sent if isinstance(c, cmd.Admit)} & restored.ledger.programs.active.keys()
         assert granted == {c.program_id for c in sent if isinstance(c, cmd.Admit)}
         self.controller = restored
 
@@ -350,60 +358,67 @@ class ControllerMachine(RuleBasedStateMachine):
     @invariant()
     def sums_are_the_records(self) -> None:
         ledger = self.controller.ledger
-        assert ledger.totals == Totals.of(self.state)
-        assert ledger.demand_blocks >= 0
+        assert sums(ledger) == sums(recounted(ledger))
+        assert ledger.programs.demand_blocks >= 0
 
     @invariant()
     def engines_add_up(self) -> None:
-        ledger, pools = self.controller.ledger, self.state.pools
-        assert (ledger.pool is None) == (not pools)
-        if ledger.pool is not None:
-            assert ledger.pool.total_blocks == sum(pool.total_blocks for pool in pools.values())
-        assert ledger.totals.several == (len(pools) > 1)
+        ledger, pools = self.controller.ledger, self.ledger.engines.pools
+        assert (ledger.engines.pool is None) == (not pools)
+        if ledger.engines.pool is not None:
+            assert ledger.engines.pool.total_blocks == sum(pool.total_blocks for pool in pools.values())
+        assert ledger.programs.charges.several == (len(pools) > 1)
         assert [each.name for each in replicas(ledger)] == sorted(pools)
-        if ledger.totals.several and ledger.estimates.shared_tokens.value == 0:
-            assert sum(each.demand_blocks for each in parts(ledger, 0, self.now_ns)) == ledger.demand_blocks
+        if ledger.programs.charges.several and ledger.estimates.shared_tokens.value == 0:
+            assert (
+                sum(each.demand_blocks for each in parts(ledger, 0, self.now_ns)) == ledger.programs.demand_blocks
+            )
 
     @invariant()
     def indexes_are_the_records(self) -> None:
-        ledger, state = self.controller.ledger, self.state
-        everyone = state.programs.values()
-        assert set(ledger.queue) == {p.program_id for p in waiting_roots(everyone)}
-        assert set(ledger.active) == {p.program_id for p in everyone if p.status is Status.ACTIVE}
+        ledger = self.ledger
+        everyone = ledger.programs.by_name.values()
+        assert set(ledger.programs.queue) == {p.program_id for p in waiting_roots(everyone)}
+        assert set(ledger.programs.active) == {p.program_id for p in everyone if p.status is Status.ACTIVE}
         idle = {p.program_id for p in everyone if p.status in (Status.WAITING, Status.PAUSED)}
-        assert set(ledger.dormant) == idle - set(ledger.queue)
-        rebuilt = Ledger(round_trip(self.controller.state, self.preset).ledger)
-        assert ledger._children == rebuilt._children
-        assert ledger._held_of == rebuilt._held_of
+        assert set(ledger.programs.dormant) == idle - set(ledger.programs.queue)
+        rebuilt = round_trip(self.controller.state, self.preset).ledger
+        assert ledger.programs.children == rebuilt.programs.children
+        assert ledger.gates.held_of == rebuilt.gates.held_of
 
     @invariant()
     def who_waits_for_a_slot_has_none(self) -> None:
-        assert all(not self.state.tools[key].has_slot for key in self.state.tool_queue)
+        assert all(not self.ledger.tools.calls[key].has_slot for key in self.ledger.tools.queue)
 
     @invariant()
     def who_came_unasked_is_an_active_root(self) -> None:
-        everyone = self.state.programs
-        assert all(everyone[name].status is Status.ACTIVE for name in self.state.unasked)
-        assert not any(everyone[name].parent_id for name in self.state.unasked)
+        everyone = self.ledger.programs.by_name
+        assert all(everyone[name].status is Status.ACTIVE for name in self.ledger.programs.unasked)
+        assert not any(everyone[name].parent_id for name in self.ledger.programs.unasked)
 
     @invariant()
     def counts_are_the_records(self) -> None:
-        state = self.state
-        for program in state.programs.values():
+        ledger = self.ledger
+        everyone = ledger.programs.by_name
+        for program in everyone.values():
             name = program.program_id
-            running = [key for key, turn in state.running.items() if turn.program_id == name]
-            tools = [key for key, call in state.tools.items() if call.program_id == name]
+            running = [key for key, turn in ledger.turns.running.items() if turn.program_id == name]
+            tools = [key for key, call in ledger.tools.calls.items() if call.program_id == name]
             assert (program.open_turns, program.open_tools) == (len(running), len(tools))
-            held = [turn for turn in state.held.values() if state.programs[turn.program_id].root_id == name]
+            held = [
+                turn
+                for turn in ledger.gates.held.values()
+                if ledger.programs.by_name[turn.program_id].root_id == name
+            ]
             assert (program.queued_turns, program.queued_blocks) == (len(held), sum(turn.blocks for turn in held))
             assert program.status is not Status.ACTIVE or program.queued_at_ns == 0
             assert not held or program.status is Status.ACTIVE or program.queued_at_ns > 0
-        for table in (state.running, state.tools, state.held):
-            assert {work.program_id for work in table.values()} <= state.programs.keys()
+        for table in (ledger.turns.running, ledger.tools.calls, ledger.gates.held):
+            assert {work.program_id for work in table.values()} <= ledger.programs.by_name.keys()
 
     @invariant()
     def families_hold_together(self) -> None:
-        programs_now = self.state.programs
+        programs_now = self.ledger.programs.by_name
         for program in programs_now.values():
             if not program.parent_id:
                 assert program.root_id == program.program_id
@@ -417,32 +432,32 @@ class ControllerMachine(RuleBasedStateMachine):
     @invariant()
     def nobody_who_asks_is_overlooked(self) -> None:
         """A root with held turns is in the queue, or is answered at the next tick."""
-        for program in self.state.programs.values():
+        for program in self.ledger.programs.by_name.values():
             if program.queued_turns:
                 assert program.status in (Status.WAITING, Status.ACTIVE)
                 if program.status is Status.ACTIVE:
-                    assert program.program_id in self.state.askers
+                    assert program.program_id in self.ledger.programs.askers
 
     @invariant()
     def an_open_program_is_not_idle(self) -> None:
-        for program in self.state.programs.values():
+        for program in self.ledger.programs.by_name.values():
             if program.open_turns or program.open_tools:
                 assert program.idle_since_ns == 0
             elif (
                 program.status is Status.ACTIVE
                 and not program.queued_turns
-                and not _family_asks(self.state, program)
+                and not _family_asks(self.ledger, program)
             ):
                 assert program.idle_since_ns > 0
 
 
-def _family_asks(state: LedgerState, program: object) -> bool:
+def _family_asks(ledger: Ledger, program: object) -> bool:
     root_id = program.root_id  # type: ignore[attr-defined]
-    return any(state.programs[turn.program_id].root_id == root_id for turn in state.held.values())
+    return any(ledger.programs.by_name[turn.program_id].root_id == root_id for turn in ledger.gates.held.values())
 
 
-def _may_be_missing(state: LedgerState, event: ev.Event) -> bool:
-    sequence = state.sequences[event.publisher]
+def _may_be_missing(ledger: Ledger, event: ev.Event) -> bool:
+    sequence = ledger.publishers.sequences[event.publisher]
     within = any(first <= event.sequence <= last for first, last in sequence.missing)
     return within or event.sequence >= sequence.expected
 
@@ -451,13 +466,13 @@ def snapshot_of(state: ControllerState) -> bytes:
     return snapshot.take(state, preset="test", stream_sequence=1, stream_created="then", now_ns=1, time_scale=1.0)
 
 
-def without_counts(data: bytes) -> LedgerState:
+def without_counts(data: bytes, preset: Preset) -> dict[str, object]:
     """The ledger but for what a duplicate may change: that its publisher was heard."""
-    ledger = snapshot.read(data).ledger
-    ledger.counts.duplicates = 0
-    for sequence in ledger.sequences.values():
+    ledger = snapshot.restore(snapshot.read(data), preset).ledger
+    ledger.publishers.counts.duplicates = 0
+    for sequence in ledger.publishers.sequences.values():
         sequence.heard_at_ns = sequence.unanswered = 0
-    return ledger
+    return ledger.records()
 
 
 def round_trip(state: ControllerState, preset: Preset) -> ControllerState:

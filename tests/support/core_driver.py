@@ -9,6 +9,7 @@ from controlplane.core import events as ev
 from controlplane.core.admission.fixed import Fixed
 from controlplane.core.control import ControlRules
 from controlplane.core.controller import Controller
+from controlplane.core.ledger import Ledger
 from controlplane.core.presets import PRESETS, Preset
 from controlplane.core.types import Program, seconds
 
@@ -53,10 +54,10 @@ class Driver:
 
     @property
     def counts(self):  # type: ignore[no-untyped-def]
-        return self.controller.state.ledger.counts
+        return self.controller.ledger.publishers.counts
 
     def program(self, name: str) -> Program:
-        return self.controller.ledger.programs[name]
+        return self.controller.ledger.programs.by_name[name]
 
     def send(self, *events: ev.Event) -> None:
         for event in events:
@@ -134,6 +135,16 @@ class Driver:
 
     def end(self, name: str) -> None:
         self.send(self.tools(ev.ProgramEnded, program_id=name))
+
+
+def sums(ledger: Ledger) -> tuple[object, ...]:
+    """What the ledger counts as it changes."""
+    return ledger.programs.charges, ledger.turns.load, ledger.tools.active, ledger.tools.waiting
+
+
+def recounted(ledger: Ledger) -> Ledger:
+    """Another one of the same records, with indices and sums made anew."""
+    return Ledger(kept_before=ledger.records())
 
 
 def of(kind: type[C], commands: list[cmd.Command]) -> list[C]:

@@ -12,13 +12,15 @@ from debian_tools import find
 
 
 def found(program: str) -> str:
-    """Where it is; empty if nowhere."""
-    return find(program) or ""
+    """Where it is. A test that was not skipped without it fails, and says what is missing."""
+    path = find(program)
+    assert path is not None, f"no {program}: `make debian-tools` says what to install"
+    return path
 
 
 def needs(*programs: str) -> pytest.MarkDecorator:
     """A test of them is skipped where they are missing; not in CI, where that is a failure."""
-    missing = [program for program in programs if not found(program)]
+    missing = [program for program in programs if find(program) is None]
     return pytest.mark.skipif(
         bool(missing) and os.environ.get("CI") != "true",
         reason=f"no {' and no '.join(missing)}: `make debian-tools` says what to install",

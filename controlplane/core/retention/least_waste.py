@@ -19,10 +19,10 @@ from controlplane.core.commands import Command, Demote, Discard, Retain
 from controlplane.core.errors import require
 from controlplane.core.estimate import as_seconds
 from controlplane.core.facts import Facts
+from controlplane.core.idleness import acting_since_ns
 from controlplane.core.policies import Checked
 from controlplane.core.retention.ttl import beginning_to_act
 from controlplane.core.types import NANOSECONDS_PER_SECOND, Pressure, ProgramView, Status, seconds
-from controlplane.core.weight import acting_since_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

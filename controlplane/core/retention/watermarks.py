@@ -13,9 +13,9 @@ from typing import ClassVar
 from controlplane.core.commands import Command, Pause
 from controlplane.core.errors import require
 from controlplane.core.facts import Facts, own_blocks
+from controlplane.core.idleness import weight
 from controlplane.core.policies import Checked
 from controlplane.core.types import Pressure, ProgramView, Replica, Status, seconds
-from controlplane.core.weight import weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,6 @@ scheduler's share, as a turn's does. Prefills are of token ids; what an agent's 
 tokenizer and the stream, the chats tell.
 """
 
-import asyncio
 import json
 import random
 import statistics
@@ -18,6 +17,7 @@ from typing import Any
 import aiohttp
 
 from controlplane.core.errors import EngineUnavailable
+from controlplane.eventloop import run, task_group
 from controlplane.lab.calibrate.fit import Chat, Decode, Prefill
 
 _TIMEOUT_S = 600
@@ -87,7 +87,7 @@ def measure(url: str, plan: Plan, told: Told) -> Measured:
     Raises ``EngineUnavailable`` where nothing answers, or it is no SGLang.
     """
     try:
-        return asyncio.run(_measure(url.rstrip("/"), plan, told))
+        return run(_measure, url.rstrip("/"), plan, told)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise EngineUnavailable(f"{url}: {str(error) or type(error).__name__}") from error
 
@@ -172,7 +172,9 @@ class _Client:
         longest = max(2, room_tokens // _TOGETHER // 2)
         while taken < 2 * pool_tokens and time.monotonic() - began < _AGE_S:
             sizes = [(self._random.randrange(1, longest), self._random.randrange(1, 64)) for _ in range(_TOGETHER)]
-            await asyncio.gather(*(self._generate(self._tokens(prompt), output) for prompt, output in sizes))
+            async with task_group() as group:
+                for prompt, output in sizes:
+                    group.start_soon(self._generate, self._tokens(prompt), output)
             taken += sum(map(sum, sizes))
 
     async def prefill(self, new: int, cached: int = 0) -> float:
@@ -197,8 +199,9 @@ class _Client:
             prompts = [self._tokens(context) for _ in range(batch)]
             for prompt in prompts:
                 await self._generate(prompt, 1)
-            times = await asyncio.gather(*(self._stream(prompt, _DECODED_TOKENS) for prompt in prompts))
-            if (seconds := step_seconds(times)) is not None:
+            async with task_group() as group:
+                streams = [group.start_soon(self._stream, prompt, _DECODED_TOKENS) for prompt in prompts]
+            if (seconds := step_seconds([stream.return_value for stream in streams])) is not None:
                 found.append(seconds)
         return found
 

@@ -1,6 +1,5 @@
 """The double's HTTP interface: what an OpenAI-compatible server offers, as far as agents use it."""
 
-import asyncio
 import itertools
 import json
 import time
@@ -12,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from controlplane.eventloop import task_group
 from controlplane.gate import GatedRequest
 from controlplane.lab.double.chat_request import BadRequest, ChatRequest, parse_chat
 from controlplane.lab.double.conversations import Conversations
@@ -43,15 +43,20 @@ class ChatService:
             await _bad_request(str(problem))(scope, receive, send)
             return
         reply = _Reply(self._driver, self._conversations, turn, request, prompt_tokens, next(self._serials))
-        listener = asyncio.ensure_future(_disconnected(receive))
-        listener.add_done_callback(lambda _: self._driver.abort(turn.turn_id))
-        try:
-            frame = ReplyFormat(turn_id=turn.turn_id, model=self._model, created_s=int(time.time()))
-            await (reply.stream(frame, send) if request.stream else reply.whole(frame, send))
-            if turn.ended is not None and turn.ended.ok:
-                reply.remember(gated.identity.program_id)
-        finally:
-            listener.cancel()  # aborts the turn, too, where it has not ended
+        async with task_group() as beside:
+            beside.start_soon(self._abort_when_disconnected, receive, turn.turn_id)
+            try:
+                frame = ReplyFormat(turn_id=turn.turn_id, model=self._model, created_s=int(time.time()))
+                await (reply.stream(frame, send) if request.stream else reply.whole(frame, send))
+                if turn.ended is not None and turn.ended.ok:
+                    reply.remember(gated.identity.program_id)
+            finally:
+                self._driver.abort(turn.turn_id)  # where it has not ended
+                beside.cancel_scope.cancel()
+
+    async def _abort_when_disconnected(self, receive: Receive, turn_id: str) -> None:
+        await _disconnected(receive)
+        self._driver.abort(turn_id)
 
     def _submit(self, gated: GatedRequest, request: ChatRequest) -> tuple[RunningTurn, int]:
         program_id = gated.identity.program_id

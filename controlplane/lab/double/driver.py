@@ -3,9 +3,10 @@
 Everything runs in one event loop's thread.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable
+
+import anyio
 
 from controlplane.core.commands import (
     Admit,
@@ -42,25 +43,19 @@ class RunningTurn:
         self.turn_id = turn_id
         self.first_token: FirstToken | None = None
         self.ended: TurnEnded | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._news: anyio.Event | None = None
 
     async def news(self, timeout_s: float | None = None) -> None:
         """Wait for the first token or the end, for ``timeout_s`` at most. One waiter at a time."""
         if self.ended is not None:
             return
-        loop = asyncio.get_running_loop()
-        waiter = self._waiter = loop.create_future()
-        timer = loop.call_later(timeout_s, self.wake) if timeout_s is not None else None
-        try:
-            await waiter
-        finally:
-            self._waiter = None
-            if timer is not None:
-                timer.cancel()
+        self._news = anyio.Event()
+        with anyio.move_on_after(timeout_s):
+            await self._news.wait()
 
     def wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        if self._news is not None:
+            self._news.set()
 
 
 class Driver:
@@ -87,7 +82,7 @@ class Driver:
         self._policies = ""  # the engine policies in force, as text
         self._policies_until_ns = 0
         self._turns: dict[str, RunningTurn] = {}
-        self._all_ended: asyncio.Future[None] | None = None
+        self._all_ended: anyio.Event | None = None
 
     def start(self) -> None:
         """Begin to sample the pool."""
@@ -131,8 +126,8 @@ class Driver:
     async def idle(self) -> None:
         """Wait until no turn is open."""
         while self._turns:
-            self._all_ended = asyncio.get_running_loop().create_future()
-            await self._all_ended
+            self._all_ended = anyio.Event()
+            await self._all_ended.wait()
 
     def receive(self, item: Command | HeartbeatLike, received_ns: int) -> None:
         """A command or a heartbeat from the daemon."""
@@ -199,8 +194,8 @@ class Driver:
                 if ended is not None:
                     ended.ended = event
                     ended.wake()
-        if not self._turns and self._all_ended is not None and not self._all_ended.done():
-            self._all_ended.set_result(None)
+        if not self._turns and self._all_ended is not None:
+            self._all_ended.set()
         self._wake_alarm.set(self.engine.next_wake_ns(), now_ns)
 
     def _sample(self) -> None:

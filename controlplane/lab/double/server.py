@@ -2,26 +2,25 @@
 
 import asyncio
 import contextlib
-import signal
 import socket
-import threading
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from signal import SIGINT, SIGTERM
 
+import anyio
 import uvicorn
 
 from controlplane.core.errors import ConfigError, ControlPlaneError
 from controlplane.core.events import Event
 from controlplane.emit.emitter import Emitter
-from controlplane.eventloop import loop_factory
+from controlplane.eventloop import on_signals, run, task_group
 from controlplane.gate import Gate, GateLimits, GateMiddleware, Inbox
 from controlplane.lab.double.app import build_app
 from controlplane.lab.double.clock import EngineClock
 from controlplane.lab.double.conversations import Conversations
 from controlplane.lab.double.driver import Driver
 from controlplane.lab.double.options import DoubleOptions
-from controlplane.lab.sim.engine_model import EngineModel
-from controlplane.lab.sim.profile import load_profile
+from controlplane.lab.simulate import engine_of
 
 _ROLE = "engine"
 _BACKLOG = 2048
@@ -31,17 +30,14 @@ _LAST_WORDS_S = 2  # after the aborts, for the replies' last chunks
 
 def serve(options: DoubleOptions) -> None:
     """Run until SIGTERM or SIGINT. Raises ``ControlPlaneError``: a bad option, a port in use."""
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(run_double(options))
+    run(run_double, options)
 
 
-async def run_double(options: DoubleOptions, stop: asyncio.Event | None = None) -> None:
+async def run_double(options: DoubleOptions, stop: anyio.Event | None = None) -> None:
     """Run until ``stop`` is set, or a signal where this is the main thread. Raises ``ControlPlaneError``."""
-    stop = stop if stop is not None else asyncio.Event()
     double = _Double(options)
-    listener = _listen(options.host, options.port)
-    with listener, _stop_on_signals(stop):
-        await double.run(listener, stop)
+    with _listen(options.host, options.port) as listener:
+        await double.run(listener, stop or anyio.Event())
 
 
 class _Double:
@@ -50,7 +46,7 @@ class _Double:
     def __init__(self, options: DoubleOptions) -> None:
         self._options = options
         clock = EngineClock(options.time_scale)
-        engine = _engine(options)
+        engine = engine_of(options.hardware).build(memory=options.memory, priority=options.priority)
         limits = replace(options.gate or GateLimits(), time_scale=options.time_scale)
         self._gate = Gate(send=self._send, now_ns=clock.now_ns, limits=limits)
         self._driver = Driver(
@@ -91,26 +87,33 @@ class _Double:
             "gate": self._gate.health(),
         }
 
-    async def run(self, listener: socket.socket, stop: asyncio.Event) -> None:
+    async def run(self, listener: socket.socket, stop: anyio.Event) -> None:
         self._inbox.attach(asyncio.get_running_loop())
         if self._emitter is not None:
             self._emitter.start()
         self._driver.start()
         server = _server(self._app)
-        serving = asyncio.ensure_future(server.serve(sockets=[listener]))
-        stopping = asyncio.ensure_future(stop.wait())
-        try:
-            if self._options.on_ready is not None:
-                self._options.on_ready(_url(listener))
-            await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
-            await self._wind_up()
-            server.should_exit = True
-            await serving
-        finally:
-            stopping.cancel()
-            self._driver.stop()
-            if self._emitter is not None:
-                await asyncio.to_thread(self._emitter.close, _CLOSE_EMITTER_S)
+
+        async def serve() -> None:
+            await server.serve(sockets=[listener])
+            stop.set()
+
+        async with task_group() as tasks:
+            await tasks.start(on_signals, lambda _: stop.set(), SIGINT, SIGTERM)
+            try:
+                serving = tasks.start_soon(serve)
+                if self._options.on_ready is not None:
+                    self._options.on_ready(_url(listener))
+                await stop.wait()
+                await self._wind_up()
+                server.should_exit = True
+                await serving
+            finally:
+                self._driver.stop()
+                if self._emitter is not None:
+                    with anyio.CancelScope(shield=True):
+                        await anyio.to_thread.run_sync(self._emitter.close, _CLOSE_EMITTER_S)
+                tasks.cancel_scope.cancel()
 
     async def _wind_up(self) -> None:
         """Take nothing new, let open replies go on for a while, then abort them."""
@@ -120,10 +123,9 @@ class _Double:
             await self._idle_within(_LAST_WORDS_S)
 
     async def _idle_within(self, timeout_s: float) -> bool:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._driver.idle()
-                return True
+        with anyio.move_on_after(timeout_s):
+            await self._driver.idle()
+            return True
         return False
 
 
@@ -152,22 +154,6 @@ def _server(app: GateMiddleware) -> uvicorn.Server:
     return _Server(config)
 
 
-def _engine(options: DoubleOptions) -> EngineModel:
-    profile = load_profile(options.profile)
-    pool_tokens = options.pool_tokens if options.pool_tokens is not None else profile.kv_pool_tokens
-    return EngineModel(
-        profile,
-        pool_blocks=pool_tokens // options.block_tokens,
-        block_tokens=options.block_tokens,
-        chunk_tokens=options.chunk_tokens,
-        max_running=options.max_running,
-        max_context_tokens=options.context_tokens,
-        memory=options.memory,
-        priority=options.priority,
-        tiers=options.tiers,
-    )
-
-
 def _listen(host: str, port: int) -> socket.socket:
     """A listening socket. Raises ``ControlPlaneError`` where the address cannot be had, with what to do."""
     try:
@@ -191,20 +177,3 @@ def _listen(host: str, port: int) -> socket.socket:
 def _url(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-@contextlib.contextmanager
-def _stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
-    """SIGTERM and SIGINT set ``stop``; elsewhere than in the main thread signals are left alone."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    for number in numbers:
-        loop.add_signal_handler(number, stop.set)
-    try:
-        yield
-    finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)

@@ -1,7 +1,8 @@
 """Trace time: the clock that every recorded figure is in, ``time_scale`` times faster than the wall clock."""
 
-import asyncio
 import time
+
+from anyio import sleep
 
 from controlplane.core.errors import require
 from controlplane.core.types import NANOSECONDS_PER_SECOND
@@ -34,7 +35,7 @@ class TraceClock:
         deadline_s = time.monotonic() + self.wall_s(trace_ns)
         rest_s = self.wall_s(trace_ns)
         while rest_s > 0:
-            await asyncio.sleep(rest_s)
+            await sleep(rest_s)
             rest_s = deadline_s - time.monotonic()
 
     async def sleep_until_ns(self, trace_ns: int) -> None:

@@ -1,22 +1,22 @@
 """Replay agent programs against an OpenAI-compatible endpoint, until every one of them has ended."""
 
-import asyncio
 import contextlib
 import re
+import signal
 import uuid
 from collections.abc import AsyncIterator
 
 import aiohttp
+from anyio import CancelScope, fail_after, sleep, to_thread
 
 from controlplane.core.errors import EngineUnavailable
 from controlplane.core.events import Event, PublisherState
 from controlplane.core.types import Pressure
 from controlplane.emit.emitter import Emitter
-from controlplane.eventloop import loop_factory
+from controlplane.eventloop import on_signals, run, task_group
 from controlplane.lab.load.answers import find_model
 from controlplane.lab.load.client import ChatClient
 from controlplane.lab.load.clock import TraceClock
-from controlplane.lab.load.loop import on_interrupt
 from controlplane.lab.load.measurements import Measurements
 from controlplane.lab.load.options import Observation, ReplayOptions
 from controlplane.lab.load.program import ProgramRunner
@@ -30,6 +30,7 @@ from controlplane.wire.heartbeat import Heartbeat
 from controlplane.wire.subjects import TOOL_ROLE
 
 UPDATE_EVERY_S = 0.25
+_FOUND_WITHIN_S = 30.0
 IDLE_CONNECTION_S = 2.0  # below what servers keep (uvicorn: 5), or they close it as we write
 LATE_START_S = 0.25  # on the wall clock: from here on the arrivals are not what was asked
 
@@ -44,8 +45,7 @@ def replay(options: ReplayOptions, display: Display | None = None) -> RunResult:
     """
     display = display or choose_display(options.label)
     try:
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(_Replay(options, display).run())
+        return run(_Replay(options, display).run)
     finally:
         display.close()
 
@@ -103,7 +103,8 @@ class _Replay:
         """The model to ask for. Also proves, before anything starts, that somebody answers."""
         url = self._options.base_url
         try:
-            listed = await asyncio.wait_for(find_model(http, url), timeout=30)
+            with fail_after(_FOUND_WITHIN_S):
+                listed = await find_model(http, url)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise EngineUnavailable(
                 f"nobody answers at {url} ({error or type(error).__name__}): start an engine there, for "
@@ -116,33 +117,33 @@ class _Replay:
     @contextlib.asynccontextmanager
     async def _side_work(self) -> AsyncIterator[None]:
         """The tool runner's workers, the emitter and the display, for as long as the programs run."""
-        ticker: asyncio.Task[None] | None = None
-        try:
-            await self._tools.start()
-            if self._emitter:
-                self._emitter.start()
-            elif self._options.nats is None:
-                self._display.note("no NATS URL: tool phases are not reported to a daemon")
-            self._clock.start()
-            ticker = asyncio.create_task(self._tick())
-            yield
-        finally:
-            if ticker and not ticker.cancel() and not ticker.cancelled():
-                ticker.result()
-            self._tools.close()
-            if self._emitter:
-                await asyncio.to_thread(self._emitter.close)
-            self._last_notes()
+        async with task_group() as beside:
+            try:
+                await self._tools.start()
+                if self._emitter:
+                    self._emitter.start()
+                elif self._options.nats is None:
+                    self._display.note("no NATS URL: tool phases are not reported to a daemon")
+                self._clock.start()
+                beside.start_soon(self._tick)
+                yield
+            finally:
+                beside.cancel_scope.cancel()
+                self._tools.close()
+                if self._emitter:
+                    with CancelScope(shield=True):
+                        await to_thread.run_sync(self._emitter.close)
+                self._last_notes()
 
     async def _tick(self) -> None:
         sample_s = self._clock.wall_s(self._options.sample_every_s * 1e9)
         while True:
             self._display.update(self._progress())
             self._measured.sample(self._clock.now_ns(), self._observe())
-            await asyncio.sleep(min(UPDATE_EVERY_S, sample_s))
+            await sleep(min(UPDATE_EVERY_S, sample_s))
 
     def _make_emitter(self) -> Emitter | None:
-        if self._options.nats is None or self._options.telemetry is Telemetry.NONE:
+        if self._options.nats is None or self._options.workload.telemetry is Telemetry.NONE:
             return None
         return Emitter(
             url=self._options.nats,
@@ -185,18 +186,13 @@ class _Replay:
 
     async def _until_ended_or_stopped(self) -> bool:
         """Run all programs; True when Ctrl-C came first."""
-        stop = asyncio.Event()
-        with on_interrupt(stop.set):
-            work = asyncio.create_task(self._arrivals())
-            stopped = asyncio.create_task(stop.wait())
-            await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            for task in (work, stopped):
-                task.cancel()
-            await asyncio.gather(work, stopped, return_exceptions=True)
-        if work.cancelled():
-            return True
-        work.result()
-        return False
+        ended = False
+        async with task_group() as group:
+            await group.start(on_signals, lambda _: group.cancel_scope.cancel(), signal.SIGINT)
+            await self._arrivals()
+            ended = True
+            group.cancel_scope.cancel()
+        return not ended
 
     async def _arrivals(self) -> None:
         programs = self._options.trace.programs

@@ -1,11 +1,12 @@
 """When each program of a replay starts: open arrivals at their times, closed ones when another has ended."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
+from controlplane.eventloop import task_group
 from controlplane.lab.load.clock import TraceClock
 
-RunProgram = Callable[[int, int], Awaitable[None]]
+RunProgram = Callable[[int, int], Coroutine[Any, Any, None]]
 """Runs the program of this index, arrived at this time, to its end."""
 
 
@@ -17,14 +18,11 @@ async def run_open(
     Returns when every one has ended.
     """
 
-    async def run(index: int, arrival_ns: int) -> None:
-        await run_program(index, arrival_ns)
-
-    async with asyncio.TaskGroup() as group:
+    async with task_group() as group:
         for index, arrival_ns in enumerate(times_ns):
             await clock.sleep_until_ns(arrival_ns)
             started(clock.now_ns() - arrival_ns)
-            group.create_task(run(index, arrival_ns))
+            group.start_soon(run_program, index, arrival_ns)
 
 
 async def run_closed(programs: int, at_once: int, clock: TraceClock, run_program: RunProgram) -> None:
@@ -35,6 +33,6 @@ async def run_closed(programs: int, at_once: int, clock: TraceClock, run_program
         for index in waiting:
             await run_program(index, clock.now_ns())
 
-    async with asyncio.TaskGroup() as group:
+    async with task_group() as group:
         for _ in range(min(at_once, programs)):
-            group.create_task(one_after_another())
+            group.start_soon(one_after_another)

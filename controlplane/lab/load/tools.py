@@ -1,8 +1,9 @@
 """Tool phases: what an agent's tool runtime would report, and what its tools would cost this host."""
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+
+from anyio import Semaphore
 
 from controlplane.core.errors import require
 from controlplane.core.estimate import as_seconds
@@ -61,7 +62,7 @@ class ToolRunner:
         self._options = options
         self._clock = clock
         self._send = send
-        self._slots = asyncio.Semaphore(options.slots) if options.slots else None
+        self._slots = Semaphore(options.slots, fast_acquire=True) if options.slots else None
         self._burner = CpuBurner(options.cpu_workers) if options.cpu_ratio > 0 else None
 
     async def start(self) -> None:
@@ -77,7 +78,7 @@ class ToolRunner:
             self._emit(ToolEnqueued(program_id=program_id, call_id=call_id, tool=tool))
         try:
             await self._take_slot()
-        except asyncio.CancelledError:
+        except BaseException:  # it was cancelled
             self._open.pop(call_id, None)
             raise
         if told:

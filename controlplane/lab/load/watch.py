@@ -1,12 +1,12 @@
 """Watch a daemon: its status, once a control interval, as the load generator's time series want it."""
 
-import asyncio
-import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import msgspec
 import nats
+from anyio import move_on_after, sleep_forever
+from anyio.from_thread import start_blocking_portal
 from nats.aio.msg import Msg
 
 from controlplane.core.errors import ControlPlaneError
@@ -15,6 +15,8 @@ from controlplane.core.types import Pressure
 from controlplane.lab.load.options import Observation
 from controlplane.wire.nats_options import nats_options
 from controlplane.wire.subjects import status_subject
+
+_CLOSES_WITHIN_S = 5.0
 
 
 class _Status(msgspec.Struct, frozen=True):
@@ -30,26 +32,19 @@ class StatusWatch:
     def __init__(self, url: str | Callable[[], str], node: str) -> None:
         self._url, self._node = url, node
         self._latest: Observation | None = None
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="penstock-watch", daemon=True)
-        self._stop = asyncio.Event()
+        self._ending = ExitStack()
 
     def latest(self) -> Observation | None:
         """The last status heard; None before the first."""
         return self._latest
 
     def __enter__(self) -> "StatusWatch":
-        self._thread.start()
+        portal = self._ending.enter_context(start_blocking_portal(name="penstock-watch"))
+        self._ending.callback(portal.start_task_soon(self._watch).cancel)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        with suppress(RuntimeError):  # the loop has ended by itself
-            self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(5)
-
-    def _run(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.run(self._watch())
+        self._ending.close()
 
     async def _watch(self) -> None:
         with suppress(nats.errors.Error, ControlPlaneError, OSError, TimeoutError):
@@ -57,9 +52,12 @@ class StatusWatch:
             client = await nats.connect(
                 url, max_reconnect_attempts=-1, reconnect_time_wait=0.2, error_cb=_ignore, **nats_options()
             )
-            await client.subscribe(status_subject(self._node), cb=self._hear)
-            await self._stop.wait()
-            await client.close()
+            try:
+                await client.subscribe(status_subject(self._node), cb=self._hear)
+                await sleep_forever()
+            finally:
+                with move_on_after(_CLOSES_WITHIN_S, shield=True):
+                    await client.close()
 
     async def _hear(self, message: Msg) -> None:
         if message.reply:

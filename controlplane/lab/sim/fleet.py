@@ -56,7 +56,7 @@ class Router:
         ledger = self._ledger
         estimates = ledger.estimates
         turn = NextTurn(
-            program=ledger.programs.get(call.program_id) or Program(program_id=call.program_id),
+            program=ledger.programs.by_name.get(call.program_id) or Program(program_id=call.program_id),
             blocks=estimates.blocks(call.prompt_tokens + estimates.output.value),
             reusable_tokens=call.reusable_tokens,
         )

@@ -1,11 +1,10 @@
 """Whose child a program is, told by its agent, and when that is told late."""
 
 import pytest
-from support.core_driver import Driver, fixed, of
+from support.core_driver import Driver, fixed, of, recounted, sums
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
-from controlplane.core.records import Totals
 from controlplane.core.types import Status
 
 
@@ -53,7 +52,7 @@ def test_an_announced_child_is_let_in_beside_a_full_window_and_a_stranger_is_not
         ("Admit", "parent"),
         ("Admit", "child"),
     ]
-    assert d.ledger.totals.active_roots == 1
+    assert d.ledger.programs.charges.active_roots == 1
 
 
 def test_a_child_that_is_announced_behind_its_request_is_let_in_at_once() -> None:
@@ -67,8 +66,8 @@ def test_a_child_that_is_announced_behind_its_request_is_let_in_at_once() -> Non
     assert adopted(commands) == [("child", "parent", "")]
     assert [c.program_id for c in of(cmd.Admit, commands)] == ["parent", "child"]
     assert (d.program("child").status, d.program("parent").delegating) == (Status.ACTIVE, 1)
-    assert list(d.ledger.queue) == ["first"]
-    assert Totals.of(d.controller.state.ledger) == d.ledger.totals
+    assert list(d.ledger.programs.queue) == ["first"]
+    assert sums(d.ledger) == sums(recounted(d.ledger))
 
 
 def test_a_child_whose_root_waits_too_waits_with_it_from_when_it_began_to() -> None:
@@ -82,8 +81,8 @@ def test_a_child_whose_root_waits_too_waits_with_it_from_when_it_began_to() -> N
     parent = d.program("parent")
     assert (parent.queued_turns, parent.queued_at_ns) == (2, since_ns)
     assert (d.program("child").queued_turns, d.program("child").queued_at_ns) == (0, 0)
-    assert list(d.ledger.queue) == ["parent"]
-    assert Totals.of(d.controller.state.ledger) == d.ledger.totals
+    assert list(d.ledger.programs.queue) == ["parent"]
+    assert sums(d.ledger) == sums(recounted(d.ledger))
     d.finish("holder")
     d.end("holder")
     assert d.admitted() == ["parent", "child"]
@@ -93,15 +92,15 @@ def test_a_slot_that_the_child_has_is_its_roots_from_then_on() -> None:
     d = Driver(fixed(2))
     d.run_turn("child", prompt=40)
     d.run_turn("parent", prompt=100)
-    assert d.ledger.totals.active_roots == 2
+    assert d.ledger.programs.charges.active_roots == 2
     announce(d)
-    assert (d.ledger.totals.active_roots, d.ledger.totals.demand_blocks) == (1, 140)
+    assert (d.ledger.programs.charges.active_roots, d.ledger.programs.charges.demand_blocks) == (1, 140)
     d = Driver(fixed(2))
     d.run_turn("child")
     announce(d)
-    assert (d.program("parent").status, d.ledger.totals.active_roots) == (Status.ACTIVE, 1)
-    assert list(d.controller.state.ledger.unasked) == ["parent"]
-    assert Totals.of(d.controller.state.ledger) == d.ledger.totals
+    assert (d.program("parent").status, d.ledger.programs.charges.active_roots) == (Status.ACTIVE, 1)
+    assert list(d.controller.ledger.programs.unasked) == ["parent"]
+    assert sums(d.ledger) == sums(recounted(d.ledger))
 
 
 def test_a_child_brings_its_own_children_along() -> None:
@@ -111,7 +110,7 @@ def test_a_child_brings_its_own_children_along() -> None:
     assert d.program("grandchild").root_id == "child"
     announce(d, "child", "root")
     assert d.program("grandchild").root_id == "root"
-    assert list(d.ledger.children_of("root")) == ["child", "grandchild"]
+    assert list(d.ledger.programs.children_of("root")) == ["child", "grandchild"]
     assert d.admitted() == ["root", "grandchild"]
 
 

@@ -10,7 +10,6 @@ from controlplane.core import events as ev
 from controlplane.core.control import ControlRules
 from controlplane.core.controller import Controller
 from controlplane.core.errors import ConfigError, RemoteEventError
-from controlplane.core.handlers import HANDLERS
 from controlplane.core.lifecycle import Trigger
 from controlplane.core.packing.least_left import LeastLeft
 from controlplane.core.packing.pressure_aware import PressureAware
@@ -27,7 +26,7 @@ def test_slots_are_filled_in_the_packing_order_and_no_further() -> None:
         d.ask(name)
         d.wait(0.001)
     assert d.admitted() == ["c", "a"]
-    assert list(d.ledger.queue) == ["b"]
+    assert list(d.ledger.programs.queue) == ["b"]
 
 
 def test_no_limit_admits_everyone() -> None:
@@ -66,7 +65,7 @@ def test_a_shrunk_window_takes_no_slot_back_by_itself() -> None:
     assert d.admitted(after_s=1) == []
     assert d.admitted(after_s=1) == []
     assert d.controller.window.limit < 8
-    assert d.ledger.totals.active_roots == 8
+    assert d.ledger.programs.charges.active_roots == 8
 
 
 def test_a_grant_names_its_slot_and_its_lease() -> None:
@@ -250,7 +249,7 @@ def test_who_comes_back_goes_before_newcomers() -> None:
     d = Driver(PRESETS["mars"])
     d.pool(total=10_000)
     d.run_turn("back", prompt=900)
-    d.ledger.move(d.program("back"), Trigger.PAUSE, d.now_ns)
+    d.ledger.programs.move(d.program("back"), Trigger.PAUSE, d.now_ns)
     d.ask("new", tokens=5)
     d.ask("back", "back.2", tokens=1000)
     assert d.admitted() == ["back", "new"]
@@ -299,7 +298,7 @@ def test_the_valve_opens_later_while_crowded_cpus_hold_up_who_is_in() -> None:
     d.tick()
     d.controller.state.overload = replace(d.controller.state.overload, cpu=True)
     d.controller.state.interval_ends_ns += seconds(100)  # the load is not judged anew meanwhile
-    idle_ns = d.controller.ledger.state.engine_idle_since_ns
+    idle_ns = d.controller.ledger.turns.engine_idle_since_ns
     d.wait((idle_ns + seconds(1.9) - d.now_ns) / 1e9)
     assert d.admitted() == []
     assert d.admitted(after_s=0.1) == ["a"]
@@ -325,7 +324,7 @@ def test_a_child_rides_its_roots_slot() -> None:
     (grant,) = [c for c in of(cmd.Admit, d.tick()) if c.program_id == "child"]
     assert grant.reason.startswith("child of root")
     d.submit("child", blocks=50)
-    assert (d.ledger.totals.active_roots, d.ledger.totals.demand_blocks) == (1, 150)
+    assert (d.ledger.programs.charges.active_roots, d.ledger.programs.charges.demand_blocks) == (1, 150)
 
 
 def test_a_child_waits_in_its_roots_place() -> None:
@@ -334,16 +333,16 @@ def test_a_child_waits_in_its_roots_place() -> None:
     d.ask("root", tokens=30)
     d.ask("child", parent="root", tokens=12)
     assert d.admitted() == []
-    assert [(q.program_id, q.blocks) for q in d.ledger.queued()] == [("root", 42)]
+    assert [(q.program_id, q.blocks) for q in d.ledger.programs.queued()] == [("root", 42)]
     d.end("holder")
     assert d.admitted() == ["root", "child"]
-    assert d.ledger.totals.active_roots == 1
+    assert d.ledger.programs.charges.active_roots == 1
 
 
 def test_a_childs_turn_alone_brings_its_root_into_the_queue() -> None:
     d = Driver(fixed(1))
     d.ask("child", parent="root")
-    assert list(d.ledger.queue) == ["root"]
+    assert list(d.ledger.programs.queue) == ["root"]
     assert d.admitted() == ["root", "child"]
 
 
@@ -370,10 +369,10 @@ def test_children_end_with_their_root_even_after_they_came_back() -> None:
     assert d.program("child").status is Status.ENDED
     d.ask("child", "child.2", parent="root")
     d.end("root")
-    assert (d.program("child").status, d.ledger.state.held) == (Status.ENDED, {})
+    assert (d.program("child").status, d.ledger.gates.held) == (Status.ENDED, {})
     d.tick(61)
     d.send(d.gate(ev.TurnAbandoned, program_id="child", turn_id="child.2"))
-    assert d.ledger.programs == {}
+    assert d.ledger.programs.by_name == {}
 
 
 def test_children_lose_their_slot_with_their_root() -> None:
@@ -382,8 +381,8 @@ def test_children_lose_their_slot_with_their_root() -> None:
     d.ask("child", parent="root")
     d.tick()
     d.run_turn("child", prompt=40)
-    d.ledger.move(d.program("root"), Trigger.PAUSE, d.now_ns)
-    assert (d.program("child").status, d.ledger.totals.demand_blocks) == (Status.PAUSED, 0)
+    d.ledger.programs.move(d.program("root"), Trigger.PAUSE, d.now_ns)
+    assert (d.program("child").status, d.ledger.programs.charges.demand_blocks) == (Status.PAUSED, 0)
     d.submit("child", "child.2")
     assert (d.program("root").status, d.program("child").status) == (Status.ACTIVE, Status.ACTIVE)
 
@@ -392,7 +391,7 @@ def test_children_that_are_not_active_stay_as_they_are_when_the_root_is_paused()
     d = Driver()
     d.run_turn("root")
     d.send(d.gate(ev.ProgramArrived, program_id="child", parent_id="root"))
-    d.ledger.move(d.program("root"), Trigger.PAUSE, d.now_ns)
+    d.ledger.programs.move(d.program("root"), Trigger.PAUSE, d.now_ns)
     assert (d.program("root").status, d.program("child").status) == (Status.PAUSED, Status.WAITING)
 
 
@@ -412,8 +411,8 @@ def test_one_of_two_children_may_be_forgotten() -> None:
     d.tick()
     d.end("one")
     d.tick(61)
-    assert set(d.ledger.programs) == {"root", "two"}
-    assert list(d.ledger.children_of("root")) == ["two"]
+    assert set(d.ledger.programs.by_name) == {"root", "two"}
+    assert list(d.ledger.programs.children_of("root")) == ["two"]
 
 
 def test_held_turns_of_a_root_that_entered_unasked_are_let_go() -> None:
@@ -569,7 +568,7 @@ def test_a_contradiction_about_no_program_is_counted(monkeypatch: pytest.MonkeyP
         raise RemoteEventError("fewer CPUs than none")
 
     d = Driver()
-    monkeypatch.setitem(HANDLERS, ev.HostSampled, refuse)
+    monkeypatch.setitem(d.ledger.handlers, ev.HostSampled, refuse)
     d.cpus(-1)
     assert d.counts.contradictions == 1
     assert requests(d) == ["node/host/1"]
@@ -655,7 +654,7 @@ def test_recalled_grants_and_pauses_hold() -> None:
     d = Driver(fixed(1))
     d.ask("a")
     d.controller.recall(cmd.Admit(command_id=7, program_id="a"), d.now_ns)
-    assert (d.program("a").status, d.ledger.state.held) == (Status.ACTIVE, {})
+    assert (d.program("a").status, d.ledger.gates.held) == (Status.ACTIVE, {})
     d.controller.recall(cmd.Pause(command_id=9, program_id="a"), d.now_ns)
     assert d.program("a").status is Status.PAUSED
     d.controller.recall(cmd.Pause(command_id=10, program_id="a"), d.now_ns)
@@ -688,7 +687,7 @@ def test_a_paused_program_whose_turn_is_held_queues() -> None:
     d.run_turn("a")
     d.ask("a", "a.2")
     d.controller.recall(cmd.Pause(command_id=1, program_id="a"), d.now_ns)
-    assert (d.program("a").status, list(d.ledger.queue)) == (Status.WAITING, ["a"])
+    assert (d.program("a").status, list(d.ledger.programs.queue)) == (Status.WAITING, ["a"])
     assert d.program("a").queued_at_ns == d.now_ns
     assert d.admitted() == ["a"]
 
@@ -782,7 +781,7 @@ def test_a_root_is_remembered_as_long_as_its_children() -> None:
     d.end_tool("child")
     d.tick(1000)
     d.tick(1000)
-    assert d.ledger.programs.keys() <= {"someone"}
+    assert d.ledger.programs.by_name.keys() <= {"someone"}
 
 
 def test_a_child_that_ends_leaves_its_siblings_turns() -> None:

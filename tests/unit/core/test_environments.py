@@ -40,7 +40,7 @@ def test_who_is_let_in_and_who_is_next_each_once() -> None:
     d.run_turn("a")
     d.end("a")
     assert told(d) == (["d"], []), "b is let in, and was told before"
-    assert list(d.controller.state.ledger.environments) == ["c", "d"]
+    assert list(d.controller.ledger.tools.environments) == ["c", "d"]
 
 
 def test_who_leaves_the_queue_needs_none_until_it_comes_back() -> None:
@@ -58,7 +58,7 @@ def test_who_leaves_the_queue_needs_none_until_it_comes_back() -> None:
     assert told(d) == (["a"], [])
     d.end("b")
     assert told(d) == ([], [])
-    assert list(d.controller.state.ledger.environments) == ["a"]
+    assert list(d.controller.ledger.tools.environments) == ["a"]
 
 
 def test_who_asks_again_was_not_told() -> None:
@@ -87,14 +87,14 @@ def test_without_a_gate_the_first_turn_is_the_sign() -> None:
     assert told(d) == ([], [])
     d.submit("a")
     assert told(d) == (["a"], [])
-    assert d.controller.state.ledger.environments == {}
+    assert d.controller.ledger.tools.environments == {}
 
 
 def test_a_publisher_that_is_gone_wants_nothing() -> None:
     d = driver()
     want(d, "a", "b")
-    d.ledger.forget_publisher(d.tools.name, d.now_ns)
-    assert d.controller.state.ledger.environments == {}
+    d.ledger.holdings.forget(d.tools.name, d.now_ns)
+    assert d.controller.ledger.tools.environments == {}
 
 
 def test_a_restarted_daemon_believes_what_it_said() -> None:

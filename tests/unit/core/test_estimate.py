@@ -17,6 +17,13 @@ def test_the_first_observation_sets_a_moving_average() -> None:
     assert average.count == 3
 
 
+def test_an_average_of_counts_is_a_float_from_the_first_on() -> None:
+    """A snapshot reads it as one, and must write the same again."""
+    average = MovingAverage()
+    average.add(3)
+    assert repr(average.value) == "3.0"
+
+
 def test_durations_keep_the_most_recent_in_order() -> None:
     durations = Durations(capacity=3)
     for value in (5, 1, 3, 2, 2):

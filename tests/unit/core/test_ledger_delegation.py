@@ -1,16 +1,15 @@
 """A tool that waits for a child program: a sub-agent's run, told by the agent's hooks."""
 
-from support.core_driver import Driver, of
+from support.core_driver import Driver, of, recounted, sums
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
 from controlplane.core.presets import PRESETS
-from controlplane.core.records import Totals
 from controlplane.core.types import seconds
 
 
 def counts(d: Driver) -> tuple[int, int]:
-    return d.ledger.totals.tools_active, d.ledger.totals.tools_waiting
+    return d.ledger.tools.active, d.ledger.tools.waiting
 
 
 def begin_child(d: Driver) -> None:
@@ -24,7 +23,7 @@ def test_a_tool_that_waits_for_a_child_is_no_load_and_teaches_no_duration() -> N
     assert counts(d) == (1, 0)
     begin_child(d)
     assert (counts(d), d.program("parent").delegating, d.program("parent").open_tools) == ((0, 0), 1, 1)
-    assert Totals.of(d.controller.state.ledger) == d.ledger.totals
+    assert sums(d.ledger) == sums(recounted(d.ledger))
     assert of(cmd.Release, d.tick()) == [], "nothing was pinned"
     d.start_tool("child")
     assert counts(d) == (1, 0)
@@ -44,19 +43,19 @@ def test_a_parent_lends_its_room_until_its_child_has_ended() -> None:
     d = Driver()
     d.run_turn("parent", prompt=100)
     d.start_tool("parent")
-    assert d.ledger.demand_blocks == 100
+    assert d.ledger.programs.demand_blocks == 100
     begin_child(d)
-    assert (d.program("parent").lends, d.ledger.demand_blocks) == (True, 0)
+    assert (d.program("parent").lends, d.ledger.programs.demand_blocks) == (True, 0)
     assert of(cmd.Pause, d.tick(5)) == []
     assert d.program("parent").lends, "while it delegates"
     d.end_tool("parent")
     d.tick(1)
-    assert (d.program("parent").lends, d.ledger.demand_blocks) == (False, 100)
+    assert (d.program("parent").lends, d.ledger.programs.demand_blocks) == (False, 100)
     d.start_tool("parent", "again")
     begin_child(d)
     d.submit("parent", "parent.2", blocks=120)
-    assert (d.program("parent").lends, d.ledger.demand_blocks) == (False, 120)
-    assert Totals.of(d.controller.state.ledger) == d.ledger.totals
+    assert (d.program("parent").lends, d.ledger.programs.demand_blocks) == (False, 120)
+    assert sums(d.ledger) == sums(recounted(d.ledger))
 
 
 def test_calls_that_have_not_begun_or_begin_later_are_tools_as_ever() -> None:

@@ -6,7 +6,7 @@ import pytest
 from support.core_driver import Driver, Publisher
 
 from controlplane.core import events as ev
-from controlplane.core import handlers
+from controlplane.core.ledger import turns
 from controlplane.core.types import Status, seconds
 
 
@@ -21,13 +21,13 @@ def test_a_reply_may_be_read_before_its_turn_ends_or_after() -> None:
         d.submit("a")
         if early:
             read(d, "a", tool="pytest")
-            assert (d.program("a").tool, d.ledger.changed) == ("", {})
+            assert (d.program("a").tool, d.ledger.programs.changed) == ("", {})
             d.finish("a")
         else:
             d.finish("a")
             read(d, "a", tool="pytest")
-        assert (d.program("a").tool, list(d.ledger.changed)) == ("pytest", ["a"])
-        assert d.ledger.state.replies == {}
+        assert (d.program("a").tool, list(d.ledger.programs.changed)) == ("pytest", ["a"])
+        assert d.ledger.turns.replies == {}
 
 
 def test_the_gap_behind_a_reply_that_calls_a_tool_is_that_tools() -> None:
@@ -150,12 +150,15 @@ def test_a_reply_is_kept_for_a_turn_that_its_engine_tells_late() -> None:
     d.submit("a", "a.2")
     assert not d.program("a").may_end
     d.finish("a", "a.2")
-    assert (d.program("a").may_end, d.ledger.state.replies) == (True, {})
+    assert (d.program("a").may_end, d.ledger.turns.replies) == (True, {})
 
 
-@pytest.mark.parametrize(("began_s", "of_this_gap"), [(5.0, False), (8.9, True), (9.5, True)])
+LATE_TOOLS = [(5.0, False, False), (8.9, False, True), (9.5, False, True), (6.9, True, False), (9.5, True, True)]
+
+
+@pytest.mark.parametrize(("began_s", "turn_is_open", "of_this_gap"), LATE_TOOLS)
 def test_a_tool_that_is_told_behind_a_turn_that_it_came_before_says_nothing_of_the_gap(
-    began_s: float, of_this_gap: bool
+    began_s: float, turn_is_open: bool, of_this_gap: bool
 ) -> None:
     """Both were cut off, and each tells all of it at once; the agents' clock is 100 s ahead of the engine's."""
     d = Driver()
@@ -165,27 +168,33 @@ def test_a_tool_that_is_told_behind_a_turn_that_it_came_before_says_nothing_of_t
         d.now_ns = max(d.now_ns, began_ns + seconds(at_s))
         d.send(make(kind, program_id="a", at_ns=seconds(1 + ahead_s + at_s), **fields))
 
+    def tool_told() -> None:
+        told(d.tools, ev.ToolStarted, began_s, 100, call_id="c2", tool="bash")
+        told(d.tools, ev.ToolEnded, began_s + 0.1, 100, call_id="c2", tool="bash", duration_ns=seconds(0.1))
+
     told(d.engine, ev.TurnSubmitted, 1, 0, turn_id="a.1", projected_blocks=1)
     told(d.engine, ev.TurnEnded, 2, 0, turn_id="a.1", prompt_tokens=10)
     told(d.tools, ev.ToolStarted, 2, 100, call_id="c1", tool="bash")
     told(d.tools, ev.ToolEnded, 3, 100, call_id="c1", tool="bash", duration_ns=seconds(1))
     d.now_ns = began_ns + seconds(10)
     told(d.engine, ev.TurnSubmitted, 7, 0, turn_id="a.2", projected_blocks=1)
+    if turn_is_open:
+        tool_told()
     told(d.engine, ev.TurnEnded, 9, 0, turn_id="a.2", prompt_tokens=10)
-    told(d.tools, ev.ToolStarted, began_s, 100, call_id="c2", tool="bash")
-    told(d.tools, ev.ToolEnded, began_s + 0.1, 100, call_id="c2", tool="bash", duration_ns=seconds(0.1))
+    if not turn_is_open:
+        tool_told()
     read(d, "a", "a.2", calls=0)
     program = d.program("a")
     assert (program.may_end, program.gap_has_tool, program.open_tools) == (not of_this_gap, of_this_gap, 0)
 
 
 def test_replies_of_turns_whose_end_is_lost_are_forgotten(monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(handlers, "_MOST_REPLIES", 2)
+    monkeypatch.setattr(turns, "_MOST_REPLIES", 2)
     d = Driver()
     for turn in ("1", "2", "3"):
         d.submit("a", turn)
         read(d, "a", turn, tool=turn)
-    assert list(d.ledger.state.replies) == ["2", "3"]
+    assert list(d.ledger.turns.replies) == ["2", "3"]
 
 
 def test_a_quarantined_program_teaches_nothing() -> None:

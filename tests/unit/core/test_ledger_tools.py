@@ -11,7 +11,7 @@ def enqueue(d: Driver, name: str, call: str = "") -> None:
 
 
 def counts(d: Driver) -> tuple[int, int]:
-    return d.ledger.totals.tools_active, d.ledger.totals.tools_waiting
+    return d.ledger.tools.active, d.ledger.tools.waiting
 
 
 def test_a_tool_waits_runs_and_ends() -> None:
@@ -110,26 +110,26 @@ def test_who_began_to_act_is_told_once_a_gap() -> None:
     d.finish("a", tool="bash", calls=1)
     d.start_tool("a", "one")
     d.start_tool("a", "two")
-    assert [program.program_id for program in d.ledger.take_changed(10)] == ["a"]
+    assert [program.program_id for program in d.ledger.programs.take_changed(10)] == ["a"]
     d.start_tool("a", "three")
-    assert d.ledger.take_changed(10) == []
+    assert d.ledger.programs.take_changed(10) == []
     d.run_turn("a", "a.2")
     d.start_tool("a", "four")
-    assert [program.program_id for program in d.ledger.take_changed(10)] == ["a"]
+    assert [program.program_id for program in d.ledger.programs.take_changed(10)] == ["a"]
 
 
 def test_of_many_that_began_to_act_so_many_are_told_and_the_others_next_time() -> None:
     d = Driver()
     for name in ("a", "b", "c"):
         d.run_turn(name, f"{name}.1")
-    assert [program.program_id for program in d.ledger.take_changed(2)] == ["a", "b"]
-    assert [program.program_id for program in d.ledger.take_changed(2)] == ["c"]
+    assert [program.program_id for program in d.ledger.programs.take_changed(2)] == ["a", "b"]
+    assert [program.program_id for program in d.ledger.programs.take_changed(2)] == ["c"]
 
 
 def test_two_programs_may_use_the_same_call_id() -> None:
     d = Driver()
     for name in ("a", "b"):
         d.controller.receive(ev.ToolStarted(program_id=name, call_id="call_1", tool="bash"), d.now_ns)
-    assert d.ledger.totals.tools_active == 2
+    assert d.ledger.tools.active == 2
     d.controller.receive(ev.ToolEnded(program_id="a", call_id="call_1", tool="bash", duration_ns=1), d.now_ns)
     assert (d.program("a").open_tools, d.program("b").open_tools) == (0, 1)

@@ -1,7 +1,7 @@
 """What turns do to the ledger: charges, gaps, estimates; late, lost, duplicate and contradictory events."""
 
 import pytest
-from support.core_driver import Driver, Publisher, fixed, of
+from support.core_driver import Driver, Publisher, fixed, of, recounted
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
@@ -9,7 +9,6 @@ from controlplane.core.errors import RemoteEventError
 from controlplane.core.ledger import Ledger
 from controlplane.core.lifecycle import Trigger
 from controlplane.core.lives import Faded
-from controlplane.core.records import Totals
 from controlplane.core.types import Status, Tier, seconds
 
 
@@ -18,7 +17,7 @@ def test_a_turn_from_the_gate_to_the_end() -> None:
     d.pool(block_tokens=16)
     d.ask("a", tokens=160)
     assert (d.program("a").status, d.program("a").queued_turns, d.program("a").queued_blocks) == ("waiting", 1, 10)
-    assert list(d.ledger.queue) == ["a"]
+    assert list(d.ledger.programs.queue) == ["a"]
     assert d.admitted() == ["a"]
     assert (d.program("a").status, d.program("a").queued_turns) == (Status.ACTIVE, 0)
     d.submit("a", blocks=12)
@@ -36,9 +35,9 @@ def test_a_grant_is_charged_with_its_estimate_until_the_engine_reports() -> None
     d.pool()
     d.ask("a", tokens=300)
     d.tick()
-    assert d.ledger.demand_blocks == 300
+    assert d.ledger.programs.demand_blocks == 300
     d.submit("a", blocks=280)
-    assert d.ledger.demand_blocks == 280
+    assert d.ledger.programs.demand_blocks == 280
 
 
 def test_a_known_context_is_not_charged_less_for_a_small_estimate() -> None:
@@ -46,11 +45,11 @@ def test_a_known_context_is_not_charged_less_for_a_small_estimate() -> None:
     d.pool()
     d.run_turn("a", prompt=500)
     d.wait(20)
-    d.ledger.move(d.program("a"), Trigger.PAUSE, d.now_ns)
-    assert d.ledger.demand_blocks == 0
+    d.ledger.programs.move(d.program("a"), Trigger.PAUSE, d.now_ns)
+    assert d.ledger.programs.demand_blocks == 0
     d.ask("a", "a.2", tokens=5)
     d.tick()
-    assert d.ledger.demand_blocks == 500
+    assert d.ledger.programs.demand_blocks == 500
 
 
 def test_a_failed_turn_teaches_nothing() -> None:
@@ -71,8 +70,8 @@ def test_shared_prefixes_are_counted_once() -> None:
         d.send(d.engine(ev.FirstToken, program_id=name, turn_id=f"{name}.1", prompt_tokens=100, cached_tokens=40))
     for name in "abc":
         d.finish(name, prompt=100)
-    assert (d.ledger.totals.demand_blocks, d.program("a").shared_blocks) == (3 * 60, 40)
-    assert d.ledger.demand_blocks == 3 * 60 + 40
+    assert (d.ledger.programs.charges.demand_blocks, d.program("a").shared_blocks) == (3 * 60, 40)
+    assert d.ledger.programs.demand_blocks == 3 * 60 + 40
 
 
 def test_no_more_of_a_context_is_shared_than_there_is() -> None:
@@ -80,8 +79,8 @@ def test_no_more_of_a_context_is_shared_than_there_is() -> None:
     d.ledger.estimates.shared_tokens.add(40)
     for name in "abc":
         d.submit(name, blocks=1)
-    assert (d.ledger.totals.demand_blocks, d.program("a").shared_blocks) == (0, 1)
-    assert d.ledger.demand_blocks == 40, "what the engine holds for others still"
+    assert (d.ledger.programs.charges.demand_blocks, d.program("a").shared_blocks) == (0, 1)
+    assert d.ledger.programs.demand_blocks == 40, "what the engine holds for others still"
 
 
 def test_the_estimate_of_a_held_turn_from_bytes_uses_what_was_learned() -> None:
@@ -122,7 +121,7 @@ def test_an_abandoned_turn_leaves_the_queue() -> None:
     d = Driver()
     d.ask("a")
     d.send(d.gate(ev.TurnAbandoned, program_id="a", turn_id="a.1", reason="client gone"))
-    assert (list(d.ledger.queue), d.ledger.totals.queued_blocks) == ([], 0)
+    assert (list(d.ledger.programs.queue), d.ledger.programs.charges.queued_blocks) == ([], 0)
     assert d.admitted() == []
 
 
@@ -149,7 +148,11 @@ def test_an_unknown_abandoned_turn_is_harmless() -> None:
 def test_a_turn_that_enters_unasked_takes_a_slot_and_is_counted() -> None:
     d = Driver()
     d.submit("a")
-    assert (d.program("a").status, d.ledger.totals.active_roots, d.counts.admitted_unasked) == ("active", 1, 1)
+    assert (d.program("a").status, d.ledger.programs.charges.active_roots, d.counts.admitted_unasked) == (
+        "active",
+        1,
+        1,
+    )
 
 
 def test_a_requeued_turn_is_not_counted_twice() -> None:
@@ -198,7 +201,7 @@ def test_a_return_to_a_lost_context_teaches_its_delay() -> None:
     d.submit("a", "a.2")
     first_token(d, "a", "a.2", prompt_tokens=1100, cached_tokens=499, launch_delay_ns=7)
     assert d.ledger.estimates.eviction_delay_ns == 7
-    assert d.ledger.state.signals.cold_returns == 1
+    assert d.ledger.turns.signals.cold_returns == 1
 
 
 def test_a_warm_return_teaches_no_delay() -> None:
@@ -207,7 +210,7 @@ def test_a_warm_return_teaches_no_delay() -> None:
     d.submit("a", "a.2")
     first_token(d, "a", "a.2", prompt_tokens=1100, cached_tokens=500, launch_delay_ns=7)
     first_token(d, "a", "a.2", launch_delay_ns=9)
-    assert (d.ledger.estimates.eviction_delay.count, d.ledger.state.signals.cold_returns) == (0, 0)
+    assert (d.ledger.estimates.eviction_delay.count, d.ledger.turns.signals.cold_returns) == (0, 0)
 
 
 def test_a_compacted_prompt_is_not_a_lost_context() -> None:
@@ -221,10 +224,10 @@ def test_a_compacted_prompt_is_not_a_lost_context() -> None:
 def test_a_cold_return_after_a_pause_is_no_sign_of_thrashing() -> None:
     d = Driver()
     d.run_turn("a", prompt=1000)
-    d.ledger.move(d.program("a"), Trigger.PAUSE, d.now_ns)
+    d.ledger.programs.move(d.program("a"), Trigger.PAUSE, d.now_ns)
     d.submit("a", "a.2")
     first_token(d, "a", "a.2", prompt_tokens=1100, launch_delay_ns=7)
-    assert (d.ledger.estimates.eviction_delay_ns, d.ledger.state.signals.cold_returns) == (7, 0)
+    assert (d.ledger.estimates.eviction_delay_ns, d.ledger.turns.signals.cold_returns) == (7, 0)
 
 
 def test_what_lay_below_the_device_teaches_what_loading_costs_and_nothing_of_computing() -> None:
@@ -259,8 +262,8 @@ def test_an_end_before_its_beginning_is_late_where_there_is_a_gap() -> None:
     begin = d.engine(ev.TurnSubmitted, program_id="a", turn_id="a.1", projected_blocks=5)
     end = d.engine(ev.TurnEnded, program_id="a", turn_id="a.1", prompt_tokens=5)
     d.send(end, begin)
-    assert (d.counts.late, d.counts.contradictions, d.ledger.state.running) == (1, 0, {})
-    assert d.ledger.programs == {}, "an end makes nobody known, and its beginning came too late to"
+    assert (d.counts.late, d.counts.contradictions, d.ledger.turns.running) == (1, 0, {})
+    assert d.ledger.programs.by_name == {}, "an end makes nobody known, and its beginning came too late to"
 
 
 def test_a_lost_beginning_does_not_leave_the_turn_in_the_queue() -> None:
@@ -268,8 +271,8 @@ def test_a_lost_beginning_does_not_leave_the_turn_in_the_queue() -> None:
     d.ask("a")
     d.engine.skip()
     d.finish("a")
-    assert list(d.ledger.queue) == []
-    assert d.ledger.state.held == {}
+    assert list(d.ledger.programs.queue) == []
+    assert d.ledger.gates.held == {}
 
 
 def test_an_end_that_never_began_is_a_contradiction() -> None:
@@ -280,7 +283,7 @@ def test_an_end_that_never_began_is_a_contradiction() -> None:
     assert d.counts.contradictions == 2
     assert (d.program("a").quarantined, d.program("a").accused) == (True, "node/engine/1")
     assert d.program("a").turn_index == 0
-    assert "unknown" not in d.ledger.programs
+    assert "unknown" not in d.ledger.programs.by_name
     assert [c.publisher for c in of(cmd.StateRequest, d.tick())] == ["node/engine/1"]
 
 
@@ -289,13 +292,13 @@ def test_an_end_under_another_name_is_a_contradiction() -> None:
     d.submit("a", "t")
     d.finish("b", "t")
     assert d.counts.contradictions == 1
-    assert (d.program("a").open_turns, "b" in d.ledger.programs) == (1, False)
+    assert (d.program("a").open_turns, "b" in d.ledger.programs.by_name) == (1, False)
 
 
 def test_an_unnumbered_end_without_a_beginning_is_late() -> None:
     ledger = Ledger()
     ledger.apply(ev.TurnEnded(program_id="a", turn_id="t"), 5)
-    assert ledger.state.counts.late == 1
+    assert ledger.publishers.counts.late == 1
 
 
 def test_the_ledger_raises_what_the_controller_counts() -> None:
@@ -309,9 +312,9 @@ def test_early_ends_are_bounded_and_forgotten() -> None:
     d.engine.skip()
     for number in range(5000):
         d.finish("a", f"t{number}")
-    assert len(d.ledger.state.early_ends) == 4096
+    assert len(d.ledger.publishers.early_ends) == 4096
     d.tick(61)
-    assert d.ledger.state.early_ends == {}
+    assert d.ledger.publishers.early_ends == {}
 
 
 def test_a_quarantined_programs_output_is_not_learned() -> None:
@@ -338,7 +341,11 @@ def test_an_ended_program_gives_its_slot_and_its_place_back() -> None:
     d.end("a")
     d.end("b")
     d.end("never seen")
-    assert (d.ledger.totals.active_roots, d.ledger.demand_blocks, list(d.ledger.queue)) == (0, 0, [])
+    assert (
+        d.ledger.programs.charges.active_roots,
+        d.ledger.programs.demand_blocks,
+        list(d.ledger.programs.queue),
+    ) == (0, 0, [])
     assert (d.program("a").status, d.program("a").kv_tier) == (Status.ENDED, Tier.NONE)
     assert d.program("never seen").status is Status.ENDED
     assert d.ledger.estimates.turns.n == 1  # one turn of a; b never ran
@@ -368,11 +375,15 @@ def test_the_engines_events_of_the_last_turns_do_not_take_a_goodbye_back() -> No
     d.submit("a", "a.2")
     d.finish("a", "a.1")
     d.finish("a", "a.2", tool="bash", calls=1)
-    assert (d.program("a").status, d.program("a").open_turns, d.ledger.totals.active_roots) == (Status.ENDED, 0, 0)
+    assert (d.program("a").status, d.program("a").open_turns, d.ledger.programs.charges.active_roots) == (
+        Status.ENDED,
+        0,
+        0,
+    )
     d.ask("b")
     assert d.admitted() == ["b"]
     d.tick(61)
-    assert "a" not in d.ledger.programs
+    assert "a" not in d.ledger.programs.by_name
 
 
 def test_a_childs_late_events_do_not_take_its_roots_goodbye_back() -> None:
@@ -408,12 +419,41 @@ def test_what_an_engine_tells_late_by_much_does_not_take_a_goodbye_back() -> Non
     assert d.program("a").status is Status.ACTIVE, "it came back, and its engine is two seconds late"
 
 
+def test_an_engines_samples_tell_its_clock_before_it_is_late() -> None:
+    """It was cut off before it had told of any turn."""
+    d = Driver()
+    d.send(d.engine(ev.PoolSampled, total_blocks=100, free_blocks=100, block_tokens=1, at_ns=d.now_ns))
+    d.wait(10)
+    d.ask("a")
+    d.tick()
+    d.end("a")
+    d.wait(7)
+    asked_ns = d.now_ns - seconds(8)
+    d.send(d.engine(ev.TurnSubmitted, program_id="a", turn_id="a.1", projected_blocks=10, at_ns=asked_ns))
+    assert d.program("a").status is Status.ENDED
+
+
+def test_a_gate_that_was_taken_for_gone_is_known_to_be_late() -> None:
+    """It shares its place with another one, had nothing to tell for long, and then was cut off."""
+    d, first = Driver(), Publisher("node/gate/0")
+    d.send(first(ev.CommandApplied, command_id=1, at_ns=d.now_ns))
+    d.wait(1)
+    d.ask("other", at_ns=d.now_ns)
+    d.tick(30)
+    assert first.name not in d.ledger.publishers.sequences
+    d.end("a")
+    queued = {"program_id": "a", "turn_id": "a.1", "at_ns": d.now_ns - seconds(3)}
+    d.wait(2)
+    d.send(first(ev.TurnQueued, **queued))
+    assert d.program("a").status is Status.ENDED
+
+
 def test_a_turn_that_has_ended_is_not_held() -> None:
     """Its engine's word came before its gate's."""
     d = Driver()
     d.run_turn("a")
     d.ask("a")
-    assert (d.ledger.state.held, d.counts.late) == ({}, 1)
+    assert (d.ledger.gates.held, d.counts.late) == ({}, 1)
 
 
 def test_a_gate_that_was_cut_off_takes_no_goodbye_back_with_what_it_held_before() -> None:
@@ -442,7 +482,7 @@ def test_a_held_turn_takes_a_goodbye_back_at_once() -> None:
 def test_a_first_token_of_a_program_that_was_forgotten_is_late() -> None:
     d = Driver()
     first_token(d, "gone", "gone.1", prompt_tokens=100)
-    assert (d.ledger.programs, d.counts.late) == ({}, 1)
+    assert (d.ledger.programs.by_name, d.counts.late) == ({}, 1)
 
 
 def test_who_ended_and_runs_elsewhere_is_charged_on_neither_engine() -> None:
@@ -457,8 +497,8 @@ def test_who_ended_and_runs_elsewhere_is_charged_on_neither_engine() -> None:
     d.engine = engines[1]
     d.submit("a", "a.2", blocks=60)
     assert d.program("a").replica == "node/engine-2"
-    assert not any(d.ledger.totals.placed_blocks.values())
-    assert Totals.of(d.controller.state.ledger).placed_blocks.total() == 0
+    assert not any(d.ledger.programs.charges.placed_blocks.values())
+    assert recounted(d.ledger).programs.charges.placed_blocks.total() == 0
 
 
 def test_ended_programs_are_forgotten() -> None:
@@ -467,10 +507,10 @@ def test_ended_programs_are_forgotten() -> None:
         d.run_turn(name)
         d.end(name)
     d.tick(59)
-    assert set(d.ledger.programs) == {"a", "b", "c"}
+    assert set(d.ledger.programs.by_name) == {"a", "b", "c"}
     d.ask("b", "b.2")
     d.tick(2)
-    assert set(d.ledger.programs) == {"b"}
+    assert set(d.ledger.programs.by_name) == {"b"}
 
 
 def test_an_ended_program_with_an_open_turn_is_remembered_until_that_ends() -> None:
@@ -478,10 +518,10 @@ def test_an_ended_program_with_an_open_turn_is_remembered_until_that_ends() -> N
     d.submit("a")
     d.end("a")
     d.tick(61)
-    assert "a" in d.ledger.programs
+    assert "a" in d.ledger.programs.by_name
     d.send(d.engine(ev.TurnEnded, program_id="a", turn_id="a.1", ok=False))
     d.tick(61)
-    assert "a" not in d.ledger.programs
+    assert "a" not in d.ledger.programs.by_name
     assert d.counts.contradictions == 0
 
 
@@ -494,11 +534,11 @@ def test_a_tool_of_an_ended_program_outlives_no_record() -> None:
     d.tick(61)
     d.tick(61)
     assert d.program("a").open_tools == 1
-    d.ledger.forget_publisher("node/tool/1", d.now_ns)
-    assert d.ledger.totals.tools_active == 0
+    d.ledger.holdings.forget("node/tool/1", d.now_ns)
+    assert d.ledger.tools.active == 0
     d.tick(61)
     d.tick(61)
-    assert d.ledger.programs == {}
+    assert d.ledger.programs.by_name == {}
 
 
 def test_memory_returns_to_nothing() -> None:
@@ -515,11 +555,13 @@ def test_memory_returns_to_nothing() -> None:
         d.end_tool(name)
         d.end(name)
     d.tick(61)
-    state = d.ledger.state
-    assert d.ledger.programs == state.held == state.running == state.tools == state.early_ends == {}
-    assert d.ledger.queue == d.ledger.active == d.ledger.dormant == d.ledger.askers == {}
-    assert d.ledger._children == d.ledger._held_of == {}
-    assert not d.ledger._ended
+    ledger = d.ledger
+    assert ledger.programs.by_name == ledger.gates.held == ledger.turns.running == ledger.tools.calls == {}
+    assert ledger.publishers.early_ends == {}
+    programs = ledger.programs
+    assert programs.queue == programs.active == programs.dormant == programs.askers == {}
+    assert programs.children == ledger.gates.held_of == {}
+    assert not ledger.runs._ended
 
 
 # Publishers
@@ -550,9 +592,9 @@ def test_a_restarted_engine_has_dropped_its_turns() -> None:
     d.now_ns += seconds(6)
     d.engine = Publisher("node/engine/2")
     d.pool(retractions=2)
-    assert (d.program("a").open_turns, d.program("a").open_tools, d.ledger.state.running) == (0, 1, {})
-    assert "node/engine/1" not in d.ledger.state.sequences
-    assert d.ledger.state.signals.retractions == 0
+    assert (d.program("a").open_turns, d.program("a").open_tools, d.ledger.turns.running) == (0, 1, {})
+    assert "node/engine/1" not in d.ledger.publishers.sequences
+    assert d.ledger.turns.signals.retractions == 0
 
 
 def test_a_restarted_gate_has_dropped_its_held_turns() -> None:
@@ -561,7 +603,7 @@ def test_a_restarted_gate_has_dropped_its_held_turns() -> None:
     d.now_ns += seconds(6)
     d.gate = Publisher("node/gate/2")
     d.ask("b")
-    assert list(d.ledger.queue) == ["b"]
+    assert list(d.ledger.programs.queue) == ["b"]
 
 
 @pytest.mark.parametrize("second", ["node/tool/2", "other/engine/2", "node2/engine/1", "engine"])
@@ -576,11 +618,11 @@ def test_other_publishers_replace_nobody(second: str) -> None:
 def test_retractions_count_up_from_the_first_sample() -> None:
     d = Driver()
     d.pool(retractions=5)
-    assert d.ledger.state.signals.retractions == 0
+    assert d.ledger.turns.signals.retractions == 0
     d.pool(retractions=7)
     d.pool(retractions=7)
     d.pool(retractions=8)
-    assert d.ledger.state.signals.retractions == 3
+    assert d.ledger.turns.signals.retractions == 3
 
 
 def test_answers_to_commands_are_counted_and_a_rejected_pin_is_not_believed() -> None:
@@ -625,7 +667,7 @@ def test_the_gap_of_a_program_without_a_slot_is_one_too() -> None:
     """Else the gaps of those whose slots are taken back, which are the long ones, would never be seen."""
     d = Driver()
     d.run_turn("a")
-    d.ledger.move(d.program("a"), Trigger.PAUSE, d.now_ns)
+    d.ledger.programs.move(d.program("a"), Trigger.PAUSE, d.now_ns)
     d.wait(40)
     d.ask("a", "a.2")
     assert d.ledger.estimates.gaps_ns("") == [seconds(40)]

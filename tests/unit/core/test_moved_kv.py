@@ -79,6 +79,6 @@ def test_moves_that_nobody_answers_are_forgotten_some_day() -> None:
     d = asked(cmd.Demote(program_id="a"))
     for _ in range(5000):
         recall(d, cmd.Demote(program_id="a"))
-    moving = d.controller.state.ledger.moving
+    moving = d.controller.ledger.engines.moving
     assert len(moving) == 4096
     assert d.controller.numbering.sent in moving

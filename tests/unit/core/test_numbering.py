@@ -2,7 +2,7 @@
 
 import pytest
 
-from controlplane.core.numbering import Numbering
+from controlplane.core.commands import Numbering
 
 
 def test_the_numbers_of_a_life_are_beyond_those_of_the_one_before() -> None:

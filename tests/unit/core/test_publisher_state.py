@@ -24,13 +24,13 @@ def test_an_engine_lists_its_turns() -> None:
     assert (d.program("gone").open_turns, d.program("gone").idle_since_ns) == (0, d.now_ns)
     assert (d.program("kept").open_turns, d.program("kept").kv_blocks) == (1, 7)
     assert (d.program("waits").open_turns, d.program("waits").queued_turns) == (1, 0)
-    assert set(d.ledger.state.running) == {"t2", "t3"}
+    assert set(d.ledger.turns.running) == {"t2", "t3"}
 
 
 def test_an_engines_turns_bring_their_parents() -> None:
     d = Driver(fixed(1))
     tell(d, d.engine, role="engine", open_turns=[ev.OpenTurn(program_id="c", turn_id="t", parent_id="r")])
-    assert (d.program("c").root_id, d.ledger.totals.active_roots) == ("r", 1)
+    assert (d.program("c").root_id, d.ledger.programs.charges.active_roots) == ("r", 1)
 
 
 def test_a_gate_lists_what_it_holds_and_whom_it_lets_pass() -> None:
@@ -42,10 +42,22 @@ def test_a_gate_lists_what_it_holds_and_whom_it_lets_pass() -> None:
         ev.OpenTurn(program_id="child", turn_id="t3", parent_id="kept"),
     ]
     tell(d, d.gate, role="gate", held_turns=held, grants=[ev.Grant(program_id="free")])
-    assert list(d.ledger.queue) == ["kept"]
+    assert list(d.ledger.programs.queue) == ["kept"]
     assert (d.program("kept").queued_turns, d.program("gone").queued_turns) == (2, 0)
     assert d.program("free").status is Status.ACTIVE
     assert d.counts.admitted_unasked == 0
+
+
+def test_what_a_gate_held_before_a_goodbye_does_not_take_it_back() -> None:
+    """Its state was taken while the turn was held, and came behind the goodbye."""
+    d = Driver(fixed(1))
+    d.ask("other", at_ns=d.now_ns)
+    d.ask("a")
+    d.wait(3)
+    d.end("a")
+    held = [ev.OpenTurn(program_id="a", turn_id="a.1")]
+    tell(d, d.gate, role="gate", held_turns=held, at_ns=d.now_ns - seconds(2))
+    assert (d.program("a").status, d.program("a").queued_turns) == (Status.ENDED, 0)
 
 
 def test_a_granted_child_stands_for_its_root() -> None:
@@ -53,7 +65,7 @@ def test_a_granted_child_stands_for_its_root() -> None:
     d.ask("child", parent="root")
     tell(d, d.gate, role="gate", grants=[ev.Grant(program_id="child")])
     assert (d.program("root").status, d.program("child").status) == (Status.ACTIVE, Status.ACTIVE)
-    assert d.ledger.totals.active_roots == 1
+    assert d.ledger.programs.charges.active_roots == 1
 
 
 def test_a_turn_that_was_granted_and_is_still_held_is_granted_again() -> None:
@@ -73,7 +85,7 @@ def test_an_agent_lists_its_tools() -> None:
         ev.OpenTool(program_id="b", call_id="new", tool="bash", started=False),
     ]
     tell(d, d.tools, role="tool", open_tools=tools)
-    assert (d.ledger.totals.tools_active, d.ledger.totals.tools_waiting) == (1, 1)
+    assert (d.ledger.tools.active, d.ledger.tools.waiting) == (1, 1)
     assert (d.program("a").open_tools, d.program("b").open_tools) == (1, 1)
 
 
@@ -97,9 +109,9 @@ def test_what_was_missing_no_longer_matters() -> None:
     d = Driver()
     late = d.engine(ev.TurnSubmitted, program_id="a", turn_id="t", projected_blocks=5)
     tell(d, d.engine, role="engine")
-    assert d.ledger.state.sequences["node/engine/1"].missing == []
+    assert d.ledger.publishers.sequences["node/engine/1"].missing == []
     d.send(late)
-    assert (d.counts.duplicates, "a" in d.ledger.programs) == (1, False)
+    assert (d.counts.duplicates, "a" in d.ledger.programs.by_name) == (1, False)
     assert of(cmd.StateRequest, d.tick()) == []
 
 
@@ -215,7 +227,7 @@ def test_a_program_that_was_forgotten_since_its_grant_is_not_taken_for_active() 
     d = Driver(fixed(1))
     d.controller.numbering.sent = 100
     tell(d, d.gate, role="gate", grants=[ev.Grant(program_id="long-gone", command_id=7)])
-    assert "long-gone" not in d.ledger.programs
+    assert "long-gone" not in d.ledger.programs.by_name
     assert [pause.program_id for pause in taken_back(d)] == ["long-gone"]
 
 

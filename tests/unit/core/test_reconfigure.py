@@ -75,7 +75,7 @@ def test_the_rules_hold_too() -> None:
     rules = ControlRules(overdue_s=0)
     switch(driver, fixed(1), replace(rules, overload=replace(rules.overload, kv_cold_return=0.9)))
     assert driver.controller.rules.overdue_s == 0
-    assert driver.ledger.cold_return_ratio == 0.9
+    assert driver.ledger.turns.cold_return_ratio == 0.9
 
 
 @pytest.mark.parametrize("before", sorted(PRESETS))
@@ -91,13 +91,13 @@ def test_every_program_that_waits_is_let_in_after_any_switch(before: str, after:
     for name in driver.admitted():
         driver.submit(name, blocks=40)
     driver.tick(1)
-    for name in list(driver.ledger.active)[:2]:
+    for name in list(driver.ledger.programs.active)[:2]:
         if driver.program(name).open_turns:
             driver.finish(name, prompt=40, calls=1, tool="bash")
             driver.start_tool(name)
     driver.tick(6)
     switch(driver, PRESETS[after])
-    assert set(names) == set(driver.ledger.programs)
+    assert set(names) == set(driver.ledger.programs.by_name)
     ended: set[str] = set()
     for _ in range(400):
         driver.tick(1)

@@ -3,16 +3,14 @@
 from typing import Any
 
 import pytest
-from support.core_driver import Driver, Publisher, fixed, of
+from support.core_driver import Driver, Publisher, fixed, of, recounted, sums
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
 from controlplane.core.controller import Controller
 from controlplane.core.events import place_of
-from controlplane.core.ledger import Ledger
 from controlplane.core.outlook import engines, parts, replicas
 from controlplane.core.presets import preset
-from controlplane.core.records import Totals
 from controlplane.core.types import Replica, Status, Tier, seconds
 
 S = seconds(1)
@@ -52,10 +50,10 @@ def test_a_turn_is_placed_beside_what_lenders_hold_and_not_on_top_of_it() -> Non
     assert d.program("a").lends
     assert [each.demand_blocks for each in replicas(d.ledger)] == [0, 100]
     assert [each.demand_blocks for each in engines(d.ledger)] == [400, 100]
-    assert Totals.of(d.controller.state.ledger) == d.ledger.totals
+    assert sums(d.ledger) == sums(recounted(d.ledger))
     d.on(1).submit("a", "a.2", blocks=420)
     assert [each.demand_blocks for each in engines(d.ledger)] == [420, 100]
-    assert not d.ledger.totals.placed_lent_blocks.total()
+    assert not d.ledger.programs.charges.placed_lent_blocks.total()
 
 
 def total(d: Driver) -> int:
@@ -85,7 +83,7 @@ def test_one_engine_has_no_parts() -> None:
     d.pool(total=70)
     assert total(d) == 70
     assert d.controller.pressure.replicas == ()
-    assert d.ledger.pool is d.ledger.state.pools["node/engine"]
+    assert d.ledger.engines.pool is d.ledger.engines.pools["node/engine"]
     d.submit("a", blocks=30)
     assert [(each.demand_blocks, each.turns, each.turn_blocks) for each in replicas(d.ledger)] == [(30, 1, 30)]
 
@@ -100,7 +98,7 @@ def test_a_program_is_where_its_last_turn_ran_and_is_charged_there() -> None:
     d.on(2).submit("a", "a.2", blocks=40)
     assert d.program("a").replica == "node/engine-2"
     assert d.loads() == [("node/engine-1", 0, 0, 0), ("node/engine-2", 60, 2, 60)]
-    assert d.ledger.totals == Totals.of(d.ledger.state)
+    assert sums(d.ledger) == sums(recounted(d.ledger))
 
 
 def test_a_shared_prefix_counts_once_on_each_engine() -> None:
@@ -198,8 +196,8 @@ def test_the_last_engine_stays_in_the_sum_however_silent() -> None:
         d.on(number).submit(name)
     for _ in range(30):
         d.tick(10)
-    assert d.ledger.state.running == {}
-    assert d.ledger.state.sequences == {}
+    assert d.ledger.turns.running == {}
+    assert d.ledger.publishers.sequences == {}
     assert total(d) == 1000
 
 
@@ -223,15 +221,15 @@ def test_the_first_engine_says_how_large_a_block_is() -> None:
     d.sample(1, block_tokens=16)
     assert d.ledger.estimates.block_tokens == 16
     assert d.loads()[0] == ("node/engine-1", 3, 1, 3)
-    assert d.ledger.totals == Totals.of(d.ledger.state)
+    assert sums(d.ledger) == sums(recounted(d.ledger))
 
 
 def test_a_ledger_that_was_written_down_knows_its_engines() -> None:
     d = Pair()
     d.on(2).submit("a", blocks=30)
-    again = Ledger(d.ledger.state)
+    again = recounted(d.ledger)
     assert replicas(again) == replicas(d.ledger)
-    assert again.pool == d.ledger.pool
+    assert again.engines.pool == d.ledger.engines.pool
 
 
 # Commands
@@ -243,9 +241,9 @@ def test_only_the_engine_of_a_program_can_refuse_to_hold_it(number: int, believe
     d = Pair()
     d.on(2).run_turn("a")
     d.program("a").retained_until_ns = d.now_ns + 5
-    d.ledger.expect_move(7, Tier.HOST)
+    d.ledger.engines.expect_move(7, Tier.HOST)
     d.send(d.engines[number - 1](ev.CommandRejected, command_id=7, program_id="a"))
-    assert (7 in d.ledger.state.moving) is believed
+    assert (7 in d.ledger.engines.moving) is believed
     d.send(d.engines[number - 1](ev.CommandRejected, command_id=8, program_id="a"))
     assert (d.program("a").retained_until_ns > 0) is believed
     assert d.counts.commands_rejected == 2

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from support.core_driver import Driver, fixed, of
+from support.core_driver import Driver, fixed, of, recounted, sums
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
@@ -11,7 +11,6 @@ from controlplane.core import silence
 from controlplane.core.errors import ConfigError
 from controlplane.core.lifecycle import Trigger
 from controlplane.core.presets import PRESETS
-from controlplane.core.records import Totals
 from controlplane.core.retention.opportunistic import Opportunistic
 from controlplane.core.silence import SilenceRules
 from controlplane.core.types import Status, seconds
@@ -97,7 +96,7 @@ def test_a_pause_frees_slot_and_charge_and_keeps_the_arrival() -> None:
     d.run_turn("a", prompt=100)
     arrived_at_ns = d.program("a").arrived_at_ns
     d.ask("b")
-    d.ledger.move(d.program("a"), Trigger.PAUSE, d.now_ns)
+    d.ledger.programs.move(d.program("a"), Trigger.PAUSE, d.now_ns)
     assert d.admitted() == ["b"]
     d.submit("b")
     assert d.program("a").kv_blocks == 100
@@ -142,7 +141,7 @@ def test_a_granted_program_that_never_comes_gives_its_slot_back() -> None:
 def test_long_silence_ends_a_program_without_a_slot() -> None:
     d = Driver()
     d.run_turn("a")
-    d.ledger.move(d.program("a"), Trigger.PAUSE, d.now_ns)
+    d.ledger.programs.move(d.program("a"), Trigger.PAUSE, d.now_ns)
     d.send(d.tools(ev.ProgramArrived, program_id="only arrived"))
     d.tick(11)
     d.tick(880)
@@ -151,7 +150,7 @@ def test_long_silence_ends_a_program_without_a_slot() -> None:
     assert d.program("a").status is Status.ENDED
     assert d.program("only arrived").status is Status.ENDED
     d.tick(61)
-    assert d.ledger.programs == {}
+    assert d.ledger.programs.by_name == {}
 
 
 def test_a_child_that_waits_with_its_root_is_not_silent() -> None:
@@ -167,7 +166,7 @@ def test_a_child_that_waits_with_its_root_is_not_silent() -> None:
 def test_a_paused_programs_tool_keeps_it_alive() -> None:
     d = Driver()
     d.run_turn("a")
-    d.ledger.move(d.program("a"), Trigger.PAUSE, d.now_ns)
+    d.ledger.programs.move(d.program("a"), Trigger.PAUSE, d.now_ns)
     d.start_tool("a")
     d.tick(2000)
     assert d.program("a").status is Status.PAUSED
@@ -217,14 +216,14 @@ def test_who_will_be_away_for_long_lends_its_room_and_takes_it_back() -> None:
     d.run_turn("a", prompt=400)
     d.ledger.estimates.prefill.add(1000, 0, seconds(20))
     d.tick(1)
-    assert (d.program("a").lends, d.ledger.demand_blocks) == (False, 900)
+    assert (d.program("a").lends, d.ledger.programs.demand_blocks) == (False, 900)
     assert d.program("a").keep_ratio > 1, "one gap in four is supposed to end in a second and a half"
     d.tick(60)
     assert 0 < d.program("a").keep_ratio < 1, "but not one that has lasted a minute"
-    assert (d.program("a").lends, d.ledger.demand_blocks) == (True, 500)
+    assert (d.program("a").lends, d.ledger.programs.demand_blocks) == (True, 500)
     d.ask("a", "a.2")
-    assert (d.program("a").lends, d.program("a").keep_ratio, d.ledger.demand_blocks) == (False, -1.0, 900)
-    assert Totals.of(d.controller.state.ledger) == d.ledger.totals
+    assert (d.program("a").lends, d.program("a").keep_ratio, d.ledger.programs.demand_blocks) == (False, -1.0, 900)
+    assert sums(d.ledger) == sums(recounted(d.ledger))
 
 
 def test_where_retention_does_not_lend_a_slot_is_kept_with_its_room() -> None:
@@ -232,7 +231,7 @@ def test_where_retention_does_not_lend_a_slot_is_kept_with_its_room() -> None:
     d.pool(total=2000)
     d.run_turn("a", prompt=400)
     assert paused(d, 60) == []
-    assert (d.program("a").lends, d.ledger.demand_blocks) == (False, 400)
+    assert (d.program("a").lends, d.ledger.programs.demand_blocks) == (False, 400)
 
 
 def test_a_child_holds_no_slot_and_lends_none() -> None:
@@ -278,7 +277,7 @@ def test_a_silent_publisher_with_work_is_asked_and_then_forgotten() -> None:
     assert asked(d, 10) == ["node/engine/1"]
     assert d.program("a").open_turns == 1
     assert asked(d, 10) == []
-    assert (d.program("a").open_turns, d.ledger.state.sequences) == (0, {})
+    assert (d.program("a").open_turns, d.ledger.publishers.sequences) == (0, {})
 
 
 def test_a_publisher_that_answers_is_kept() -> None:
@@ -310,7 +309,7 @@ def test_a_forgotten_publisher_that_speaks_again_is_asked_for_its_state() -> Non
     d.submit("a")
     for _ in range(4):
         d.tick(60)
-    assert d.ledger.state.running == {}
+    assert d.ledger.turns.running == {}
     d.finish("a")
     assert (d.counts.contradictions, d.counts.late) == (0, 1)
     assert asked(d, 0) == ["node/engine/1"]

@@ -8,7 +8,7 @@ from support.core_driver import Driver, fixed, of
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
-from controlplane.core.state_parts import LISTS, in_parts, joined
+from controlplane.core.events import STATE_LISTS, in_parts, joined
 
 
 def held(count: int, name: str = "p") -> ev.PublisherState:
@@ -25,7 +25,7 @@ def tell(d: Driver, part: ev.PublisherState) -> None:
 
 def test_whatever_a_state_lists_is_cut() -> None:
     others = {"publisher", "sequence", "at_ns", "role", "part", "more"}
-    assert {field.name for field in fields(ev.PublisherState)} == others.union(LISTS)
+    assert {field.name for field in fields(ev.PublisherState)} == others.union(STATE_LISTS)
 
 
 @given(st.integers(0, 30), st.integers(0, 30), st.integers(1, 4000))
@@ -34,7 +34,7 @@ def test_parts_make_the_whole_again(turns: int, granted: int, most_bytes: int) -
     parts = list(in_parts(state, most_bytes))
     assert [(part.part, part.more) for part in parts] == [(n, n < len(parts) - 1) for n in range(len(parts))]
     assert joined(parts) == state
-    assert all(sum(len(getattr(part, name)) for name in LISTS) for part in parts) or not turns + granted
+    assert all(sum(len(getattr(part, name)) for name in STATE_LISTS) for part in parts) or not turns + granted
 
 
 def test_one_that_fits_is_left_alone() -> None:
@@ -48,11 +48,11 @@ def test_a_state_is_believed_when_its_last_part_has_come() -> None:
     d.ask("gone")
     first, *rest = in_parts(held(9), 200)
     tell(d, first)
-    assert list(d.ledger.state.held) == ["gone.1"], "nothing is dropped before all is known"
+    assert list(d.ledger.gates.held) == ["gone.1"], "nothing is dropped before all is known"
     for part in rest:
         tell(d, part)
-    assert list(d.ledger.state.held) == [f"t{n}" for n in range(9)]
-    assert d.ledger.state.parts == {}
+    assert list(d.ledger.gates.held) == [f"t{n}" for n in range(9)]
+    assert d.ledger.holdings.parts == {}
 
 
 def test_of_a_state_that_lost_a_part_nothing_is_believed_and_it_is_asked_for() -> None:
@@ -63,12 +63,12 @@ def test_of_a_state_that_lost_a_part_nothing_is_believed_and_it_is_asked_for() -
     tell(d, first)
     d.gate.skip()
     tell(d, last)
-    assert list(d.ledger.state.held) == ["kept.1"]
+    assert list(d.ledger.gates.held) == ["kept.1"]
     (asked,) = of(cmd.StateRequest, d.tick(2))
     assert asked.publisher == d.gate.name
     for part in in_parts(held(4), 200):
         tell(d, part)
-    assert (list(d.ledger.state.held), d.ledger.resync) == ([f"t{n}" for n in range(4)], {})
+    assert (list(d.ledger.gates.held), d.ledger.publishers.resync) == ([f"t{n}" for n in range(4)], {})
 
 
 def test_one_that_begins_anew_replaces_what_had_come() -> None:
@@ -76,7 +76,7 @@ def test_one_that_begins_anew_replaces_what_had_come() -> None:
     tell(d, next(in_parts(held(9), 200)))
     for part in in_parts(held(6, "q"), 200):
         tell(d, part)
-    assert {turn.program_id for turn in d.ledger.state.held.values()} == {f"q{n}" for n in range(6)}
+    assert {turn.program_id for turn in d.ledger.gates.held.values()} == {f"q{n}" for n in range(6)}
     tell(d, next(in_parts(held(9), 200)))
-    d.ledger.forget_publisher(d.gate.name, d.now_ns)
-    assert d.ledger.state.parts == {}
+    d.ledger.holdings.forget(d.gate.name, d.now_ns)
+    assert d.ledger.holdings.parts == {}

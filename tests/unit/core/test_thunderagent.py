@@ -11,6 +11,7 @@ from controlplane.core.admission.capacity import Capacity
 from controlplane.core.control import ControlRules
 from controlplane.core.errors import ConfigError
 from controlplane.core.estimate import MovingAverage
+from controlplane.core.idleness import weight
 from controlplane.core.outlook import demand_blocks
 from controlplane.core.packing.shortest import Shortest
 from controlplane.core.policies import Checked, Window
@@ -18,7 +19,6 @@ from controlplane.core.presets import preset
 from controlplane.core.retention.watermarks import Watermarks
 from controlplane.core.room import fitting_in
 from controlplane.core.types import Pressure, Program, QueuedProgram, Replica, Status, seconds
-from controlplane.core.weight import weight
 
 S = seconds(1)
 

@@ -1,13 +1,12 @@
 """Tools that wait for a slot of the host: who may start, when, and what is made of late or lost answers."""
 
 import pytest
-from support.core_driver import Driver, of
+from support.core_driver import Driver, of, recounted, sums
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
 from controlplane.core.control import ControlRules
 from controlplane.core.errors import ConfigError
-from controlplane.core.records import Totals
 from controlplane.core.tool_slots import ANY, ToolSlots
 from controlplane.core.types import Pressure
 
@@ -34,8 +33,8 @@ def started(d: Driver, after_s: float = 0.0) -> list[str]:
 
 
 def counts(d: Driver) -> tuple[int, int]:
-    assert Totals.of(d.controller.state.ledger) == d.ledger.totals
-    return d.ledger.totals.tools_active, d.ledger.totals.tools_waiting
+    assert sums(d.ledger) == sums(recounted(d.ledger))
+    return d.ledger.tools.active, d.ledger.tools.waiting
 
 
 def test_without_slots_a_tool_that_asks_starts_at_once() -> None:

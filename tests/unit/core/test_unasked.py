@@ -2,7 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from support.core_driver import Driver, Publisher, fixed, of
+from support.core_driver import Driver, Publisher, fixed, of, recounted, sums
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
@@ -33,7 +33,7 @@ def test_who_came_in_unasked_leaves_at_the_end_of_its_turn() -> None:
     d = overfull()
     d.ask("new")
     assert d.tick() == []
-    assert d.ledger.totals.active_roots == 5, "a running turn is never revoked"
+    assert d.ledger.programs.charges.active_roots == 5, "a running turn is never revoked"
     d.finish("open-1")
     (pause,) = d.tick()
     assert (type(pause), pause.program_id) == (cmd.Pause, "open-1")
@@ -42,7 +42,7 @@ def test_who_came_in_unasked_leaves_at_the_end_of_its_turn() -> None:
     d.finish("open-0")
     d.finish("open-2")
     assert paused(d) == ["open-2", "open-0"]
-    assert d.ledger.totals.active_roots == 2
+    assert d.ledger.programs.charges.active_roots == 2
     assert d.counts.taken_back == 3
 
 
@@ -77,7 +77,7 @@ def test_the_last_arrived_leave_first_and_who_fits_then_keeps_its_slot() -> None
     assert paused(d) == ["open-2", "open-1"]
     d.ask("open-0", "open-0.2")
     assert d.admitted() == ["open-0"], "it is one of those that the window allows"
-    assert d.ledger.state.unasked == {}
+    assert d.ledger.programs.unasked == {}
 
 
 def test_its_next_turn_queues_with_its_first_arrival_and_is_admitted_in_the_packing_order() -> None:
@@ -103,7 +103,7 @@ def test_a_turn_that_waits_already_is_queued_and_not_let_go_on_the_old_slot() ->
     (pause,) = d.tick()
     assert (type(pause), pause.program_id) == (cmd.Pause, "open-0")
     assert d.program("open-0").status is Status.WAITING
-    assert list(d.ledger.queue) == ["open-0"]
+    assert list(d.ledger.programs.queue) == ["open-0"]
     d.end("granted-0")
     assert d.admitted() == ["open-0"]
 
@@ -115,7 +115,7 @@ def test_a_parallel_turn_waits_until_the_running_one_has_ended() -> None:
     assert d.tick(after_s=2) == [], "still held, and not forgotten"
     d.finish("open-0")
     assert paused(d) == ["open-0"]
-    assert list(d.ledger.queue) == ["open-0"]
+    assert list(d.ledger.programs.queue) == ["open-0"]
 
 
 def test_a_child_that_runs_keeps_its_root_in() -> None:
@@ -144,7 +144,7 @@ def test_nobody_leaves_where_no_gate_holds_anything() -> None:
     for number in range(3):
         d.run_turn(f"p{number}")
         assert of(cmd.Pause, d.tick()) == []
-    assert d.ledger.totals.active_roots == 3
+    assert d.ledger.programs.charges.active_roots == 3
 
 
 def test_nobody_leaves_while_the_gate_is_still_open() -> None:
@@ -166,7 +166,7 @@ def test_a_window_that_shrinks_later_takes_nothing_back() -> None:
     d.controller.preset = fixed(1)
     d.finish("open-0")
     assert paused(d) == []
-    assert d.ledger.totals.active_roots == 2
+    assert d.ledger.programs.charges.active_roots == 2
 
 
 def test_without_a_limit_nobody_is_too_many() -> None:
@@ -174,7 +174,7 @@ def test_without_a_limit_nobody_is_too_many() -> None:
     d.controller.preset = fixed(0)
     d.ask("new")
     assert d.admitted() == ["new"]
-    assert d.ledger.state.unasked == {}
+    assert d.ledger.programs.unasked == {}
 
 
 def test_a_grant_that_the_gate_remembers_counts() -> None:
@@ -204,7 +204,7 @@ def test_the_window_is_kept_again_whatever_an_open_gate_let_in(window: int, stor
     arrivals: dict[str, int] = {}
 
     def tick() -> None:
-        open_before = {name for name, program in d.ledger.programs.items() if program.open_turns}
+        open_before = {name for name, program in d.ledger.programs.by_name.items() if program.open_turns}
         commands = d.tick()
         taken = {c.program_id for c in of(cmd.Pause, commands) if c.reason.startswith("an open gate")}
         assert not taken & open_before, "a running turn is never revoked"
@@ -228,16 +228,16 @@ def test_the_window_is_kept_again_whatever_an_open_gate_let_in(window: int, stor
         elif what == "tick":
             tick()
         else:
-            for key in [key for key, turn in d.ledger.state.running.items() if turn.program_id == name]:
+            for key in [key for key, turn in d.ledger.turns.running.items() if turn.program_id == name]:
                 d.finish(name, key)
-        for known, program in d.ledger.programs.items():
+        for known, program in d.ledger.programs.by_name.items():
             assert arrivals.setdefault(known, program.arrived_at_ns) == program.arrived_at_ns
     d.ask("who comes now finds the gate closed")
     tick()
-    for key, turn in list(d.ledger.state.running.items()):
+    for key, turn in list(d.ledger.turns.running.items()):
         d.finish(turn.program_id, key)
         tick()
-    roots = {name for name, program in d.ledger.programs.items() if program.status is Status.ACTIVE}
+    roots = {name for name, program in d.ledger.programs.by_name.items() if program.status is Status.ACTIVE}
     roots -= {name for name in roots if d.program(name).parent_id}
     assert len(roots) <= max(window, len(roots & granted))
 
@@ -248,13 +248,13 @@ def test_a_child_whose_engine_tells_of_it_first_takes_no_slot() -> None:
     d.ask("root")
     assert d.admitted() == ["root"]
     d.submit("child")
-    assert d.ledger.totals.active_roots == 2, "nobody knows yet whose child it is"
+    assert d.ledger.programs.charges.active_roots == 2, "nobody knows yet whose child it is"
     d.send(d.gate(ev.ProgramArrived, program_id="child", parent_id="root"))
-    assert d.ledger.totals.active_roots == 1
+    assert d.ledger.programs.charges.active_roots == 1
     assert d.program("child").root_id == "root"
     d.ask("other")
     assert d.admitted() == ["other"]
-    assert d.ledger.totals == type(d.ledger.totals).of(d.ledger.state)
+    assert sums(d.ledger) == sums(recounted(d.ledger))
 
 
 def test_a_root_that_runs_does_not_become_a_child_of_its_own_child() -> None:

@@ -25,6 +25,8 @@ from controlplane.lab.double.driver import Driver
 from controlplane.lab.sim.engine_model import Call, ContextTooLong, EngineModel
 from controlplane.lab.sim.profile import load_profile
 
+pytestmark = pytest.mark.asyncio
+
 SCALE = 200.0
 
 
@@ -54,18 +56,15 @@ def call(name: str, output_tokens: int = 10) -> Call:
     return Call(turn_id=name, program_id="p", prompt_tokens=160, output_tokens=output_tokens)
 
 
-def play(story: Callable[[Bench], Coroutine[Any, Any, None]], scale: float = SCALE) -> None:
-    async def main() -> None:
-        bench = Bench(scale)
-        bench.driver.start()
-        async with asyncio.timeout(30):
-            await story(bench)
-        bench.driver.stop()
-
-    asyncio.run(main())
+async def play(story: Callable[[Bench], Coroutine[Any, Any, None]], scale: float = SCALE) -> None:
+    bench = Bench(scale)
+    bench.driver.start()
+    async with asyncio.timeout(30):
+        await story(bench)
+    bench.driver.stop()
 
 
-def test_a_turn_runs_to_its_end_and_says_so() -> None:
+async def test_a_turn_runs_to_its_end_and_says_so() -> None:
     async def story(bench: Bench) -> None:
         turn = bench.driver.submit(call("t"))
         await bench.driver.idle()
@@ -75,10 +74,10 @@ def test_a_turn_runs_to_its_end_and_says_so() -> None:
         assert bench.kinds() == [TurnSubmitted, FirstToken, TurnEnded]
         await turn.news()  # returns at once: there will be no more
 
-    play(story)
+    await play(story)
 
 
-def test_news_come_with_the_first_token_and_after_a_while() -> None:
+async def test_news_come_with_the_first_token_and_after_a_while() -> None:
     async def story(bench: Bench) -> None:
         turn = bench.driver.submit(call("t", output_tokens=10_000))
         await turn.news()
@@ -91,20 +90,20 @@ def test_news_come_with_the_first_token_and_after_a_while() -> None:
         assert turn.ended is not None
         assert not turn.ended.ok
 
-    play(story, scale=2.0)  # half a minute: a machine that falls asleep for a while does not see its end
+    await play(story, scale=2.0)  # half a minute: a machine that falls asleep for a while does not see its end
 
 
-def test_a_context_that_does_not_fit_is_refused() -> None:
+async def test_a_context_that_does_not_fit_is_refused() -> None:
     async def story(bench: Bench) -> None:
         with pytest.raises(ContextTooLong):
             bench.driver.submit(call("t", output_tokens=1_000_000))
         assert bench.driver.open_turns == 0
         bench.driver.abort("t")
 
-    play(story)
+    await play(story)
 
 
-def test_commands_are_obeyed_or_rejected_with_a_reason() -> None:
+async def test_commands_are_obeyed_or_rejected_with_a_reason() -> None:
     async def story(bench: Bench) -> None:
         bench.driver.submit(call("t"))
         await bench.driver.idle()
@@ -128,10 +127,10 @@ def test_commands_are_obeyed_or_rejected_with_a_reason() -> None:
             (7, "the engine model does not support Prefetch"),
         ]
 
-    play(story)
+    await play(story)
 
 
-def test_the_state_tells_of_open_turns_grants_and_pins() -> None:
+async def test_the_state_tells_of_open_turns_grants_and_pins() -> None:
     async def story(bench: Bench) -> None:
         bench.driver.submit(call("t"))
         await bench.driver.idle()
@@ -149,10 +148,10 @@ def test_the_state_tells_of_open_turns_grants_and_pins() -> None:
         assert [pin.program_id for pin in state.pins] == ["p"]
         bench.driver.abort_all()
 
-    play(story)
+    await play(story)
 
 
-def test_the_pool_is_sampled_every_second_of_engine_time_but_not_too_often() -> None:
+async def test_the_pool_is_sampled_every_second_of_engine_time_but_not_too_often() -> None:
     async def story(bench: Bench) -> None:
         for _ in range(4):
             bench.sampled.clear()
@@ -160,4 +159,4 @@ def test_the_pool_is_sampled_every_second_of_engine_time_but_not_too_often() -> 
         times = [event.at_ns for event in bench.sent]
         assert all(later - earlier >= seconds(0.05 * SCALE) for earlier, later in pairwise(times))
 
-    play(story)
+    await play(story)

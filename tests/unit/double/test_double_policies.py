@@ -1,6 +1,5 @@
 """The driver and the daemon's engine policies, in the driver's own time; its event loop runs for nothing."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +16,8 @@ from controlplane.lab.double.driver import Driver
 from controlplane.lab.sim.engine_model import Call, EngineModel
 from controlplane.lab.sim.profile import load_profile
 from controlplane.wire.heartbeat import Heartbeat
+
+pytestmark = pytest.mark.asyncio
 
 MARS = EnginePolicies(priority=Mlfq(), memory=Opportunistic())
 LEASE_NS = seconds(5)
@@ -66,16 +67,13 @@ class Bench:
         self.driver.receive(heartbeat, self.now_ns)
 
 
-def play(story: Callable[[Bench], None]) -> None:
-    async def main() -> None:
-        bench = Bench()
-        story(bench)
-        bench.driver.stop()
-
-    asyncio.run(main())
+async def play(story: Callable[[Bench], None]) -> None:
+    bench = Bench()
+    story(bench)
+    bench.driver.stop()
 
 
-def test_a_heartbeat_switches_the_engines_policies_once() -> None:
+async def test_a_heartbeat_switches_the_engines_policies_once() -> None:
     def story(bench: Bench) -> None:
         bench.beat(MARS.dumps())
         bench.beat(MARS.dumps())
@@ -83,18 +81,18 @@ def test_a_heartbeat_switches_the_engines_policies_once() -> None:
         bench.beat(STOCK.dumps())
         assert bench.engine.used == [MARS, STOCK]
 
-    play(story)
+    await play(story)
 
 
-def test_a_heartbeat_without_policies_changes_nothing() -> None:
+async def test_a_heartbeat_without_policies_changes_nothing() -> None:
     def story(bench: Bench) -> None:
         bench.beat("")
         assert bench.engine.used == []
 
-    play(story)
+    await play(story)
 
 
-def test_the_policies_order_the_engines_queue() -> None:
+async def test_the_policies_order_the_engines_queue() -> None:
     def story(bench: Bench) -> None:
         bench.beat(MARS.dumps())
         for name, prompt_tokens in (("runs", 16), ("large", 9000), ("small", 16)):
@@ -106,10 +104,10 @@ def test_the_policies_order_the_engines_queue() -> None:
             "large",
         ]
 
-    play(story)
+    await play(story)
 
 
-def test_a_daemon_that_falls_silent_leaves_the_engine_its_own_policies() -> None:
+async def test_a_daemon_that_falls_silent_leaves_the_engine_its_own_policies() -> None:
     def story(bench: Bench) -> None:
         bench.beat(MARS.dumps())
         bench.at(5)
@@ -121,25 +119,21 @@ def test_a_daemon_that_falls_silent_leaves_the_engine_its_own_policies() -> None
         bench.beat(MARS.dumps())
         assert bench.engine.used == [MARS, STOCK, MARS], "it is back"
 
-    play(story)
+    await play(story)
 
 
-def test_a_scaled_clock_makes_no_silence_of_a_hiccup() -> None:
+async def test_a_scaled_clock_makes_no_silence_of_a_hiccup() -> None:
     """At a thousandfold speed the lease would be over in 5 ms of the wall: a second of it is waited."""
-
-    async def main() -> None:
-        bench = Bench(GateLimits(time_scale=1000))
-        bench.beat(MARS.dumps())
-        bench.at(1000)
-        assert bench.engine.used == [MARS]
-        bench.at(1000.1)
-        assert bench.engine.used == [MARS, STOCK]
-        bench.driver.stop()
-
-    asyncio.run(main())
+    bench = Bench(GateLimits(time_scale=1000))
+    bench.beat(MARS.dumps())
+    bench.at(1000)
+    assert bench.engine.used == [MARS]
+    bench.at(1000.1)
+    assert bench.engine.used == [MARS, STOCK]
+    bench.driver.stop()
 
 
-def test_policies_that_make_no_sense_are_told_once_and_the_gate_still_hears_the_daemon(
+async def test_policies_that_make_no_sense_are_told_once_and_the_gate_still_hears_the_daemon(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def story(bench: Bench) -> None:
@@ -151,12 +145,12 @@ def test_policies_that_make_no_sense_are_told_once_and_the_gate_still_hears_the_
         bench.beat(MARS.dumps())
         assert bench.engine.used == [MARS, STOCK, MARS]
 
-    play(story)
+    await play(story)
     assert [message for message in caplog.messages if "of tomorrow" in message] == caplog.messages
     assert len(caplog.messages) == 1
 
 
-def test_grants_and_pauses_tell_whose_context_is_waited_for() -> None:
+async def test_grants_and_pauses_tell_whose_context_is_waited_for() -> None:
     def story(bench: Bench) -> None:
         bench.driver.receive(Pause(program_id="p"), 0)
         bench.driver.receive(Admit(program_id="p"), 0)
@@ -165,10 +159,10 @@ def test_grants_and_pauses_tell_whose_context_is_waited_for() -> None:
         assert bench.engine.parked == [("p", True), ("p", False), ("p", True), ("p", False)]
         assert [grant.program_id for grant in bench.gate.state().grants] == ["p"], "the gate hears them, too"
 
-    play(story)
+    await play(story)
 
 
-def test_a_paused_programs_context_is_evicted_first() -> None:
+async def test_a_paused_programs_context_is_evicted_first() -> None:
     def story(bench: Bench) -> None:
         bench.beat(MARS.dumps())
         for index, name in enumerate("abc"):
@@ -183,4 +177,4 @@ def test_a_paused_programs_context_is_evicted_first() -> None:
         assert left == {"a": 300, "c": 300, "d": 350}, "b had one piece"
         assert isinstance(bench.sent[-1], PoolSampled)
 
-    play(story)
+    await play(story)

@@ -21,17 +21,18 @@ def waiting(asked: list[float], *, alive: bool = True, patience_s: float = 5.0) 
     return SlotWait(lambda: asked.append(time.monotonic()), lambda: time.monotonic() if alive else 0.0, patience_s)
 
 
-def run(wait: SlotWait, how: str) -> float:
+async def run(wait: SlotWait, how: str) -> float:
     began_s = time.monotonic()
     if how == "thread":
         wait.block()
     else:
-        asyncio.run(wait.until_told())
+        await wait.until_told()
     return time.monotonic() - began_s
 
 
+@pytest.mark.asyncio
 @pytest.mark.parametrize("how", ["thread", "task"])
-def test_it_asks_until_it_is_told(how: str) -> None:
+async def test_it_asks_until_it_is_told(how: str) -> None:
     asked: list[float] = []
 
     def ask() -> None:
@@ -40,33 +41,36 @@ def test_it_asks_until_it_is_told(how: str) -> None:
             threading.Thread(target=wait.tell).start()
 
     wait = SlotWait(ask, time.monotonic, 60.0)
-    run(wait, how)
+    await run(wait, how)
     assert wait.was_told
     assert len(asked) >= 3
     assert all(later - earlier >= 0.05 for earlier, later in pairwise(asked))
 
 
+@pytest.mark.asyncio
 @pytest.mark.parametrize("how", ["thread", "task"])
-def test_an_answer_that_is_there_already_is_not_waited_for(how: str) -> None:
+async def test_an_answer_that_is_there_already_is_not_waited_for(how: str) -> None:
     asked: list[float] = []
     wait = waiting(asked)
     wait.tell()
-    run(wait, how)
+    await run(wait, how)
     assert not asked
 
 
+@pytest.mark.asyncio
 @pytest.mark.parametrize("how", ["thread", "task"])
-def test_a_silent_daemon_is_not_waited_for(how: str) -> None:
+async def test_a_silent_daemon_is_not_waited_for(how: str) -> None:
     wait = waiting([], alive=False)
-    assert 0.05 < run(wait, how) < 4  # patience would be five seconds
+    assert 0.05 < await run(wait, how) < 4  # patience would be five seconds
     assert not wait.was_told
 
 
+@pytest.mark.asyncio
 @pytest.mark.parametrize("how", ["thread", "task"])
-def test_patience_ends(how: str) -> None:
+async def test_patience_ends(how: str) -> None:
     asked: list[float] = []
     wait = waiting(asked, patience_s=0.3)
-    assert run(wait, how) > 0.25
+    assert await run(wait, how) > 0.25
     assert not wait.was_told
     assert asked
 

@@ -185,18 +185,17 @@ def test_a_call_that_nobody_answers_starts_without_and_is_counted(
     ]
 
 
-def test_a_thread_with_an_event_loop_is_not_held_up() -> None:
+@pytest.mark.asyncio
+async def test_a_thread_with_an_event_loop_is_not_held_up() -> None:
     reports = Reports(slots=True)
 
-    async def hook() -> None:
-        reports.wait_for_slot("run", "call", "bash")
-
-    asyncio.run(hook())
+    reports.wait_for_slot("run", "call", "bash")
     assert reports.events == []
 
 
-def test_without_slots_nobody_waits_or_asks() -> None:
+@pytest.mark.asyncio
+async def test_without_slots_nobody_waits_or_asks() -> None:
     reports = Reports()
     reports.wait_for_slot("run", "call", "bash")
-    asyncio.run(reports.until_slot("run", "call", "bash"))
+    await reports.until_slot("run", "call", "bash")
     assert reports.events == []

@@ -68,24 +68,23 @@ def test_what_stands_outside_of_strings_is_counted_however_it_comes(
     assert structure.values == counted(value)
 
 
-def refused(limits: GateLimits, *pieces: bytes) -> BodyRefused:
-    async def story() -> BodyRefused:
-        with pytest.raises(BodyRefused) as told:
-            await Bodies(limits).read(Client(*pieces).receive)
-        return told.value
-
-    return asyncio.run(story())
+async def refused(limits: GateLimits, *pieces: bytes) -> BodyRefused:
+    with pytest.raises(BodyRefused) as told:
+        await Bodies(limits).read(Client(*pieces).receive)
+    return told.value
 
 
-def test_a_body_of_millions_of_values_is_refused_before_it_is_parsed() -> None:
+@pytest.mark.asyncio
+async def test_a_body_of_millions_of_values_is_refused_before_it_is_parsed() -> None:
     """The one that held a gate up for seconds: 60 MB of empty lists."""
     body = b"[" + b"[]," * (20 * MIB) + b"[]]"
     started = time.perf_counter()
-    told = refused(GateLimits(), *(body[at : at + 65_536] for at in range(0, len(body), 65_536)))
+    told = await refused(GateLimits(), *(body[at : at + 65_536] for at in range(0, len(body), 65_536)))
     assert (told.status, told.code) == (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body_too_complex")
     assert time.perf_counter() - started < 2.0, "no more of it is looked at than is needed to tell"
 
 
+@pytest.mark.asyncio
 @pytest.mark.parametrize(
     "body",
     [
@@ -94,57 +93,52 @@ def test_a_body_of_millions_of_values_is_refused_before_it_is_parsed() -> None:
         b"[" + b"[]," * 50_000 + b"[]]",  # much in it, and too small to matter
     ],
 )
-def test_what_parses_quickly_passes(body: bytes) -> None:
-    read = asyncio.run(
-        Bodies(GateLimits()).read(Client(*(body[at : at + 65_536] for at in range(0, len(body), 65_536))).receive)
+async def test_what_parses_quickly_passes(body: bytes) -> None:
+    read = await Bodies(GateLimits()).read(
+        Client(*(body[at : at + 65_536] for at in range(0, len(body), 65_536))).receive
     )
     assert read == body
 
 
-def test_a_body_over_its_bound_is_refused() -> None:
-    told = refused(GateLimits(max_body_bytes=10), b"12345", b"678901")
+@pytest.mark.asyncio
+async def test_a_body_over_its_bound_is_refused() -> None:
+    told = await refused(GateLimits(max_body_bytes=10), b"12345", b"678901")
     assert (told.status, told.code) == (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body_too_large")
     assert str(told) == "the request body has more than 10 bytes"
 
 
-def test_where_too_much_arrives_at_once_the_largest_body_goes_and_its_bytes_are_free() -> None:
-    async def story() -> None:
-        bodies = Bodies(GateLimits(max_arriving_bytes=100))
-        large, small = Client(b"x" * 60, ends=False), Client(b"y" * 30, ends=False)
-        cut, kept = (asyncio.ensure_future(bodies.read(client.receive)) for client in (large, small))
-        await settle()
-        assert bodies.bytes_arriving == 90
-        small.send(b"y" * 20, more=True)
-        await settle()
-        assert bodies.bytes_arriving == 50, "the large one's are gone, though it has not been told"
-        large.send(b"x", more=True)
-        with pytest.raises(BodyRefused) as told:
-            await cut
-        assert (told.value.status, told.value.code) == (HTTPStatus.SERVICE_UNAVAILABLE, "too_many_bodies")
-        small.send(b"y", more=False)
-        assert await kept == b"y" * 51
-        assert bodies.bytes_arriving == 0
-
-    asyncio.run(story())
+@pytest.mark.asyncio
+async def test_where_too_much_arrives_at_once_the_largest_body_goes_and_its_bytes_are_free() -> None:
+    bodies = Bodies(GateLimits(max_arriving_bytes=100))
+    large, small = Client(b"x" * 60, ends=False), Client(b"y" * 30, ends=False)
+    cut, kept = (asyncio.ensure_future(bodies.read(client.receive)) for client in (large, small))
+    await settle()
+    assert bodies.bytes_arriving == 90
+    small.send(b"y" * 20, more=True)
+    await settle()
+    assert bodies.bytes_arriving == 50, "the large one's are gone, though it has not been told"
+    large.send(b"x", more=True)
+    with pytest.raises(BodyRefused) as told:
+        await cut
+    assert (told.value.status, told.value.code) == (HTTPStatus.SERVICE_UNAVAILABLE, "too_many_bodies")
+    small.send(b"y", more=False)
+    assert await kept == b"y" * 51
+    assert bodies.bytes_arriving == 0
 
 
-def test_a_body_that_never_ends_is_refused_in_time() -> None:
-    async def story() -> None:
-        bodies = Bodies(GateLimits(body_ns=seconds(5), time_scale=100.0))
-        with pytest.raises(BodyRefused) as told:
-            await bodies.read(Client(b"{", ends=False).receive)
-        assert (told.value.status, told.value.code) == (HTTPStatus.REQUEST_TIMEOUT, "body_too_slow")
-        assert bodies.bytes_arriving == 0
-
-    asyncio.run(story())
+@pytest.mark.asyncio
+async def test_a_body_that_never_ends_is_refused_in_time() -> None:
+    bodies = Bodies(GateLimits(body_ns=seconds(5), time_scale=100.0))
+    with pytest.raises(BodyRefused) as told:
+        await bodies.read(Client(b"{", ends=False).receive)
+    assert (told.value.status, told.value.code) == (HTTPStatus.REQUEST_TIMEOUT, "body_too_slow")
+    assert bodies.bytes_arriving == 0
 
 
-def test_a_client_that_leaves_frees_what_it_sent() -> None:
-    async def story() -> None:
-        bodies, client = Bodies(GateLimits()), Client(b"abc", ends=False)
-        client.messages.put_nowait({"type": "http.disconnect"})
-        with pytest.raises(ClientGone):
-            await bodies.read(client.receive)
-        assert bodies.bytes_arriving == 0
-
-    asyncio.run(story())
+@pytest.mark.asyncio
+async def test_a_client_that_leaves_frees_what_it_sent() -> None:
+    bodies, client = Bodies(GateLimits()), Client(b"abc", ends=False)
+    client.messages.put_nowait({"type": "http.disconnect"})
+    with pytest.raises(ClientGone):
+        await bodies.read(client.receive)
+    assert bodies.bytes_arriving == 0

@@ -12,6 +12,8 @@ from controlplane.core.commands import Admit
 from controlplane.core.events import Event, ReplyRead, TurnAbandoned, TurnQueued
 from controlplane.gate import Continuity, Gate, GatedRequest, GateLimits, GateMiddleware
 
+pytestmark = pytest.mark.asyncio
+
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "one two"}], "program_id": "p"}
 Message = dict[str, Any]
 
@@ -113,14 +115,11 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def run(story: Callable[[Bench], Coroutine[Any, Any, None]], **settings: Any) -> None:
-    async def main() -> None:
-        await story(Bench(**settings))
-
-    asyncio.run(main())
+async def run(story: Callable[[Bench], Coroutine[Any, Any, None]], **settings: Any) -> None:
+    await story(Bench(**settings))
 
 
-def test_a_turn_is_held_then_served_with_its_body_and_identity() -> None:
+async def test_a_turn_is_held_then_served_with_its_body_and_identity() -> None:
     async def story(bench: Bench) -> None:
         exchange = bench.request(CHAT, chunks=5)
         await settle()
@@ -140,13 +139,13 @@ def test_a_turn_is_held_then_served_with_its_body_and_identity() -> None:
         assert exchange.scope["state"]["penstock"] is request
         assert bench.gate.health()["running_turns"] == 0
 
-    run(story)
+    await run(story)
 
 
 @pytest.mark.parametrize(
     "path", ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/generate"]
 )
-def test_each_way_to_ask_for_a_turn_is_gated(path: str) -> None:
+async def test_each_way_to_ask_for_a_turn_is_gated(path: str) -> None:
     async def story(bench: Bench) -> None:
         exchange = bench.request({"prompt": "x", "session_id": "s"}, path=path)
         await settle()
@@ -154,10 +153,10 @@ def test_each_way_to_ask_for_a_turn_is_gated(path: str) -> None:
         exchange.leave()
         await exchange.task
 
-    run(story)
+    await run(story)
 
 
-def test_everything_else_passes_untouched() -> None:
+async def test_everything_else_passes_untouched() -> None:
     async def story(bench: Bench) -> None:
         for method, path in (
             ("GET", "/v1/models"),
@@ -172,10 +171,10 @@ def test_everything_else_passes_untouched() -> None:
         assert bench.events == []
         assert bench.loops == [asyncio.get_running_loop()]
 
-    run(story)
+    await run(story)
 
 
-def test_a_client_that_leaves_while_held_is_never_served() -> None:
+async def test_a_client_that_leaves_while_held_is_never_served() -> None:
     async def story(bench: Bench) -> None:
         exchange = bench.request(CHAT)
         await settle()
@@ -185,10 +184,10 @@ def test_a_client_that_leaves_while_held_is_never_served() -> None:
         assert bench.app.requests == []
         assert [type(event) for event in bench.events] == [TurnQueued, TurnAbandoned]
 
-    run(story)
+    await run(story)
 
 
-def test_a_client_that_leaves_in_the_instant_of_the_grant_is_not_served_either() -> None:
+async def test_a_client_that_leaves_in_the_instant_of_the_grant_is_not_served_either() -> None:
     async def story(bench: Bench) -> None:
         exchange = bench.request(CHAT)
         await settle()
@@ -199,11 +198,11 @@ def test_a_client_that_leaves_in_the_instant_of_the_grant_is_not_served_either()
         assert [type(event) for event in bench.events] == [TurnQueued, TurnAbandoned]
         assert bench.gate.health()["running_turns"] == 0
 
-    run(story)
+    await run(story)
 
 
 @pytest.mark.parametrize("held", [True, False])
-def test_the_application_hears_of_a_later_disconnect(held: bool) -> None:
+async def test_the_application_hears_of_a_later_disconnect(held: bool) -> None:
     async def story(bench: Bench) -> None:
         bench.app.wait_for_disconnect = True
         if not held:
@@ -217,10 +216,10 @@ def test_the_application_hears_of_a_later_disconnect(held: bool) -> None:
         await exchange.task
         assert bench.app.heard == ["http.disconnect"]
 
-    run(story)
+    await run(story)
 
 
-def test_a_client_that_leaves_before_its_request_is_complete_is_forgotten() -> None:
+async def test_a_client_that_leaves_before_its_request_is_complete_is_forgotten() -> None:
     async def story(bench: Bench) -> None:
         exchange = Exchange(bench.middleware, "POST", "/generate", {})
         exchange.inbound.put_nowait({"type": "http.request", "body": b"{", "more_body": True})
@@ -228,11 +227,11 @@ def test_a_client_that_leaves_before_its_request_is_complete_is_forgotten() -> N
         await exchange.task
         assert (exchange.status, bench.events, bench.app.requests) == (499, [], [])
 
-    run(story)
+    await run(story)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[1]", b"\xff\xfe", b"[" * 100_000, b"null"])
-def test_what_is_no_json_object_is_the_applications_to_refuse(body: bytes) -> None:
+async def test_what_is_no_json_object_is_the_applications_to_refuse(body: bytes) -> None:
     async def story(bench: Bench) -> None:
         exchange = bench.request(body)
         await exchange.task
@@ -240,20 +239,20 @@ def test_what_is_no_json_object_is_the_applications_to_refuse(body: bytes) -> No
         assert bench.app.requests == [None]
         assert bench.events == []
 
-    run(story)
+    await run(story)
 
 
-def test_a_body_beyond_the_bound_is_refused() -> None:
+async def test_a_body_beyond_the_bound_is_refused() -> None:
     async def story(bench: Bench) -> None:
         exchange = bench.request(CHAT, chunks=3)
         await exchange.task
         assert exchange.status == 413
         assert json.loads(exchange.body)["error"]["code"] == "body_too_large"
 
-    run(story, max_body_bytes=60)
+    await run(story, max_body_bytes=60)
 
 
-def test_a_full_queue_answers_429_as_openais_clients_expect_it() -> None:
+async def test_a_full_queue_answers_429_as_openais_clients_expect_it() -> None:
     async def story(bench: Bench) -> None:
         first = bench.request(CHAT)
         await settle()
@@ -267,10 +266,10 @@ def test_a_full_queue_answers_429_as_openais_clients_expect_it() -> None:
         first.leave()
         await first.task
 
-    run(story, max_held=1)
+    await run(story, max_held=1)
 
 
-def test_anthropics_clients_are_told_in_their_own_shape() -> None:
+async def test_anthropics_clients_are_told_in_their_own_shape() -> None:
     async def story(bench: Bench) -> None:
         first = bench.request(CHAT)
         await settle()
@@ -289,10 +288,10 @@ def test_anthropics_clients_are_told_in_their_own_shape() -> None:
         await third.task
         assert (third.status, json.loads(third.body)["error"]["type"]) == (503, "overloaded_error")
 
-    run(story, max_held=1)
+    await run(story, max_held=1)
 
 
-def test_closing_answers_503_to_the_held() -> None:
+async def test_closing_answers_503_to_the_held() -> None:
     async def story(bench: Bench) -> None:
         exchange = bench.request(CHAT)
         await settle()
@@ -301,30 +300,30 @@ def test_closing_answers_503_to_the_held() -> None:
         assert exchange.status == 503
         assert exchange.headers["retry-after"] == "5"
 
-    run(story)
+    await run(story)
 
 
-def test_a_bad_identity_is_refused_with_its_place() -> None:
+async def test_a_bad_identity_is_refused_with_its_place() -> None:
     async def story(bench: Bench) -> None:
         exchange = bench.request({**CHAT, "program_id": "x" * 300})
         await exchange.task
         assert exchange.status == 400
         assert "body program_id" in json.loads(exchange.body)["error"]["message"]
 
-    run(story)
+    await run(story)
 
 
-def test_health_is_served_and_is_json() -> None:
+async def test_health_is_served_and_is_json() -> None:
     async def story(bench: Bench) -> None:
         exchange = bench.request(b"", path="/penstock/health", method="GET")
         await exchange.task
         health = json.loads(exchange.body)
         assert (exchange.status, health["mode"], health["limit"]) == (200, "governed", 4)
 
-    run(story)
+    await run(story)
 
 
-def test_an_application_that_fails_gives_its_turn_back() -> None:
+async def test_an_application_that_fails_gives_its_turn_back() -> None:
     async def failing(scope: Any, receive: Any, send: Any) -> None:
         raise RuntimeError("the application's own fault")
 
@@ -335,10 +334,10 @@ def test_an_application_that_fails_gives_its_turn_back() -> None:
             await exchange.task
         assert bench.gate.health()["running_turns"] == 0
 
-    run(story, governed=False)
+    await run(story, governed=False)
 
 
-def test_a_server_that_stops_while_a_turn_is_held_takes_it_from_the_queue() -> None:
+async def test_a_server_that_stops_while_a_turn_is_held_takes_it_from_the_queue() -> None:
     async def story(bench: Bench) -> None:
         exchange = bench.request(CHAT)
         await settle()
@@ -347,10 +346,10 @@ def test_a_server_that_stops_while_a_turn_is_held_takes_it_from_the_queue() -> N
             await exchange.task
         assert bench.gate.health()["held_turns"] == 0
 
-    run(story)
+    await run(story)
 
 
-def test_a_turn_ends_with_its_reply_not_with_what_the_application_does_behind_it() -> None:
+async def test_a_turn_ends_with_its_reply_not_with_what_the_application_does_behind_it() -> None:
     async def story(bench: Bench) -> None:
         behind = asyncio.Event()
 
@@ -367,10 +366,10 @@ def test_a_turn_ends_with_its_reply_not_with_what_the_application_does_behind_it
         behind.set()
         await exchange.task
 
-    run(story, governed=False)
+    await run(story, governed=False)
 
 
-def test_a_path_below_the_root_path_is_gated_too() -> None:
+async def test_a_path_below_the_root_path_is_gated_too() -> None:
     async def story(bench: Bench) -> None:
         for root, path, gated in (
             ("/api", "/api/v1/completions", True),
@@ -384,29 +383,29 @@ def test_a_path_below_the_root_path_is_gated_too() -> None:
             await exchange.task
             assert (bench.app.requests[-1] is not None) == gated, (root, path)
 
-    run(story, governed=False)
+    await run(story, governed=False)
 
 
-def test_a_put_is_gated_as_a_post_is() -> None:
+async def test_a_put_is_gated_as_a_post_is() -> None:
     async def story(bench: Bench) -> None:
         exchange = bench.request({"text": "one"}, path="/generate", method="PUT")
         await exchange.task
         assert bench.app.requests[-1] is not None
 
-    run(story, governed=False)
+    await run(story, governed=False)
 
 
-def test_the_health_page_shows_what_it_is_given() -> None:
+async def test_the_health_page_shows_what_it_is_given() -> None:
     async def story(bench: Bench) -> None:
         middleware = GateMiddleware(bench.app, bench.gate, health=lambda: {"more": 1})
         exchange = Exchange(middleware, "GET", "/penstock/health", {})
         await exchange.task
         assert json.loads(exchange.body) == {"more": 1}
 
-    run(story)
+    await run(story)
 
 
-def test_the_tools_that_a_reply_calls_are_told_after_it() -> None:
+async def test_the_tools_that_a_reply_calls_are_told_after_it() -> None:
     async def story(bench: Bench) -> None:
         exchange = bench.request(CHAT)
         await settle()
@@ -417,10 +416,10 @@ def test_the_tools_that_a_reply_calls_are_told_after_it() -> None:
         assert bench.events[1:] == [ReplyRead(program_id="p", turn_id=turn_id, tool="ls", tool_calls=2)]
         assert exchange.body == bench.app.reply
 
-    run(story)
+    await run(story)
 
 
-def test_the_last_turn_is_told_behind_its_reply_and_not_behind_an_error() -> None:
+async def test_the_last_turn_is_told_behind_its_reply_and_not_behind_an_error() -> None:
     async def story(bench: Bench) -> None:
         bench.gate.on_command(Admit(program_id="p"))
         for bench.app.status in (500, 200):
@@ -431,10 +430,10 @@ def test_the_last_turn_is_told_behind_its_reply_and_not_behind_an_error() -> Non
             (exchange.headers["x-penstock-turn-id"], True, 0)
         ]
 
-    run(story)
+    await run(story)
 
 
-def test_a_reply_that_nobody_can_read_is_not_spoken_of() -> None:
+async def test_a_reply_that_nobody_can_read_is_not_spoken_of() -> None:
     async def story(bench: Bench) -> None:
         for body in (CHAT, {"messages": []}):  # the second names nobody
             exchange = bench.request(body)
@@ -444,10 +443,10 @@ def test_a_reply_that_nobody_can_read_is_not_spoken_of() -> None:
             await exchange.task
         assert not [event for event in bench.events if isinstance(event, ReplyRead)]
 
-    run(story)
+    await run(story)
 
 
-def test_a_client_that_names_nobody_is_known_by_how_its_prompts_go_on() -> None:
+async def test_a_client_that_names_nobody_is_known_by_how_its_prompts_go_on() -> None:
     async def story(bench: Bench) -> None:
         middleware = GateMiddleware(bench.app, bench.gate, continuity=Continuity())
         first = [{"role": "user", "content": "a"}]
@@ -466,4 +465,4 @@ def test_a_client_that_names_nobody_is_known_by_how_its_prompts_go_on() -> None:
         assert len(set(programs)) == 3
         assert programs[3] == "s"
 
-    run(story, governed=False)
+    await run(story, governed=False)

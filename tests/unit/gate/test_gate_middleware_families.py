@@ -3,10 +3,13 @@
 import asyncio
 import re
 
+import pytest
 from test_gate_middleware import CHAT, Bench, Exchange, run, settle
 
 from controlplane.core.commands import Admit
 from controlplane.core.events import TurnQueued
+
+pytestmark = pytest.mark.asyncio
 
 
 async def answered(bench: Bench, program: str, **headers: str) -> Exchange:
@@ -21,17 +24,17 @@ def asked(bench: Bench) -> list[tuple[str, str]]:
     return [(event.program_id, event.parent_id) for event in bench.events if isinstance(event, TurnQueued)]
 
 
-def test_turn_ids_cannot_be_guessed() -> None:
+async def test_turn_ids_cannot_be_guessed() -> None:
     async def story(bench: Bench) -> None:
         told = [(await answered(bench, "p")).headers["x-penstock-turn-id"] for _ in range(50)]
         assert len(set(told)) == 50
         assert all(re.fullmatch("[0-9a-f]{32}", turn) for turn in told)
         assert len({turn[:8] for turn in told}) == 50, "nothing of one tells of the next"
 
-    run(story)
+    await run(story)
 
 
-def test_ten_requests_that_name_an_active_strangers_program_as_parent_do_not_enter() -> None:
+async def test_ten_requests_that_name_an_active_strangers_program_as_parent_do_not_enter() -> None:
     async def story(bench: Bench) -> None:
         await answered(bench, "parent")
         strangers = [
@@ -46,10 +49,10 @@ def test_ten_requests_that_name_an_active_strangers_program_as_parent_do_not_ent
             await exchange.task
         assert [request.identity.parent_id for request in bench.app.requests] == [""] * 11
 
-    run(story)
+    await run(story)
 
 
-def test_a_child_that_carries_a_turn_of_its_parents_enters() -> None:
+async def test_a_child_that_carries_a_turn_of_its_parents_enters() -> None:
     async def story(bench: Bench) -> None:
         turn = (await answered(bench, "parent")).headers["x-penstock-turn-id"]
         told = {"x_penstock_parent_id": "parent", "x_penstock_parent_turn": turn}
@@ -62,10 +65,10 @@ def test_a_child_that_carries_a_turn_of_its_parents_enters() -> None:
         await second.task
         assert (second.status, asked(bench)) == (200, [])
 
-    run(story)
+    await run(story)
 
 
-def test_two_tenants_that_use_one_id_are_two_programs() -> None:
+async def test_two_tenants_that_use_one_id_are_two_programs() -> None:
     async def story(bench: Bench) -> None:
         ours = await answered(bench, "p", x_penstock_tenant="ours")
         for tenant in ("theirs", ""):
@@ -85,10 +88,10 @@ def test_two_tenants_that_use_one_id_are_two_programs() -> None:
         stolen.leave()
         await asyncio.wait((stolen.task,))
 
-    run(story)
+    await run(story)
 
 
-def test_a_long_id_of_another_tenant_becomes_a_digest() -> None:
+async def test_a_long_id_of_another_tenant_becomes_a_digest() -> None:
     async def story(bench: Bench) -> None:
         await answered(bench, "p" * 250, x_penstock_tenant="ours")
         exchange = bench.request(CHAT, x_penstock_program_id="p" * 250, x_penstock_tenant="t" * 250)
@@ -98,4 +101,4 @@ def test_a_long_id_of_another_tenant_becomes_a_digest() -> None:
         exchange.leave()
         await asyncio.wait((exchange.task,))
 
-    run(story)
+    await run(story)

@@ -5,6 +5,7 @@ from typing import Any
 
 from endpoint_double import EndpointDouble, serving
 
+from controlplane.lab.experiment import Workload
 from controlplane.lab.load.options import ReplayOptions
 from controlplane.lab.load.progress import ReplayProgress
 from controlplane.lab.load.replay import replay
@@ -38,14 +39,16 @@ def program(name: str, *turns: tuple[int, int], tool: str = "bash", tool_ms: flo
     )
 
 
-def run(endpoint: EndpointDouble, *programs: ProgramTrace, **options: Any) -> tuple[RunResult, Recorder]:
+async def run(endpoint: EndpointDouble, *programs: ProgramTrace, **options: Any) -> tuple[RunResult, Recorder]:
     """Serve the endpoint in this thread's loop and replay in another."""
     recorder = Recorder()
 
     async def both() -> RunResult:
         async with serving(endpoint):
             options.setdefault("arrival", Closed(2))
+            told = {name: options.pop(name) for name in ("shared_prefix", "telemetry") if name in options}
+            options["workload"] = Workload(trace="in hand", **told)
             asked = ReplayOptions(trace=Trace(programs=programs, rejected=[]), url=endpoint.url, **options)
             return await asyncio.to_thread(replay, asked, recorder)
 
-    return asyncio.run(both()), recorder
+    return await both(), recorder

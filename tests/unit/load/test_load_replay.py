@@ -31,14 +31,15 @@ def refuse(status: int, **headers: str) -> Any:
     return answer
 
 
-def test_every_program_ends_and_prompts_grow_as_the_trace_says() -> None:
+@pytest.mark.asyncio
+async def test_every_program_ends_and_prompts_grow_as_the_trace_says() -> None:
     endpoint = EndpointDouble()
-    result, recorder = run(
+    result, recorder = await run(
         endpoint,
         program("a", (50, 5), (80, 5), (100, 5)),
         program("b", (40, 3), (60, 3)),
         program("c", (30, 2)),
-        shared_prefix_tokens=10,
+        shared_prefix=10,
         label="grow",
     )
     assert [p.failed for p in result.programs] == [False] * 3
@@ -54,9 +55,10 @@ def test_every_program_ends_and_prompts_grow_as_the_trace_says() -> None:
     }
 
 
-def test_each_turn_repeats_the_history_and_programs_share_only_the_system_message() -> None:
+@pytest.mark.asyncio
+async def test_each_turn_repeats_the_history_and_programs_share_only_the_system_message() -> None:
     endpoint = EndpointDouble()
-    run(endpoint, program("a", (50, 5), (80, 5)), program("b", (50, 5)), shared_prefix_tokens=10)
+    await run(endpoint, program("a", (50, 5), (80, 5)), program("b", (50, 5)), shared_prefix=10)
     by_length = sorted(endpoint.requests, key=lambda body: len(body["messages"]))
     first = [body["messages"] for body in by_length if len(body["messages"]) == 2]
     assert first[0][0] == first[1][0]
@@ -67,21 +69,23 @@ def test_each_turn_repeats_the_history_and_programs_share_only_the_system_messag
     assert grown[2]["content"].split() == ["w0", "w1", "w2", "w3", "w4"]
 
 
-def test_with_a_run_id_the_programs_say_the_same_words_again() -> None:
-    def said(**options: Any) -> tuple[set[str], list[Any]]:
+@pytest.mark.asyncio
+async def test_with_a_run_id_the_programs_say_the_same_words_again() -> None:
+    async def said(**options: Any) -> tuple[set[str], list[Any]]:
         endpoint = EndpointDouble()
-        result, _ = run(endpoint, program("a", (50, 5), (80, 5)), program("b", (40, 5)), seed=3, **options)
+        result, _ = await run(endpoint, program("a", (50, 5), (80, 5)), program("b", (40, 5)), seed=3, **options)
         bodies = sorted(endpoint.requests, key=lambda body: len(str(body["messages"])))
         return {p.program_id for p in result.programs}, [body["messages"] for body in bodies]
 
-    assert said(run_id="again") == said(run_id="again")
-    assert said(run_id="again")[0] == {"replay-again-00000", "replay-again-00001"}
-    assert said() != said()
+    assert await said(run_id="again") == await said(run_id="again")
+    assert (await said(run_id="again"))[0] == {"replay-again-00000", "replay-again-00001"}
+    assert await said() != await said()
 
 
-def test_open_arrivals_count_completion_time_from_the_scheduled_arrival() -> None:
+@pytest.mark.asyncio
+async def test_open_arrivals_count_completion_time_from_the_scheduled_arrival() -> None:
     programs = [program(str(n), (10, 1)) for n in range(8)]
-    result, _ = run(EndpointDouble(), *programs, arrival=Poisson(100.0), seed=3)
+    result, _ = await run(EndpointDouble(), *programs, arrival=Poisson(100.0), seed=3)
     arrivals = [p.arrived_ns for p in sorted(result.programs, key=lambda p: p.program_id)]
     assert arrivals == sorted(arrivals)
     assert arrivals[0] == 0
@@ -89,8 +93,11 @@ def test_open_arrivals_count_completion_time_from_the_scheduled_arrival() -> Non
     assert result.rate == 100.0
 
 
-def test_closed_arrivals_never_run_more_than_asked() -> None:
-    result, _ = run(EndpointDouble(), *(program(str(n), (10, 1), (20, 1)) for n in range(6)), arrival=Closed(2))
+@pytest.mark.asyncio
+async def test_closed_arrivals_never_run_more_than_asked() -> None:
+    result, _ = await run(
+        EndpointDouble(), *(program(str(n), (10, 1), (20, 1)) for n in range(6)), arrival=Closed(2)
+    )
     edges = sorted(edge for p in result.programs for edge in ((p.arrived_ns, 1), (p.ended_ns, -1)))
     running = peak = 0
     for _, step in edges:
@@ -99,10 +106,11 @@ def test_closed_arrivals_never_run_more_than_asked() -> None:
     assert peak <= 2
 
 
+@pytest.mark.asyncio
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_refusal_is_waited_out_and_its_time_counts(status: int) -> None:
+async def test_a_refusal_is_waited_out_and_its_time_counts(status: int) -> None:
     endpoint = EndpointDouble(script=[refuse(status, Retry_After="0.2")])
-    result, recorder = run(endpoint, program("a", (10, 1)))
+    result, recorder = await run(endpoint, program("a", (10, 1)))
     (turn,) = result.turns
     assert not turn.error
     assert turn.first_token_ns - turn.queued_ns >= 200_000_000
@@ -111,18 +119,22 @@ def test_a_refusal_is_waited_out_and_its_time_counts(status: int) -> None:
     assert result.facts["retries"] == "1"
 
 
-def test_refusals_without_end_fail_the_program_with_the_reason() -> None:
+@pytest.mark.asyncio
+async def test_refusals_without_end_fail_the_program_with_the_reason() -> None:
     endpoint = EndpointDouble(script=[refuse(503, Retry_After="0.02")] * 50)
-    result, _ = run(endpoint, program("a", (10, 1)), retry=RetryRule(give_up_after_s=0.1))
+    result, _ = await run(endpoint, program("a", (10, 1)), retry=RetryRule(give_up_after_s=0.1))
     (ended,) = result.programs
     assert ended.failed
     assert "HTTP 503: scripted 503" in ended.error
     assert "retries" in ended.error
 
 
-def test_a_failed_turn_fails_its_program_only_and_is_said_once() -> None:
+@pytest.mark.asyncio
+async def test_a_failed_turn_fails_its_program_only_and_is_said_once() -> None:
     endpoint = EndpointDouble(script=[refuse(400), refuse(400)])
-    result, recorder = run(endpoint, *(program(str(n), (10, 1), (20, 1)) for n in range(4)), arrival=Closed(1))
+    result, recorder = await run(
+        endpoint, *(program(str(n), (10, 1), (20, 1)) for n in range(4)), arrival=Closed(1)
+    )
     assert result.summary.programs_failed == 2
     assert result.summary.programs_ended == 2
     assert [p.error for p in result.programs[:2]] == ["HTTP 400: scripted 400"] * 2
@@ -130,7 +142,8 @@ def test_a_failed_turn_fails_its_program_only_and_is_said_once() -> None:
     assert recorder.seen[-1].programs_failed == 2
 
 
-def test_a_stream_cut_short_is_a_failure_not_a_short_reply() -> None:
+@pytest.mark.asyncio
+async def test_a_stream_cut_short_is_a_failure_not_a_short_reply() -> None:
     async def cut(request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
@@ -138,48 +151,54 @@ def test_a_stream_cut_short_is_a_failure_not_a_short_reply() -> None:
         await response.write_eof()
         return response
 
-    result, _ = run(EndpointDouble(script=[cut]), program("a", (10, 4)))
+    result, _ = await run(EndpointDouble(script=[cut]), program("a", (10, 4)))
     assert result.programs[0].error == "the stream was cut before its end"
 
 
-def test_an_error_in_mid_stream_is_reported_in_the_engines_words() -> None:
+@pytest.mark.asyncio
+async def test_an_error_in_mid_stream_is_reported_in_the_engines_words() -> None:
     async def fail(request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
         await response.write(data_line({"error": {"message": "out of memory", "code": 500}}))
         return response
 
-    result, _ = run(EndpointDouble(script=[fail]), program("a", (10, 4)))
+    result, _ = await run(EndpointDouble(script=[fail]), program("a", (10, 4)))
     assert result.programs[0].error == "the stream broke: out of memory"
 
 
-def test_the_gates_hold_is_taken_from_its_header() -> None:
-    result, _ = run(EndpointDouble(hold_ms="1500"), program("a", (10, 1)))
+@pytest.mark.asyncio
+async def test_the_gates_hold_is_taken_from_its_header() -> None:
+    result, _ = await run(EndpointDouble(hold_ms="1500"), program("a", (10, 1)))
     assert result.turns[0].hold_ns >= 1_500_000_000
 
 
-def test_identity_in_the_body_or_nowhere() -> None:
+@pytest.mark.asyncio
+async def test_identity_in_the_body_or_nowhere() -> None:
     body = EndpointDouble()
-    result, _ = run(body, program("a", (10, 1)), identity="body")
+    result, _ = await run(body, program("a", (10, 1)), identity="body")
     assert body.requests[0]["program_id"] == result.programs[0].program_id
     nowhere = EndpointDouble()
-    run(nowhere, program("a", (10, 1)), identity="none")
+    await run(nowhere, program("a", (10, 1)), identity="none")
     assert "program_id" not in nowhere.requests[0]
     assert "x-litellm-session-id" not in nowhere.headers[0]
 
 
-def test_cached_tokens_make_the_hit_rate() -> None:
-    result, _ = run(EndpointDouble(), program("a", (100, 1)))
+@pytest.mark.asyncio
+async def test_cached_tokens_make_the_hit_rate() -> None:
+    result, _ = await run(EndpointDouble(), program("a", (100, 1)))
     assert result.summary.cache_hit_ratio == 0.5
 
 
-def test_time_scale_gives_trace_time() -> None:
-    result, _ = run(EndpointDouble(), program("a", (10, 1), (20, 1), tool_ms=10_000), time_scale=100.0)
+@pytest.mark.asyncio
+async def test_time_scale_gives_trace_time() -> None:
+    result, _ = await run(EndpointDouble(), program("a", (10, 1), (20, 1), tool_ms=10_000), time_scale=100.0)
     assert 10 <= result.summary.jct_mean_s < 60
 
 
-def test_think_time_is_slept_through_and_not_reported_as_a_tool() -> None:
-    result, recorder = run(
+@pytest.mark.asyncio
+async def test_think_time_is_slept_through_and_not_reported_as_a_tool() -> None:
+    result, recorder = await run(
         EndpointDouble(), program("a", (10, 1), (20, 1), tool="human", tool_ms=400), tools=ToolOptions(slots=1)
     )
     assert result.summary.jct_mean_s >= 0.4

@@ -9,6 +9,7 @@ from replay_runs import Recorder, program, run
 from controlplane.core.errors import ConfigError
 from controlplane.core.events import Event, ProgramArrived, ProgramEnded, ReplyRead, ToolEnded
 from controlplane.emit.stats import EmitterStats
+from controlplane.lab.experiment import Workload
 from controlplane.lab.load import replay
 from controlplane.lab.load.options import Observation, ReplayOptions
 from controlplane.lab.load.tools import ToolOptions
@@ -50,22 +51,23 @@ def emitters(monkeypatch: pytest.MonkeyPatch) -> list[EmitterDouble]:
     return made
 
 
-def told_by(
+async def told_by(
     telemetry: str, *programs: ProgramTrace, names_turns: bool = True, **more: Any
 ) -> tuple[RunResult, Recorder]:
     endpoint = EndpointDouble(names_turns=names_turns)
-    return run(endpoint, *(programs or PROGRAMS), telemetry=Telemetry(telemetry), **{"nats": BUS, **more})
+    return await run(endpoint, *(programs or PROGRAMS), telemetry=Telemetry(telemetry), **{"nats": BUS, **more})
 
 
 def kinds(events: list[Event]) -> set[str]:
     return {type(event).__name__ for event in events}
 
 
-def test_without_telemetry_nobody_speaks_on_the_bus_and_the_daemon_is_watched_all_the_same(
+@pytest.mark.asyncio
+async def test_without_telemetry_nobody_speaks_on_the_bus_and_the_daemon_is_watched_all_the_same(
     emitters: list[EmitterDouble],
 ) -> None:
     seen = Observation(pressure=replay.Pressure(), window=3.0, limit=3)
-    result, recorder = told_by("none", observe=lambda: seen)
+    result, recorder = await told_by("none", observe=lambda: seen)
     assert emitters == []
     assert result.summary.programs_ended == 6
     assert result.facts["telemetry"] == "none"
@@ -73,15 +75,17 @@ def test_without_telemetry_nobody_speaks_on_the_bus_and_the_daemon_is_watched_al
     assert recorder.notes == []
 
 
-def test_full_telemetry_tells_runs_and_tools(emitters: list[EmitterDouble]) -> None:
-    result, _ = told_by("full")
+@pytest.mark.asyncio
+async def test_full_telemetry_tells_runs_and_tools(emitters: list[EmitterDouble]) -> None:
+    result, _ = await told_by("full")
     (emitter,) = emitters
     assert kinds(emitter.events) == {"ProgramArrived", "ToolEnqueued", "ToolStarted", "ToolEnded", "ProgramEnded"}
     assert result.facts["telemetry"] == "full"
 
 
-def test_half_of_the_programs_tell_all_and_the_same_ones_each_time(emitters: list[EmitterDouble]) -> None:
-    results = [told_by("half", run_id=name, label="h")[0] for name in ("one", "other")]
+@pytest.mark.asyncio
+async def test_half_of_the_programs_tell_all_and_the_same_ones_each_time(emitters: list[EmitterDouble]) -> None:
+    results = [(await told_by("half", run_id=name, label="h"))[0] for name in ("one", "other")]
     telling = {n for n, asked in enumerate(PROGRAMS) if told(Telemetry.HALF, asked.program_id).run}
     assert 0 < len(telling) < len(PROGRAMS)
     for name, emitter in zip(("one", "other"), emitters, strict=True):
@@ -91,14 +95,15 @@ def test_half_of_the_programs_tell_all_and_the_same_ones_each_time(emitters: lis
     assert [result.facts["telemetry"] for result in results] == ["half", "half"]
 
 
-def test_turns_tell_what_each_reply_calls_by_the_name_of_the_gate(emitters: list[EmitterDouble]) -> None:
+@pytest.mark.asyncio
+async def test_turns_tell_what_each_reply_calls_by_the_name_of_the_gate(emitters: list[EmitterDouble]) -> None:
     turns = (
         Turn(input_tokens=10, output_tokens=1, tool="bash", tool_ms=1.0),
         Turn(input_tokens=20, output_tokens=1, tool="human", tool_ms=1.0),
         Turn(input_tokens=30, output_tokens=1, tool="", tool_ms=1.0),
         Turn(input_tokens=40, output_tokens=1, tool="bash", tool_ms=1.0),
     )
-    result, recorder = told_by("turns", ProgramTrace(program_id="p", source="test", turns=turns))
+    result, recorder = await told_by("turns", ProgramTrace(program_id="p", source="test", turns=turns))
     (name,) = (one.program_id for one in result.programs)
     assert emitters[0].events == [
         ReplyRead(program_id=name, turn_id="turn-1", tool="bash", tool_calls=1),
@@ -108,14 +113,16 @@ def test_turns_tell_what_each_reply_calls_by_the_name_of_the_gate(emitters: list
     assert recorder.notes == []
 
 
-def test_replies_without_a_gate_cannot_be_told_of_and_that_is_said(emitters: list[EmitterDouble]) -> None:
-    _, recorder = told_by("turns", names_turns=False)
+@pytest.mark.asyncio
+async def test_replies_without_a_gate_cannot_be_told_of_and_that_is_said(emitters: list[EmitterDouble]) -> None:
+    _, recorder = await told_by("turns", names_turns=False)
     assert emitters[0].events == []
     assert any(note.startswith("12 replies came through no gate") for note in recorder.notes)
 
 
-def test_without_a_bus_nothing_is_told_whatever_was_asked(emitters: list[EmitterDouble]) -> None:
-    result, _ = told_by("full", nats=None)
+@pytest.mark.asyncio
+async def test_without_a_bus_nothing_is_told_whatever_was_asked(emitters: list[EmitterDouble]) -> None:
+    result, _ = await told_by("full", nats=None)
     assert emitters == []
     assert result.facts["telemetry"] == "none"
 
@@ -127,10 +134,11 @@ def test_replies_of_programs_without_a_name_are_refused() -> None:
             url="http://127.0.0.1:9",
             arrival=Closed(1),
             identity="none",
-            telemetry=Telemetry.TURNS,
+            workload=Workload(trace="in hand", telemetry=Telemetry.TURNS),
         )
 
 
-def test_a_tool_that_is_not_told_takes_its_slot_all_the_same(emitters: list[EmitterDouble]) -> None:
-    result, _ = told_by("none", arrival=Closed(6), tools=ToolOptions(slots=1))
+@pytest.mark.asyncio
+async def test_a_tool_that_is_not_told_takes_its_slot_all_the_same(emitters: list[EmitterDouble]) -> None:
+    result, _ = await told_by("none", arrival=Closed(6), tools=ToolOptions(slots=1))
     assert result.summary.tool_wait_mean_s > 0

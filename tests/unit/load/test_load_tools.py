@@ -15,24 +15,20 @@ from controlplane.lab.load.tools import CpuStorm, ToolOptions, ToolRunner
 MS = 1_000_000
 
 
-def run_tools(options: ToolOptions, *durations_ns: int, time_scale: float = 1.0) -> list[Event]:
+async def run_tools(options: ToolOptions, *durations_ns: int, time_scale: float = 1.0) -> list[Event]:
     events: list[Event] = []
 
-    async def run() -> None:
-        runner = ToolRunner(options, clock=TraceClock(time_scale), send=events.append)
-        await runner.start()
-        await asyncio.gather(
-            *(runner.run("p", f"c{n}", "bash", duration) for n, duration in enumerate(durations_ns))
-        )
-        assert runner.open_tools() == ()
-        runner.close()
-
-    asyncio.run(run())
+    runner = ToolRunner(options, clock=TraceClock(time_scale), send=events.append)
+    await runner.start()
+    await asyncio.gather(*(runner.run("p", f"c{n}", "bash", duration) for n, duration in enumerate(durations_ns)))
+    assert runner.open_tools() == ()
+    runner.close()
     return events
 
 
-def test_a_tool_is_enqueued_started_and_ended() -> None:
-    enqueued, started, ended = run_tools(ToolOptions(), 20 * MS)
+@pytest.mark.asyncio
+async def test_a_tool_is_enqueued_started_and_ended() -> None:
+    enqueued, started, ended = await run_tools(ToolOptions(), 20 * MS)
     assert isinstance(enqueued, ToolEnqueued)
     assert isinstance(started, ToolStarted)
     assert isinstance(ended, ToolEnded)
@@ -41,14 +37,16 @@ def test_a_tool_is_enqueued_started_and_ended() -> None:
     assert 20 * MS <= ended.duration_ns < 1000 * MS
 
 
-def test_durations_are_trace_time() -> None:
-    ended = run_tools(ToolOptions(), 5_000 * MS, time_scale=100)[-1]
+@pytest.mark.asyncio
+async def test_durations_are_trace_time() -> None:
+    ended = (await run_tools(ToolOptions(), 5_000 * MS, time_scale=100))[-1]
     assert isinstance(ended, ToolEnded)
     assert ended.duration_ns >= 5_000 * MS
 
 
-def test_slots_bound_how_many_run_and_the_rest_wait_enqueued() -> None:
-    events = run_tools(ToolOptions(slots=2), *[10 * MS] * 6)
+@pytest.mark.asyncio
+async def test_slots_bound_how_many_run_and_the_rest_wait_enqueued() -> None:
+    events = await run_tools(ToolOptions(slots=2), *[10 * MS] * 6)
     running = peak = 0
     for event in events:
         running += isinstance(event, ToolStarted) - isinstance(event, ToolEnded)
@@ -57,20 +55,18 @@ def test_slots_bound_how_many_run_and_the_rest_wait_enqueued() -> None:
     assert sum(isinstance(event, ToolEnqueued) for event in events[:8]) == 6
 
 
-def test_open_tools_say_what_waits_and_what_runs() -> None:
-    async def run() -> None:
-        runner = ToolRunner(ToolOptions(slots=1), clock=TraceClock())
-        tasks = [asyncio.create_task(runner.run("p", f"c{n}", "bash", 10_000 * MS)) for n in range(2)]
-        await asyncio.sleep(0)
-        assert [(tool.call_id, tool.started) for tool in runner.open_tools()] == [("c0", True), ("c1", False)]
-        assert (runner.running, runner.waiting) == (1, 1)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        assert runner.open_tools() == ()
-        assert (runner.running, runner.waiting) == (0, 0)
-
-    asyncio.run(run())
+@pytest.mark.asyncio
+async def test_open_tools_say_what_waits_and_what_runs() -> None:
+    runner = ToolRunner(ToolOptions(slots=1), clock=TraceClock())
+    tasks = [asyncio.create_task(runner.run("p", f"c{n}", "bash", 10_000 * MS)) for n in range(2)]
+    await asyncio.sleep(0)
+    assert [(tool.call_id, tool.started) for tool in runner.open_tools()] == [("c0", True), ("c1", False)]
+    assert (runner.running, runner.waiting) == (1, 1)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert runner.open_tools() == ()
+    assert (runner.running, runner.waiting) == (0, 0)
 
 
 def test_burning_uses_this_much_cpu() -> None:
@@ -87,55 +83,55 @@ def cpu_time_of_children_ns(burner: CpuBurner) -> int:
     return ticks * 10 * MS
 
 
+@pytest.mark.asyncio
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
-def test_a_share_of_the_tool_is_burnt_in_workers_at_low_priority() -> None:
-    async def run() -> None:
-        runner = ToolRunner(ToolOptions(cpu_ratio=0.5, cpu_workers=1), clock=TraceClock())
-        await runner.start()
-        assert runner._burner is not None
-        before_ns = cpu_time_of_children_ns(runner._burner)
-        await runner.run("p", "c", "bash", 300 * MS)
-        burnt_ns = cpu_time_of_children_ns(runner._burner) - before_ns
-        (process,) = runner._burner._pool._processes.values()
-        niceness = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[16]
-        runner.close()
-        assert 100 * MS <= burnt_ns <= 250 * MS
-        assert int(niceness) >= 10
-
-    asyncio.run(run())
+async def test_a_share_of_the_tool_is_burnt_in_workers_at_low_priority() -> None:
+    runner = ToolRunner(ToolOptions(cpu_ratio=0.5, cpu_workers=1), clock=TraceClock())
+    await runner.start()
+    assert runner._burner is not None
+    before_ns = cpu_time_of_children_ns(runner._burner)
+    await runner.run("p", "c", "bash", 300 * MS)
+    burnt_ns = cpu_time_of_children_ns(runner._burner) - before_ns
+    (process,) = runner._burner._pool._processes.values()
+    niceness = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[16]
+    runner.close()
+    assert 100 * MS <= burnt_ns <= 250 * MS
+    assert int(niceness) >= 10
 
 
-def test_tools_take_longer_when_they_contend_for_a_cpu() -> None:
+@pytest.mark.asyncio
+async def test_tools_take_longer_when_they_contend_for_a_cpu() -> None:
     options = ToolOptions(cpu_ratio=1.0, cpu_workers=1)
-    alone = run_tools(options, 60 * MS)[-1]
-    together = run_tools(options, *[60 * MS] * 3)[-1]
+    alone = (await run_tools(options, 60 * MS))[-1]
+    together = (await run_tools(options, *[60 * MS] * 3))[-1]
     assert isinstance(alone, ToolEnded)
     assert isinstance(together, ToolEnded)
     assert together.duration_ns >= 160 * MS
 
 
-def test_a_storm_multiplies_the_cpu_while_it_lasts() -> None:
+@pytest.mark.asyncio
+async def test_a_storm_multiplies_the_cpu_while_it_lasts() -> None:
     storm = CpuStorm(start_s=10, end_s=20, factor=4)
     assert [storm.factor_at(t * 1_000_000_000) for t in (9, 10, 19, 20)] == [1, 4, 4, 1]
-    ended = run_tools(
-        ToolOptions(cpu_ratio=1.0, cpu_workers=1, storm=CpuStorm(start_s=0, end_s=60, factor=4)), 30 * MS
+    ended = (
+        await run_tools(
+            ToolOptions(cpu_ratio=1.0, cpu_workers=1, storm=CpuStorm(start_s=0, end_s=60, factor=4)), 30 * MS
+        )
     )[-1]
     assert isinstance(ended, ToolEnded)
     assert ended.duration_ns >= 120 * MS
 
 
-def test_dead_workers_do_not_fail_the_tool() -> None:
-    async def run() -> None:
-        runner = ToolRunner(ToolOptions(cpu_ratio=1.0, cpu_workers=1), clock=TraceClock())
-        await runner.start()
-        assert runner._burner is not None
-        for process in runner._burner._pool._processes.values():
-            process.kill()
-        await runner.run("p", "c", "bash", 30 * MS)
-        assert runner.workers_died
-        runner.close()
-
-    asyncio.run(run())
+@pytest.mark.asyncio
+async def test_dead_workers_do_not_fail_the_tool() -> None:
+    runner = ToolRunner(ToolOptions(cpu_ratio=1.0, cpu_workers=1), clock=TraceClock())
+    await runner.start()
+    assert runner._burner is not None
+    for process in runner._burner._pool._processes.values():
+        process.kill()
+    await runner.run("p", "c", "bash", 30 * MS)
+    assert runner.workers_died
+    runner.close()
 
 
 @pytest.mark.parametrize(

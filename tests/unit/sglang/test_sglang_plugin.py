@@ -203,117 +203,108 @@ async def until(true: Callable[[], bool]) -> None:
     raise AssertionError("it did not come about")
 
 
-def test_without_a_daemon_everything_passes_and_health_says_passive(sglang: SglangDouble) -> None:
-    async def story() -> None:
-        _, app, _ = started(sglang)
-        exchange = Exchange(app, "/generate")
-        await exchange.task
-        assert exchange.status == 200
-        told = await health(app)
-        assert told["mode"] == "passive"
-        assert told["plugin"]["passive_because"] == ""
-        assert told["emitter"]["connected"] is False
-
-    asyncio.run(story())
+@pytest.mark.asyncio
+async def test_without_a_daemon_everything_passes_and_health_says_passive(sglang: SglangDouble) -> None:
+    _, app, _ = started(sglang)
+    exchange = Exchange(app, "/generate")
+    await exchange.task
+    assert exchange.status == 200
+    told = await health(app)
+    assert told["mode"] == "passive"
+    assert told["plugin"]["passive_because"] == ""
+    assert told["emitter"]["connected"] is False
 
 
-def test_what_the_scheduler_tells_is_shown(sglang: SglangDouble, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story() -> None:
-        _, app, _ = started(sglang)
-        assert (await health(app))["scheduler"] is None
-        told: list[Any] = []
-        monkeypatch.setattr(multiprocessing, "current_process", lambda: types.SimpleNamespace(name="Spawn-1"))
-        monkeypatch.setattr(board, "post", told.append)
-        plugin.register()
-        file = os.open(os.environ[BOARD], os.O_WRONLY)
-        os.pwrite(file, json.dumps(told[0]()).encode(), 0)
-        os.close(file)
-        assert (await health(app))["scheduler"] == {"hook_failures": {}, "emitter": None}
-
-    asyncio.run(story())
+@pytest.mark.asyncio
+async def test_what_the_scheduler_tells_is_shown(sglang: SglangDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, app, _ = started(sglang)
+    assert (await health(app))["scheduler"] is None
+    told: list[Any] = []
+    monkeypatch.setattr(multiprocessing, "current_process", lambda: types.SimpleNamespace(name="Spawn-1"))
+    monkeypatch.setattr(board, "post", told.append)
+    plugin.register()
+    file = os.open(os.environ[BOARD], os.O_WRONLY)
+    os.pwrite(file, json.dumps(told[0]()).encode(), 0)
+    os.close(file)
+    assert (await health(app))["scheduler"] == {"hook_failures": {}, "emitter": None}
 
 
-def test_a_probe_serves_its_health_and_nothing_else(sglang: SglangDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.asyncio
+async def test_a_probe_serves_its_health_and_nothing_else(
+    sglang: SglangDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PENSTOCK_PLUGIN", "probe")
 
     async def served(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b'"the engine"'})
 
-    async def story() -> None:
-        plugin.register()
-        sglang.registry.apply_hooks()
-        ((_, options),) = sglang.app.middlewares
-        app = HealthPage(served, **options)
-        told = await health(app)
-        assert (told["mode"], told["plugin"]["mode"], told["scheduler"]) == ("probe", "probe", None)
-        assert told["plugin"]["passive_because"] == ""
-        exchange = Exchange(app, "/generate")
-        await exchange.task
-        assert exchange.json == "the engine"
-        sglang.app.server_args.tp_size = 2
-        assert "tp_size=2" in (await health(app))["plugin"]["passive_because"]
-
-    asyncio.run(story())
+    plugin.register()
+    sglang.registry.apply_hooks()
+    ((_, options),) = sglang.app.middlewares
+    app = HealthPage(served, **options)
+    told = await health(app)
+    assert (told["mode"], told["plugin"]["mode"], told["scheduler"]) == ("probe", "probe", None)
+    assert told["plugin"]["passive_because"] == ""
+    exchange = Exchange(app, "/generate")
+    await exchange.task
+    assert exchange.json == "the engine"
+    sglang.app.server_args.tp_size = 2
+    assert "tp_size=2" in (await health(app))["plugin"]["passive_because"]
 
 
-def test_a_governed_gate_holds_a_turn_until_it_is_admitted(sglang: SglangDouble) -> None:
-    async def story() -> None:
-        side, app, sent = started(sglang)
-        await health(app)
-        side._inbox.post(Beat())
-        await asyncio.sleep(0)
-        exchange = Exchange(app, "/v1/completions")
-        await until(lambda: any(isinstance(event, TurnQueued) for event in sent))
-        assert exchange.sent == []
-        side._inbox.post(Retain(command_id=1, program_id="p", ttl_ns=1))  # the scheduler's to answer
-        side._inbox.post(Admit(command_id=2, program_id="p"))
-        await exchange.task
-        assert exchange.status == 200
-        assert [event.command_id for event in sent if isinstance(event, CommandApplied)] == [2]
-
-    asyncio.run(story())
+@pytest.mark.asyncio
+async def test_a_governed_gate_holds_a_turn_until_it_is_admitted(sglang: SglangDouble) -> None:
+    side, app, sent = started(sglang)
+    await health(app)
+    side._inbox.post(Beat())
+    await asyncio.sleep(0)
+    exchange = Exchange(app, "/v1/completions")
+    await until(lambda: any(isinstance(event, TurnQueued) for event in sent))
+    assert exchange.sent == []
+    side._inbox.post(Retain(command_id=1, program_id="p", ttl_ns=1))  # the scheduler's to answer
+    side._inbox.post(Admit(command_id=2, program_id="p"))
+    await exchange.task
+    assert exchange.status == 200
+    assert [event.command_id for event in sent if isinstance(event, CommandApplied)] == [2]
 
 
-def test_its_state_is_told_in_order(sglang: SglangDouble) -> None:
-    async def story() -> None:
-        side, app, sent = started(sglang)
-        await health(app)
-        side._inbox.post(Admit(command_id=1, program_id="p"))
-        side._inbox.post(StateRequest(publisher="somebody/else/1"))
-        side._inbox.post(StateRequest(publisher=side._emitter.publisher))
-        side._inbox.post(Admit(command_id=2, program_id="q"))
-        await until(lambda: len(sent) == 3)
-        state = sent[1]
-        assert isinstance(state, PublisherState)
-        assert (state.role, [grant.program_id for grant in state.grants]) == ("gate", ["p"])
-
-    asyncio.run(story())
+@pytest.mark.asyncio
+async def test_its_state_is_told_in_order(sglang: SglangDouble) -> None:
+    side, app, sent = started(sglang)
+    await health(app)
+    side._inbox.post(Admit(command_id=1, program_id="p"))
+    side._inbox.post(StateRequest(publisher="somebody/else/1"))
+    side._inbox.post(StateRequest(publisher=side._emitter.publisher))
+    side._inbox.post(Admit(command_id=2, program_id="q"))
+    await until(lambda: len(sent) == 3)
+    state = sent[1]
+    assert isinstance(state, PublisherState)
+    assert (state.role, [grant.program_id for grant in state.grants]) == ("gate", ["p"])
 
 
-def test_sigterm_closes_the_gate_of_a_governed_engine_only(sglang: SglangDouble) -> None:
-    async def story() -> None:
-        side, app, sent = started(sglang)
-        await health(app)
-        terminate = sglang.find(TERMINATE)
-        terminate("handler")
-        await asyncio.sleep(0)
-        exchange = Exchange(app, "/generate")
-        await exchange.task
-        assert exchange.status == 200
-        side._inbox.post(Beat())
-        await asyncio.sleep(0)
-        held = Exchange(app, "/generate")
-        await until(lambda: any(isinstance(event, TurnQueued) for event in sent))
-        terminate("handler")
-        await held.task
-        assert (held.status, held.json["error"]["code"]) == (503, "gate_closed")
-
-    asyncio.run(story())
+@pytest.mark.asyncio
+async def test_sigterm_closes_the_gate_of_a_governed_engine_only(sglang: SglangDouble) -> None:
+    side, app, sent = started(sglang)
+    await health(app)
+    terminate = sglang.find(TERMINATE)
+    terminate("handler")
+    await asyncio.sleep(0)
+    exchange = Exchange(app, "/generate")
+    await exchange.task
+    assert exchange.status == 200
+    side._inbox.post(Beat())
+    await asyncio.sleep(0)
+    held = Exchange(app, "/generate")
+    await until(lambda: any(isinstance(event, TurnQueued) for event in sent))
+    terminate("handler")
+    await held.task
+    assert (held.status, held.json["error"]["code"]) == (503, "gate_closed")
 
 
+@pytest.mark.asyncio
 @pytest.mark.parametrize("cause", ["tp_size", "unbound"])
-def test_where_it_may_not_hold_the_gate_never_hears_the_daemon(
+async def test_where_it_may_not_hold_the_gate_never_hears_the_daemon(
     sglang: SglangDouble, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, cause: str
 ) -> None:
     starts: list[Emitter] = []
@@ -323,14 +314,11 @@ def test_where_it_may_not_hold_the_gate_never_hears_the_daemon(
     else:
         sglang.registry.refused.add(GENERATE)
 
-    async def story() -> None:
-        _, app, _ = started(sglang)
-        told = await health(app)
-        assert told["plugin"]["passive_because"]
-        assert "the gate is passive" in caplog.text
-        assert starts == []
-
-    asyncio.run(story())
+    _, app, _ = started(sglang)
+    told = await health(app)
+    assert told["plugin"]["passive_because"]
+    assert "the gate is passive" in caplog.text
+    assert starts == []
 
 
 def test_no_password_is_shown(sglang: SglangDouble) -> None:

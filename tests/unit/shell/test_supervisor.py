@@ -9,6 +9,8 @@ import pytest
 
 from controlplane.shell.supervisor import Supervisor
 
+pytestmark = pytest.mark.asyncio
+
 
 async def told(name: str, listener: socket.socket) -> list[str]:
     """What a supervisor with that socket's name hears until its daemon ends."""
@@ -22,22 +24,19 @@ async def told(name: str, listener: socket.socket) -> list[str]:
 
 
 @pytest.mark.parametrize("abstract", [False, True], ids=["a file", "abstract"])
-def test_it_hears_that_the_daemon_is_ready_alive_and_ends(abstract: bool, tmp_path: Path) -> None:
+async def test_it_hears_that_the_daemon_is_ready_alive_and_ends(abstract: bool, tmp_path: Path) -> None:
     name = f"@{tmp_path.name}-notify" if abstract else str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind("\0" + name[1:] if abstract else name)
-        heard = asyncio.run(told(name, listener))
+        heard = await told(name, listener)
     assert heard == ["READY=1", "WATCHDOG=1\nSTATUS=3 programs", "STOPPING=1"]
 
 
-def test_without_one_nobody_is_told() -> None:
-    asyncio.run(asyncio.wait_for(Supervisor({}).keep_telling(lambda: "-"), 5))
+async def test_without_one_nobody_is_told() -> None:
+    await asyncio.wait_for(Supervisor({}).keep_telling(lambda: "-"), 5)
 
 
-def test_one_that_is_gone_does_no_harm(tmp_path: Path) -> None:
-    async def tell() -> None:
-        with contextlib.suppress(TimeoutError):
-            missing = {"NOTIFY_SOCKET": str(tmp_path / "gone")}
-            await asyncio.wait_for(Supervisor(missing).keep_telling(lambda: "-"), 0.1)
-
-    asyncio.run(tell())
+async def test_one_that_is_gone_does_no_harm(tmp_path: Path) -> None:
+    with contextlib.suppress(TimeoutError):
+        missing = {"NOTIFY_SOCKET": str(tmp_path / "gone")}
+        await asyncio.wait_for(Supervisor(missing).keep_telling(lambda: "-"), 0.1)

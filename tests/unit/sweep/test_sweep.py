@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,13 @@ import sweep_workers
 from controlplane.cli.sweep import EXAMPLE
 from controlplane.core.errors import ConfigError, UnknownPolicy
 from controlplane.core.presets import PRESETS
+from controlplane.lab.experiment import Workload
 from controlplane.lab.sweep import parquet, results
-from controlplane.lab.sweep.command import SweepOptions, run_sweep
+from controlplane.lab.sweep.command import run_sweep
 from controlplane.lab.sweep.executors import executor
 from controlplane.lab.sweep.run_cell import Outcome, check_workloads, code, run_cell
 from controlplane.lab.sweep.runner import run_missing
-from controlplane.lab.sweep.spec import Cell, SweepSpec, WorkloadSpec, cells, load_sweep
+from controlplane.lab.sweep.spec import Cell, SweepSpec, cells, load_sweep
 from controlplane.lab.workload.synthetic import synthesize
 from controlplane.lab.workload.telemetry import Telemetry
 from controlplane.lab.workload.tool_fits import fit_tools
@@ -290,7 +290,7 @@ def ran(
     folder: Path, run: Callable[..., Any], seeds: tuple[int, ...] = (1, 2, 3)
 ) -> tuple[int, dict[int, str], list[tuple[str, str]]]:
     spec = SweepSpec(
-        workload=(WorkloadSpec(trace="synthetic:swe-like", name=str(folder)),), presets=("mars",), seeds=seeds
+        workload=(Workload(trace="synthetic:swe-like", name=str(folder)),), presets=("mars",), seeds=seeds
     )
     notes: dict[int, str] = {}
     path = folder / "out.csv"
@@ -429,14 +429,14 @@ def test_rows_of_older_code_are_run_anew_when_asked(
     for number, wanted in enumerate(cells(load_sweep(spec))):
         results.append(path, wanted, Outcome(figures=outcome().figures, code=code() if number else "older"))
     for redo, there in ((False, 4), (True, 3)):
-        assert run_sweep(replace(options(spec, path), redo=redo, dry=True)) == 0
+        assert run_sweep(spec, out=path, redo=redo, dry=True) == 0
         assert f"4 runs, {there} of them in" in capsys.readouterr().err
 
 
 def test_parquet_needs_pyarrow_and_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ConfigError, match=r"pip install 'penstock\[parquet\]'"):
-        run_sweep(options(written(tmp_path, SMALL), tmp_path / "out.parquet"))
+        run_sweep(written(tmp_path, SMALL), out=tmp_path / "out.parquet")
     assert not (tmp_path / "out.csv").exists(), "it ran before it was told"
 
 
@@ -451,9 +451,3 @@ def test_a_parquet_file_has_the_rows_with_their_types(tmp_path: Path) -> None:
     rows = pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist()
     assert [(row["seed"], row["jct_mean_s"], row["error"]) for row in rows] == [(3, 12.5, ""), (4, None, "stuck")]
     assert set(rows[0]) == set(results.COLUMNS)
-
-
-def options(spec: Path, out: Path) -> SweepOptions:
-    return SweepOptions(
-        spec=spec, out=out, jobs=1, on="local", figure="jct_mean_s", baseline="fcfs", redo=False, dry=False
-    )

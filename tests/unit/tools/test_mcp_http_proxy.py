@@ -27,25 +27,22 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reports]:
     yield reports
 
 
-def talk(handler: Handler, story: Callable[[Client], Awaitable[None]], **options: Any) -> None:
+async def talk(handler: Handler, story: Callable[[Client], Awaitable[None]], **options: Any) -> None:
     """Run ``story`` with a client of a proxy before a server that answers with ``handler``."""
-
-    async def main() -> None:
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", handler)
-        async with TestServer(app) as server:
-            proxy = TestServer(Proxy(str(server.make_url("/mcp")), **options).app())
-            async with TestClient(proxy) as client:
-                await story(client)
-
-    asyncio.run(main())
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handler)
+    async with TestServer(app) as server:
+        proxy = TestServer(Proxy(str(server.make_url("/mcp")), **options).app())
+        async with TestClient(proxy) as client:
+            await story(client)
 
 
 def ends(reports: Reports) -> list[bool]:
     return [event.ok for event in reports.events if isinstance(event, ToolEnded)]
 
 
-def test_what_is_asked_and_answered_passes_as_it_is(reports: Reports) -> None:
+@pytest.mark.asyncio
+async def test_what_is_asked_and_answered_passes_as_it_is(reports: Reports) -> None:
     seen = []
 
     async def handler(request: web.Request) -> web.StreamResponse:
@@ -61,12 +58,13 @@ def test_what_is_asked_and_answered_passes_as_it_is(reports: Reports) -> None:
         other = ("GET", "/.well-known/oauth-protected-resource?c=d", None, b"")
         assert seen == [("POST", "/mcp?a=b", "mine", told), other]
 
-    talk(handler, story, program="run-1")
+    await talk(handler, story, program="run-1")
     (started,) = (event for event in reports.events if isinstance(event, ToolStarted))
     assert (started.program_id, started.tool, ends(reports)) == ("run-1", "look", [True])
 
 
-def test_a_stream_of_events_passes_as_it_comes(reports: Reports) -> None:
+@pytest.mark.asyncio
+async def test_a_stream_of_events_passes_as_it_comes(reports: Reports) -> None:
     more = asyncio.Event()
 
     async def handler(request: web.Request) -> web.StreamResponse:
@@ -86,10 +84,11 @@ def test_a_stream_of_events_passes_as_it_comes(reports: Reports) -> None:
             assert (await answer.read()).endswith(json.dumps(ANSWER).encode() + b"\n\n")
         assert ends(reports) == [True]
 
-    talk(handler, story)
+    await talk(handler, story)
 
 
-def test_sessions_are_programs_of_their_own_and_end_when_they_are_deleted(reports: Reports) -> None:
+@pytest.mark.asyncio
+async def test_sessions_are_programs_of_their_own_and_end_when_they_are_deleted(reports: Reports) -> None:
     async def handler(request: web.Request) -> web.StreamResponse:
         if request.method == "DELETE":
             return web.Response()
@@ -109,12 +108,13 @@ def test_sessions_are_programs_of_their_own_and_end_when_they_are_deleted(report
         await (await client.delete("/mcp", headers={"mcp-session-id": "two"})).read()
         assert [e.program_id for e in reports.events if isinstance(e, ProgramEnded)] == [arrived[1]]
 
-    talk(handler, story)
+    await talk(handler, story)
     assert len([event for event in reports.events if isinstance(event, ProgramEnded)]) == 2, "and with the proxy"
 
 
+@pytest.mark.asyncio
 @pytest.mark.parametrize("late", ["before it answers", "in its stream"])
-def test_a_call_that_takes_too_long_is_answered_and_the_server_told(reports: Reports, late: str) -> None:
+async def test_a_call_that_takes_too_long_is_answered_and_the_server_told(reports: Reports, late: str) -> None:
     cancelled = []
 
     async def handler(request: web.Request) -> web.StreamResponse:
@@ -135,11 +135,12 @@ def test_a_call_that_takes_too_long_is_answered_and_the_server_told(reports: Rep
         assert text.startswith("event: message\ndata: {") is (late == "in its stream")
         assert cancelled == [1]
 
-    talk(handler, story, timeout_s=0.2)
+    await talk(handler, story, timeout_s=0.2)
     assert ends(reports) == [False]
 
 
-def test_a_server_that_refuses_or_is_gone_is_told_and_the_call_is_over(reports: Reports) -> None:
+@pytest.mark.asyncio
+async def test_a_server_that_refuses_or_is_gone_is_told_and_the_call_is_over(reports: Reports) -> None:
     async def refuses(request: web.Request) -> web.StreamResponse:
         return web.Response(status=401, text="who are you?")
 
@@ -147,18 +148,16 @@ def test_a_server_that_refuses_or_is_gone_is_told_and_the_call_is_over(reports: 
         async with client.post("/mcp", json=CALL) as answer:
             assert (answer.status, await answer.text()) == (401, "who are you?")
 
-    async def nobody() -> None:
-        async with TestClient(TestServer(Proxy("http://127.0.0.1:9/mcp").app())) as client:
-            answer = await client.post("/mcp", json=CALL)
-            assert answer.status == 502
-            assert "the MCP server at http://127.0.0.1:9/mcp does not answer" in (await answer.json())["error"]
-
-    talk(refuses, story)
-    asyncio.run(nobody())
+    await talk(refuses, story)
+    async with TestClient(TestServer(Proxy("http://127.0.0.1:9/mcp").app())) as client:
+        answer = await client.post("/mcp", json=CALL)
+        assert answer.status == 502
+        assert "the MCP server at http://127.0.0.1:9/mcp does not answer" in (await answer.json())["error"]
     assert ends(reports) == [False, False]
 
 
-def test_a_stream_that_breaks_off_breaks_off(reports: Reports) -> None:
+@pytest.mark.asyncio
+async def test_a_stream_that_breaks_off_breaks_off(reports: Reports) -> None:
     async def handler(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
@@ -172,7 +171,7 @@ def test_a_stream_that_breaks_off_breaks_off(reports: Reports) -> None:
             with pytest.raises(ClientPayloadError):
                 await answer.read()
 
-    talk(handler, story)
+    await talk(handler, story)
     assert ends(reports) == [False]
 
 

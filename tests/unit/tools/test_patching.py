@@ -73,16 +73,18 @@ def noted() -> Iterator[Noted]:
     assert Framework.work is ORIGINAL
 
 
-def test_both_parts_see_the_call(noted: Noted) -> None:
+@pytest.mark.asyncio
+async def test_both_parts_see_the_call(noted: Noted) -> None:
     assert Framework().work(2, loud=True) == "2!"
-    assert asyncio.run(Framework().work_later(3)) == "3"
+    assert await Framework().work_later(3) == "3"
     assert noted.said[:2] == [((2,), {"loud": True}), ("kept", "2!", "NoneType")]
     assert noted.said[2:] == [((3,), {}), ("kept", "3", "NoneType")]
     assert inspect.signature(Framework.work) == inspect.signature(ORIGINAL)
     assert Framework.work.__doc__ == "Does it."
 
 
-def test_what_only_looks_synchronous_ends_when_it_has_been_awaited() -> None:
+@pytest.mark.asyncio
+async def test_what_only_looks_synchronous_ends_when_it_has_been_awaited() -> None:
     said: list[Any] = []
     hook = Hook(
         Seam(Framework, "work_hidden", ("amount",)),
@@ -94,10 +96,10 @@ def test_what_only_looks_synchronous_ends_when_it_has_been_awaited() -> None:
     try:
         waiting = Framework().work_hidden(4)
         assert said == ["begun"]
-        assert asyncio.run(_await(waiting)) == "4"
+        assert await _await(waiting) == "4"
         assert said == ["begun", ("4", "NoneType")]
         with pytest.raises(ValueError, match="less than nothing"):
-            asyncio.run(_await(Framework().work_hidden(-1)))
+            await _await(Framework().work_hidden(-1))
         assert said[-1] == (None, "ValueError")
     finally:
         adapter.uninstall()
@@ -157,14 +159,15 @@ def test_the_environment_switches_adapters_off(text: str, on: bool, monkeypatch:
     noted.adapter.uninstall()
 
 
+@pytest.mark.asyncio
 @pytest.mark.parametrize("name", ["work", "work_later"])
-def test_an_argument_is_exchanged_wherever_it_stands(name: str) -> None:
+async def test_an_argument_is_exchanged_wherever_it_stands(name: str) -> None:
     hook = Hook(Seam(Framework, name, ("amount",)), exchange=(1, "amount", lambda amount: amount + 1))
     adapter = Adapter("the framework", lambda to: [hook])
     assert adapter.install(TO)
     try:
         done = [getattr(Framework(), name)(1), getattr(Framework(), name)(amount=1)]
-        assert [asyncio.run(one) if inspect.iscoroutine(one) else one for one in done] == ["2", "2"]
+        assert [await one if inspect.iscoroutine(one) else one for one in done] == ["2", "2"]
     finally:
         adapter.uninstall()
 

@@ -2,9 +2,12 @@
 
 import asyncio
 
+import pytest
 from nats.aio.client import Client
 
 from controlplane.wire.delivery import delivered
+
+pytestmark = pytest.mark.asyncio
 
 _INFO = b'INFO {"server_id":"double","version":"2.11.0","proto":1,"max_payload":1048576,"headers":true}\r\n'
 
@@ -47,11 +50,11 @@ async def _read_when_delivered(before: int, *, stalled: bool) -> bytearray:
         server.close()
 
 
-def test_it_comes_back_when_the_server_has_read_what_was_published() -> None:
-    read = asyncio.run(_read_when_delivered(0, stalled=False))
+async def test_it_comes_back_when_the_server_has_read_what_was_published() -> None:
+    read = await _read_when_delivered(0, stalled=False)
     assert read.rindex(b"PING\r\n") > read.rindex(b"the last")
 
 
-def test_also_with_a_socket_that_is_full() -> None:
-    read = asyncio.run(_read_when_delivered(20, stalled=True))
+async def test_also_with_a_socket_that_is_full() -> None:
+    read = await _read_when_delivered(20, stalled=True)
     assert read.rindex(b"PING\r\n") > read.rindex(b"the last")

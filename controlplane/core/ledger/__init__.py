@@ -1,0 +1,123 @@
+"""The ledger applies events; it holds the only mutable program state.
+
+Each noun has its records, its indices and what events do to them in a file of its own, and uses those before it
+and none behind it: publishers and programs, tools and gates, runs, turns, engines, holdings. What a snapshot holds
+is what they declare as ``kept``.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import InitVar, dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from controlplane.core import events as ev
+from controlplane.core.commands import Numbering
+from controlplane.core.estimate import Estimates
+from controlplane.core.ledger import kept as keeping
+from controlplane.core.ledger.engines import Engines
+from controlplane.core.ledger.gates import Gates
+from controlplane.core.ledger.holdings import Holdings
+from controlplane.core.ledger.kept import kept
+from controlplane.core.ledger.programs import Programs
+from controlplane.core.ledger.publishers import Publishers
+from controlplane.core.ledger.runs import Runs
+from controlplane.core.ledger.tools import Tools
+from controlplane.core.ledger.turns import Turns
+from controlplane.core.types import seconds
+
+_FORGET_ENDED_AFTER_NS = seconds(60)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Ledger:
+    """Programs, turns and tools as the events tell them; ``kept_before``: what a snapshot held of another one."""
+
+    kept_before: InitVar[Mapping[str, Any]] = MappingProxyType({})
+    estimates: Estimates = kept(Estimates)
+    commands: Numbering = kept(Numbering)
+    publishers: Publishers = field(init=False)
+    programs: Programs = field(init=False)
+    tools: Tools = field(init=False)
+    gates: Gates = field(init=False)
+    runs: Runs = field(init=False)
+    turns: Turns = field(init=False)
+    engines: Engines = field(init=False)
+    holdings: Holdings = field(init=False)
+    handlers: dict[type[ev.Event], Callable[[Any, int], None]] = field(init=False, repr=False)
+
+    def __post_init__(self, kept_before: Mapping[str, Any]) -> None:
+        def of(noun: type) -> dict[str, Any]:
+            return keeping.given(noun, kept_before)
+
+        for name, value in of(Ledger).items():
+            setattr(self, name, value)
+        self.publishers = Publishers(**of(Publishers))
+        self.programs = Programs(estimates=self.estimates, **of(Programs))
+        self.tools = Tools(publishers=self.publishers, programs=self.programs, **of(Tools))
+        self.gates = Gates(programs=self.programs, **of(Gates))
+        self.runs = Runs(programs=self.programs, tools=self.tools, gates=self.gates, **of(Runs))
+        self.turns = Turns(
+            publishers=self.publishers, programs=self.programs, gates=self.gates, runs=self.runs, **of(Turns)
+        )
+        self.engines = Engines(
+            publishers=self.publishers, programs=self.programs, gates=self.gates, turns=self.turns, **of(Engines)
+        )
+        self.holdings = Holdings(
+            commands=self.commands,
+            publishers=self.publishers,
+            programs=self.programs,
+            tools=self.tools,
+            gates=self.gates,
+            runs=self.runs,
+            turns=self.turns,
+            engines=self.engines,
+            **of(Holdings),
+        )
+        self.handlers = {
+            ev.ProgramArrived: self.runs.program_arrived,
+            ev.ProgramEnded: self.runs.program_ended,
+            ev.TurnQueued: self.turns.queued,
+            ev.TurnAbandoned: self.gates.abandoned,
+            ev.TurnSubmitted: self.turns.submitted,
+            ev.FirstToken: self.turns.first_token,
+            ev.TurnEnded: self.turns.ended,
+            ev.ReplyRead: self.turns.reply_read,
+            ev.ToolEnqueued: self.tools.enqueued,
+            ev.ToolStarted: self.tools.started,
+            ev.ToolEnded: self.tools.ended,
+            ev.EnvironmentWanted: self.tools.environment_wanted,
+            ev.HostSampled: self.tools.host_sampled,
+            ev.PoolSampled: self.engines.pool_sampled,
+            ev.CommandApplied: self.engines.command_applied,
+            ev.CommandRejected: self.engines.command_rejected,
+            ev.PublisherState: self.holdings.publisher_state,
+            ev.OperatorOrders: self.runs.operator_orders,
+        }
+
+    def apply(self, event: ev.Event, now_ns: int) -> bool:
+        """Take an event in; False for a duplicate. Raises ``RemoteEventError`` if it contradicts what is known."""
+        if event.sequence > 0 and not self.holdings.is_new(event, now_ns):
+            return False
+        self.publishers.counts.applied += 1
+        self.publishers.lateness.note(event.publisher, event.at_ns, now_ns)
+        self.handlers[type(event)](event, now_ns)
+        return True
+
+    def forget_ended(self, now_ns: int) -> None:
+        """Drop programs that ended a while ago, and ends that waited too long for their beginning."""
+        horizon_ns = now_ns - _FORGET_ENDED_AFTER_NS
+        self.runs.forget_ended(now_ns, horizon_ns)
+        self.publishers.forget_early_ends(horizon_ns)
+
+    def records(self) -> dict[str, Any]:
+        """What a snapshot holds: with it as ``kept_before`` a ledger goes on where this one is."""
+        return {name: value for noun in self._nouns() for name, value in keeping.values(noun).items()}
+
+    def _nouns(self) -> Iterator[object]:
+        yield from (self, self.publishers, self.programs, self.tools, self.gates, self.runs, self.turns)
+        yield from (self.engines, self.holdings)
+
+
+NOUNS = (Ledger, Publishers, Programs, Tools, Gates, Runs, Turns, Engines, Holdings)
+RECORDS = {name: declared for noun in NOUNS for name, declared in keeping.types(noun).items()}
+"""By the names in a snapshot: the type of what is kept, and what makes its first value."""

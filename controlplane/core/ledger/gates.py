@@ -1,0 +1,65 @@
+"""Turns that gates hold until their program has a slot."""
+
+from dataclasses import dataclass, field
+
+from controlplane.core import events as ev
+from controlplane.core.ledger.kept import kept
+from controlplane.core.ledger.programs import Programs, note_idle
+from controlplane.core.types import Program, Status
+
+
+@dataclass(slots=True, kw_only=True)
+class Held:
+    """A turn that the gate holds."""
+
+    program_id: str
+    publisher: str
+    blocks: int
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Gates:
+    """What is held, by ``turn_id``."""
+
+    programs: Programs
+    held: dict[str, Held] = kept(dict)
+    held_of: dict[str, dict[str, None]] = field(default_factory=dict)  # turn_ids by root
+
+    def __post_init__(self) -> None:
+        for turn_id, held in self.held.items():
+            self.held_of.setdefault(self.programs.by_name[held.program_id].root_id, {})[turn_id] = None
+
+    def abandoned(self, event: ev.TurnAbandoned, now_ns: int) -> None:
+        self.let_go(event.turn_id, now_ns)
+
+    def hold(self, turn_id: str, held: Held, root: Program, now_ns: int) -> None:
+        """A turn begins to wait at the gate."""
+        self.held[turn_id] = held
+        self.held_of.setdefault(root.program_id, {})[turn_id] = None
+        if not root.queued_at_ns and root.status is not Status.ACTIVE:  # who left and asks again keeps its place
+            root.queued_at_ns = now_ns
+        self.programs.queue_more(root, 1, held.blocks)
+
+    def let_go(self, turn_id: str, now_ns: int) -> None:
+        """A turn waits no longer, whether it was granted, ran unasked, or left."""
+        held = self.held.pop(turn_id, None)
+        if held is None:
+            return
+        program = self.programs.by_name[held.program_id]
+        note_idle(program, now_ns)
+        root = self.programs.by_name[program.root_id]
+        turns = self.held_of[root.program_id]
+        del turns[turn_id]
+        if not turns:
+            del self.held_of[root.program_id]
+        self.programs.queue_more(root, -1, -held.blocks)
+
+    def of(self, program: Program) -> list[tuple[str, Held]]:
+        """The program's own turns that are held."""
+        name, turns = program.program_id, self.held_of.get(program.root_id, ())
+        return [(turn_id, held) for turn_id in turns if (held := self.held[turn_id]).program_id == name]
+
+    def waiting_family(self, root_id: str) -> list[str]:
+        """The root, and its children that have held turns."""
+        waiting = {root_id: None} | {self.held[key].program_id: None for key in self.held_of.get(root_id, ())}
+        return list(waiting)

@@ -1,0 +1,197 @@
+"""How the run of a program begins and ends, whose child it is, and the slot that it is granted.
+
+A program that ran by itself may turn out to be a child: announcements come in batches, and a child's first request
+may overtake its own (docs/adr/0036).
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from controlplane.core import events as ev
+from controlplane.core.commands import Pause, ProgramCommand, Release
+from controlplane.core.events import serves
+from controlplane.core.ledger.gates import Gates
+from controlplane.core.ledger.kept import kept
+from controlplane.core.ledger.programs import Programs, note_idle
+from controlplane.core.ledger.tools import Tools
+from controlplane.core.lifecycle import Trigger
+from controlplane.core.types import Program, Status, Tier
+
+
+@dataclass(slots=True, kw_only=True)
+class Farewell:
+    """A program that ended while gate and engine hold something for it."""
+
+    reason: str
+    pinned: bool
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Runs:
+    """Programs that come, are let in, and go; with what others have yet to be told of that."""
+
+    programs: Programs
+    tools: Tools
+    gates: Gates
+    farewells: dict[str, Farewell] = kept(dict)  # ended holding a slot; nobody was told yet
+    overheld: dict[str, None] = kept(dict)  # a gate missed that their slot was taken back
+    untold: dict[str, None] = kept(dict)  # children that a gate has to be told of
+    _ended: deque[tuple[int, str]] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        programs = self.programs.by_name.values()
+        self._ended.extend(sorted((p.last_seen_ns, p.program_id) for p in programs if p.status is Status.ENDED))
+
+    # Events
+
+    def program_arrived(self, event: ev.ProgramArrived, now_ns: int) -> None:
+        program = self.introduced(event.program_id, now_ns, parent_id=event.parent_id, tenant=event.tenant)
+        if not program.parent_id or serves(event.publisher):
+            return  # what a gate or an engine knows of children, gates know
+        self.untold[program.program_id] = None
+        parent = self.programs.by_name.get(program.parent_id)
+        if parent is not None and parent.open_tools and not event.aside:
+            self.tools.delegate(parent)
+
+    def program_ended(self, event: ev.ProgramEnded, now_ns: int) -> None:
+        programs = self.programs
+        program = programs.heard_of(event.program_id, now_ns)  # a gate may yet tell of a grant that we forgot
+        self.end(program, now_ns, event.reason or "its run ended")
+        for name in (program.program_id, *programs.children_of(program.program_id)):
+            programs.by_name[name].ended_by_word = True  # its children have ended with it
+
+    def operator_orders(self, event: ev.OperatorOrders, now_ns: int) -> None:
+        self.programs.ordered_held = dict.fromkeys(event.held)
+        self.programs.draining = event.draining
+
+    # Who it is
+
+    def introduced(self, name: str, now_ns: int, *, parent_id: str, tenant: str = "") -> Program:
+        """The record of that name, whose parent may be told."""
+        programs = self.programs
+        program = programs.by_name.get(name)
+        if program is not None:
+            if parent_id and not program.parent_id and parent_id != name:
+                self.adopt(program, parent_id, tenant or program.tenant, now_ns)
+            program.last_seen_ns = now_ns
+            return program
+        root_id = ""
+        if parent_id and parent_id != name:
+            root = programs.root_of(programs.heard_of(parent_id, now_ns), now_ns)
+            root_id = "" if _are_strangers(tenant, root.tenant) else root.program_id
+        return programs.make(name, now_ns, tenant=tenant, parent_id=parent_id, root_id=root_id)
+
+    def adopt(self, program: Program, parent_id: str, tenant: str, now_ns: int) -> None:
+        """Make a root a child of ``parent_id``: its held turns, its children and its slot go over to its new root.
+
+        Not where that is itself, or a stranger's; nor if it runs and its parent has ended, whom that would revive.
+        """
+        programs, held_of = self.programs, self.gates.held_of
+        root = programs.root_of(programs.heard_of(parent_id, now_ns), now_ns)
+        active, ended = program.status is Status.ACTIVE, root.status is Status.ENDED
+        if root is program or _are_strangers(tenant, root.tenant) or (active and ended):
+            return
+        name, since_ns = program.program_id, program.queued_at_ns
+        turns, blocks, held = program.queued_turns, program.queued_blocks, held_of.pop(name, {})
+        programs.queue_more(program, -turns, -blocks)
+        program.queued_at_ns = 0
+        programs.askers.pop(name, None)
+        programs.join(program, parent_id, root)
+        was_unasked = name in programs.unasked
+        programs.unasked.pop(name, None)
+        if active and root.status is not Status.ACTIVE:
+            programs.move(root, Trigger.SUBMIT, now_ns)
+            if was_unasked:
+                programs.unasked[root.program_id] = None
+        if turns:
+            held_of.setdefault(root.program_id, {}).update(held)
+            programs.move(root, Trigger.QUEUE, now_ns)
+            if root.status is not Status.ACTIVE:
+                root.queued_at_ns = min(since_ns or now_ns, root.queued_at_ns or now_ns)
+            programs.queue_more(root, turns, blocks)
+
+    # Its slot and its end
+
+    def grant(self, program: Program, now_ns: int) -> None:
+        """The program's held turns are let go; a root takes a slot, a child rides its root's."""
+        if program.status is Status.ENDED:
+            return
+        blocks = program.kv_blocks
+        for turn_id, held in self.gates.of(program):
+            blocks = max(blocks, held.blocks)
+            self.gates.let_go(turn_id, now_ns)
+        # Until the engine reports the turn, the estimate stands for it: the next tick may come before.
+        self.programs.charge(program, blocks)
+        self.programs.move(program, Trigger.ADMIT, now_ns)
+        self.programs.unasked.pop(program.program_id, None)
+        note_idle(program, now_ns)
+
+    def end(self, program: Program, now_ns: int, reason: str) -> None:
+        """The run is over, and its children's with it; the gate and the engine will be told."""
+        if program.status is not Status.ENDED:
+            program.ended_at_ns = now_ns
+            if program.turn_index and not program.quarantined:
+                self._learn_from(program)
+        if program.status is Status.ACTIVE:
+            pinned = program.retained_until_ns > now_ns
+            self.farewells[program.program_id] = Farewell(reason=reason, pinned=pinned)
+        if not program.parent_id:
+            for name in self.programs.children_of(program.program_id):
+                self.end(self.programs.by_name[name], now_ns, f"its root ended: {reason}")
+        if program.status is not Status.ENDED:
+            self.programs.move(program, Trigger.END, now_ns)
+            self._close(program, now_ns)
+
+    def _learn_from(self, program: Program) -> None:
+        estimates = self.programs.estimates
+        program.learned_turns = program.turn_index
+        estimates.turns.add(program.turn_index)
+        estimates.lives.ended(
+            program.kind,
+            program.turn_index,
+            expected_tokens=program.expected_tokens,
+            actual_tokens=program.peak_tokens,
+        )
+
+    def _close(self, program: Program, now_ns: int) -> None:
+        """Nothing of an ended program waits or acts any more; its open turns end by themselves."""
+        for turn_id, _ in self.gates.of(program):
+            self.gates.let_go(turn_id, now_ns)
+        self.tools.drop_all_of(program, now_ns)
+        program.kv_tier = Tier.NONE
+        self._ended.append((now_ns, program.program_id))
+
+    def forget_ended(self, now_ns: int, horizon_ns: int) -> None:
+        """Drop programs that had ended by ``horizon_ns``."""
+        programs = self.programs
+        while self._ended and self._ended[0][0] <= horizon_ns:
+            _, name = self._ended.popleft()
+            program = programs.by_name.get(name)
+            if program is None or program.status is not Status.ENDED:
+                continue
+            if program.open_turns or program.open_tools or name in programs.children:
+                self._ended.append((now_ns, name))  # an end is still to come: a turn's, a late tool's, a child's
+            else:
+                programs.forget(program)
+
+    def farewells_due(self) -> Iterator[ProgramCommand]:
+        """What tells gates and engines, once, of slots that are over. Who came back at once keeps what it has."""
+        programs = self.programs.by_name
+        for name, farewell in self.farewells.items():
+            if programs[name].status is Status.ACTIVE:
+                continue
+            yield Pause(program_id=name, reason=f"ended: {farewell.reason}")
+            if farewell.pinned:
+                yield Release(program_id=name, reason="ended")
+        self.farewells.clear()
+        for name in self.overheld:  # their turns would pass until the grant's lease ends
+            program = programs.get(name)
+            if program is None or program.status is not Status.ACTIVE:
+                yield Pause(program_id=name, reason="a gate missed that its slot was taken back")
+        self.overheld.clear()
+
+
+def _are_strangers(tenant: str, other: str) -> bool:
+    """Whether these are two tenants; a program of which nobody said whose it is may be anybody's."""
+    return bool(tenant and other) and tenant != other

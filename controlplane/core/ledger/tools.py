@@ -1,0 +1,235 @@
+"""Tool calls of programs, the host that they run on, and the environments that are made for them.
+
+A tool call is known by its program and its ``call_id``. Events may be late or lost: a beginning that is known
+already, or whose end came first, changes nothing.
+
+**Paper**: ThunderAgent §4.4 (asynchronous environment preparation, when a program approaches the threshold).
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from controlplane.core import events as ev
+from controlplane.core.commands import CancelEnvironment, Command, PrepareEnvironment
+from controlplane.core.ledger.kept import kept
+from controlplane.core.ledger.programs import Programs, note_idle
+from controlplane.core.ledger.publishers import Publishers
+from controlplane.core.types import Program, Status, seconds
+
+_CLOCKS_NS = seconds(0.25)  # two publishers' clocks are not known better beside each other than batches take
+
+
+@dataclass(slots=True, kw_only=True)
+class ToolCall:
+    """A tool call that is enqueued or runs."""
+
+    program_id: str
+    call_id: str
+    publisher: str
+    tool: str
+    started: bool
+    enqueued_at_ns: int = 0  # 0: it started at once
+    may_start: bool = False  # it waited for a slot of the host, and was told that it has one
+    delegates: bool = False  # it waits for a child program: no load of the host
+
+    @property
+    def has_slot(self) -> bool:
+        """Whether it takes a slot of the host, or will at once."""
+        return self.started or self.may_start
+
+
+@dataclass(slots=True, kw_only=True)
+class Environment:
+    """What a program's tools will need, and whether its making was asked for."""
+
+    publisher: str
+    asked: bool = False
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Tools:
+    """The calls that are open, by ``tool_key``."""
+
+    publishers: Publishers
+    programs: Programs
+    calls: dict[str, ToolCall] = kept(dict, "tools")
+    queue: dict[str, None] = kept(dict, "tool_queue")  # keys of calls that wait for a slot of the host
+    environments: dict[str, Environment] = kept(dict)  # wanted, by program, until it is let in
+    host: ev.HostSampled | None = kept(lambda: None)  # its latest sample
+    active: int = 0  # calls that load the host
+    waiting: int = 0  # calls that wait for a slot of it
+
+    def __post_init__(self) -> None:
+        for call in self.calls.values():
+            self._count(call, 1)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether tools have to share the host's CPUs; False while it is not known."""
+        return self.host is not None and self.active + self.waiting >= self.host.cpus
+
+    # Events
+
+    def enqueued(self, event: ev.ToolEnqueued, now_ns: int) -> None:
+        key = tool_key(event.program_id, event.call_id)
+        if key not in self.calls:
+            self._open(key, event, now_ns, started=False)
+        call = self.calls.get(key)
+        if event.wants_slot and call is not None and not call.started:
+            self._wait(key, call)
+
+    def started(self, event: ev.ToolStarted, now_ns: int) -> None:
+        key = tool_key(event.program_id, event.call_id)
+        call = self.calls.get(key)
+        if call is None:
+            self._open(key, event, now_ns, started=True)
+        elif not call.started:
+            self.let_start(key)  # told, or it has lost patience
+            call.started = True
+            self.programs.estimates.tool_wait.add(now_ns - call.enqueued_at_ns)
+            self.programs.heard_of(event.program_id, now_ns).tool_started_at_ns = now_ns
+
+    def ended(self, event: ev.ToolEnded, now_ns: int) -> None:
+        program = self.programs.heard_of(event.program_id, now_ns)
+        key = tool_key(event.program_id, event.call_id)
+        call = self.calls.get(key)
+        if call is None and program.status is Status.ENDED:
+            self.publishers.counts.late += 1  # the program's end has closed it
+        elif call is None:
+            self.publishers.ended_early(key, event.publisher, now_ns, "tool call")
+        waited_for_child = call is not None and call.delegates
+        program.gap_delegates = program.gap_delegates or waited_for_child
+        crowded = self.is_crowded
+        self.drop(key, now_ns)
+        if event.duration_ns > 0 and not program.quarantined and not waited_for_child:
+            self.programs.estimates.tool_ended(event.tool, event.duration_ns, crowded=crowded)
+
+    def environment_wanted(self, event: ev.EnvironmentWanted, now_ns: int) -> None:
+        self.programs.heard_of(event.program_id, now_ns)
+        self.environments[event.program_id] = Environment(publisher=event.publisher)
+
+    def host_sampled(self, event: ev.HostSampled, now_ns: int) -> None:
+        self.host = event
+
+    def _open(self, key: str, event: ev.ToolEnqueued | ev.ToolStarted, now_ns: int, *, started: bool) -> None:
+        if self.publishers.early_ends.pop(key, None) is not None:
+            return
+        program = self.programs.heard_of(event.program_id, now_ns)
+        call = ToolCall(
+            program_id=event.program_id,
+            call_id=event.call_id,
+            publisher=event.publisher,
+            tool=event.tool,
+            started=started,
+            enqueued_at_ns=0 if started else now_ns,
+        )
+        self.calls[key] = call
+        self._count(call, 1)
+        program.open_tools += 1
+        program.idle_since_ns = 0
+        if self._is_of_before(program, event, now_ns):
+            self.publishers.counts.late += 1
+            return
+        program.called_nothing = False
+        program.tool = program.gap_tool = event.tool
+        if started:
+            program.tool_started_at_ns = now_ns
+        if not program.gap_has_tool:
+            program.gap_has_tool = True
+            self.programs.changed[program.program_id] = None
+
+    def _is_of_before(self, program: Program, event: ev.Event, now_ns: int) -> bool:
+        """Whether the call began before the program's last turn did or ended, and is told late.
+
+        Then it says nothing of the gap behind that turn. A publisher that was cut off tells all of it at once, on a
+        connection of its own: its calls may come behind the turn that they came before.
+        """
+        began_ns = now_ns - self.publishers.lateness.of(event.publisher, event.at_ns, now_ns)
+        return began_ns < program.turned_ns - (0 if program.open_turns else _CLOCKS_NS)
+
+    # What becomes of a call
+
+    def drop(self, key: str, now_ns: int) -> None:
+        """A tool call is over."""
+        call = self.calls.pop(key, None)
+        if call is None:
+            return
+        self.queue.pop(key, None)
+        self._count(call, -1)
+        program = self.programs.by_name[call.program_id]
+        program.open_tools -= 1
+        program.delegating -= call.delegates
+        note_idle(program, now_ns)
+
+    def drop_all_of(self, program: Program, now_ns: int) -> None:
+        """Nothing of an ended program acts any more."""
+        if program.open_tools:
+            name = program.program_id
+            for key in [key for key, call in self.calls.items() if call.program_id == name]:
+                self.drop(key, now_ns)
+
+    def delegate(self, parent: Program) -> None:
+        """A child's run begins: the tools that run wait for it, neither load the host nor tell what they take."""
+        for call in self.calls.values():
+            if call.program_id == parent.program_id and call.started and not call.delegates:
+                self._count(call, -1)
+                call.delegates = True
+                parent.delegating += 1
+                self.programs.changed[parent.program_id] = None
+        self.programs.lend(parent, parent.delegating > 0)  # it comes back when its child has ended
+
+    def _wait(self, key: str, call: ToolCall) -> None:
+        """The call waits for a slot of the host. One that has a slot and asks again was not told: it is next."""
+        if not call.may_start:
+            self.queue[key] = None
+            return
+        self._count(call, -1)
+        call.may_start = False
+        self._count(call, 1)
+        self.queue = {key: None, **self.queue}
+
+    def let_start(self, key: str) -> None:
+        """The call has a slot from now on; it starts as soon as it hears of that."""
+        self.queue.pop(key, None)
+        call = self.calls.get(key)
+        if call is not None and not call.has_slot:
+            self._count(call, -1)
+            call.may_start = True
+            self._count(call, 1)
+
+    def _count(self, call: ToolCall, by: int) -> None:
+        """Add ``by`` calls of this call's kind to the sums."""
+        if not call.has_slot:
+            self.waiting += by
+        elif not call.delegates:
+            self.active += by
+
+    # Environments
+
+    def environments_due(self, near: Collection[str]) -> Iterator[Command]:
+        """They are made for who is let in and for the roots that are ``near``; not for who has left the queue."""
+        environments, programs = self.environments, self.programs
+        for name, environment in list(environments.items()):
+            program = programs.by_name.get(name)
+            if program is None or program.status is Status.ENDED:
+                del environments[name]
+                continue
+            is_in = programs.by_name.get(program.root_id, program).status is Status.ACTIVE
+            if (is_in or program.root_id in near) and not environment.asked:
+                why = "it is let in" if is_in else f"one of the next {len(near)} in the queue"
+                yield PrepareEnvironment(program_id=name, reason=why)
+            elif environment.asked and not is_in and program.root_id not in programs.queue:
+                yield CancelEnvironment(program_id=name, reason="it left the queue")
+            if is_in:
+                del environments[name]
+
+    def forget(self, publisher: str) -> None:
+        """The publisher is gone, and so are the environments that it would have made."""
+        wanted = self.environments
+        for name in [name for name, environment in wanted.items() if environment.publisher == publisher]:
+            del wanted[name]
+
+
+def tool_key(program_id: str, call_id: str) -> str:
+    """What a tool call is known by: agents count their calls, so "call_1" is many a program's."""
+    return f"{program_id}\n{call_id}"

@@ -1,0 +1,321 @@
+"""Turns on their way through gate and engine, and what the gaps between them tell.
+
+A turn is known by its ``turn_id`` from the gate to the engine's end. Events may be late or lost: a beginning that
+is known already, or whose end came first, changes nothing.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from controlplane.core import events as ev
+from controlplane.core import idleness
+from controlplane.core.errors import RemoteEventError
+from controlplane.core.events import place_of
+from controlplane.core.ledger.gates import Gates, Held
+from controlplane.core.ledger.kept import kept
+from controlplane.core.ledger.programs import Programs, note_idle
+from controlplane.core.ledger.publishers import Publishers
+from controlplane.core.ledger.runs import Runs
+from controlplane.core.lifecycle import Trigger
+from controlplane.core.types import Program, Status, Tier, seconds
+
+_MOST_REPLIES = 1024  # of turns that have not ended
+_LEAST_PREFILL_TOKENS = 64  # below that a prefill measures the step's overhead, not its length
+_EARLIER_NS = -seconds(1)  # a gate's clock beside ours: it says at once when a turn is asked for
+_LATE_NS = seconds(5)  # publishers send their events in batches, and each on a connection of its own
+
+
+@dataclass(slots=True, kw_only=True)
+class Running:
+    """A turn that an engine holds."""
+
+    program_id: str
+    publisher: str
+    blocks: int = 0  # that it was projected to need
+
+
+@dataclass(slots=True, kw_only=True)
+class Signals:
+    """What one control interval saw of thrashing."""
+
+    retractions: int = 0
+    cold_returns: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Load:
+    """By place of the engine: the turns that it holds, and the blocks that they are projected to need."""
+
+    turns: Counter[str] = field(default_factory=Counter)
+    blocks: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, running: Iterable[Running]) -> "Load":
+        """Recomputed from the records."""
+        load = cls()
+        for turn in running:
+            load.count(turn, 1)
+        return load
+
+    def count(self, turn: Running, by: int) -> None:
+        """Add ``by`` turns like this one."""
+        place = place_of(turn.publisher)
+        self.turns[place] += by
+        self.blocks[place] += by * turn.blocks
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Turns:
+    """What engines run, by ``turn_id``."""
+
+    publishers: Publishers
+    programs: Programs
+    gates: Gates
+    runs: Runs
+    running: dict[str, Running] = kept(dict)
+    replies: dict[str, ev.ReplyRead] = kept(dict)  # by turn_id, of turns that have not ended yet
+    signals: Signals = kept(Signals)
+    engine_idle_since_ns: int = kept(int)  # 0 while a turn runs
+    cold_return_ratio: float = 0.5  # a turn that finds less of its program's last prompt than that is a cold return
+    load: Load = field(default_factory=Load)  # counted where there are several engines
+
+    # Events
+
+    def queued(self, event: ev.TurnQueued, now_ns: int) -> None:
+        programs = self.programs
+        program = self.runs.introduced(event.program_id, now_ns, parent_id=event.parent_id, tenant=event.tenant)
+        if self._is_late(program, event, now_ns, _EARLIER_NS) or event.turn_id == program.last_turn_id:
+            self.publishers.counts.late += 1  # what was told on other connections has overtaken it
+            return
+        if not program.turn_index:  # what is known when it comes; the gate reads it from each request
+            program.tenant, program.agent = program.tenant or event.tenant, program.agent or event.agent
+        root = programs.root_of(program, now_ns)
+        if root is not program and not event.parent_id:
+            self.runs.untold[program.program_id] = None  # this gate has not heard of it, or has forgotten it
+        programs.gated = True
+        programs.move(program, Trigger.QUEUE, now_ns)
+        if root is not program:
+            programs.move(root, Trigger.QUEUE, now_ns)
+        if event.turn_id in self.gates.held or event.turn_id in self.running:
+            return  # asked again while held: it keeps its place
+        self._close_gap(program, now_ns)  # from here on it is us who are waited for
+        program.called_nothing = False
+        idleness.held(program, now_ns)
+        blocks = self._estimate_blocks(program, event)
+        held = Held(program_id=event.program_id, publisher=event.publisher, blocks=blocks)
+        self.gates.hold(event.turn_id, held, root, now_ns)
+
+    def submitted(self, event: ev.TurnSubmitted, now_ns: int) -> None:
+        turn_id, programs = event.turn_id, self.programs
+        if turn_id in self.running:
+            return  # requeued after a retraction
+        self.gates.let_go(turn_id, now_ns)
+        if self.publishers.early_ends.pop(turn_id, None) is not None:
+            return
+        program = programs.heard_of(event.program_id, now_ns)
+        late = self._is_late(program, event, now_ns, _LATE_NS)
+        if program.status is not Status.ACTIVE and not late:
+            self._admitted_unasked(program, now_ns)
+        turn = Running(program_id=event.program_id, publisher=event.publisher, blocks=event.projected_blocks)
+        self.running[turn_id] = turn
+        if programs.charges.several:
+            self.load.count(turn, 1)
+        if program.replica != (place := place_of(event.publisher)):
+            programs.settle(program, place)
+        self.engine_idle_since_ns = 0
+        self._close_gap(program, now_ns)
+        if not program.open_turns:
+            idleness.reasons(program, now_ns)
+        program.open_turns += 1
+        program.turned_ns = now_ns - self.publishers.lateness.of(event.publisher, event.at_ns, now_ns)
+        program.retained_until_ns = 0  # the running turn holds the context by itself
+        program.called_nothing = False
+        if event.prompt_bytes > 0:
+            program.prompt_bytes = event.prompt_bytes
+            if event.prompt_tokens > 0:
+                programs.estimates.tokens_per_byte.add(event.prompt_tokens / event.prompt_bytes)
+        programs.charge(program, event.projected_blocks)
+
+    def first_token(self, event: ev.FirstToken, now_ns: int) -> None:
+        program = self.programs.by_name.get(event.program_id)
+        if program is None:
+            self.publishers.counts.late += 1  # it ended, and was forgotten
+            return
+        estimates = self.programs.estimates
+        computed_tokens = event.prompt_tokens - event.cached_tokens
+        if event.prefill_ns > 0 and computed_tokens >= _LEAST_PREFILL_TOKENS and not event.loaded_tokens:
+            estimates.prefill.add(computed_tokens, event.cached_tokens, event.prefill_ns)
+        if event.prompt_tokens <= 0:
+            return
+        estimates.hits.add(event.cached_tokens / event.prompt_tokens)
+        if program.turn_index == 0:
+            estimates.shared_tokens.add(event.cached_tokens)
+            return
+        if event.prompt_tokens < program.prompt_tokens:
+            return  # the agent rewrote its history: what was cached is not what it asks for
+        self._came_back(program, event)
+        if event.cached_tokens < self.cold_return_ratio * program.prompt_tokens:
+            estimates.eviction_delay.add(event.launch_delay_ns)
+            if program.warm:
+                self.signals.cold_returns += 1
+
+    def ended(self, event: ev.TurnEnded, now_ns: int) -> None:
+        programs, estimates = self.programs, self.programs.estimates
+        program = programs.by_name.get(event.program_id)
+        turn = self.running.get(event.turn_id)
+        if turn is None:
+            self.gates.let_go(event.turn_id, now_ns)  # it ran, or it never will
+            self.publishers.ended_early(event.turn_id, event.publisher, now_ns, "turn")
+        elif turn.program_id != event.program_id:
+            raise RemoteEventError(
+                f"{event.publisher}: turn {event.turn_id!r} is {turn.program_id!r}'s, not {event.program_id!r}'s"
+            )
+        else:
+            self.left(event.turn_id, now_ns)
+        if program is None or not event.ok:
+            return
+        program.last_seen_ns = now_ns
+        program.turn_index += 1
+        program.last_turn_id = event.turn_id
+        program.turned_ns = now_ns - self.publishers.lateness.of(event.publisher, event.at_ns, now_ns)
+        program.prompt_tokens = event.prompt_tokens
+        program.context_tokens = event.prompt_tokens + event.output_tokens
+        grown_tokens = max(0, program.context_tokens - program.peak_tokens)
+        if program.first_tokens and not program.quarantined:
+            estimates.lives.grew(program.kind, grown_tokens)
+        elif not program.quarantined and event.prompt_tokens:
+            program.first_tokens = event.prompt_tokens
+            estimates.lives.began(program.kind, event.prompt_tokens)
+        program.peak_tokens += grown_tokens
+        program.service_ns += event.service_ns
+        program.kv_tier = Tier.HBM
+        program.warm = program.status is Status.ACTIVE
+        programs.charge(program, estimates.blocks(program.context_tokens))
+        if not program.quarantined:
+            estimates.turn_ended(program.context_tokens, event.output_tokens, event.service_ns)
+        if not program.open_turns and program.status is Status.ACTIVE:
+            programs.changed[program.program_id] = None
+        read = self.replies.pop(event.turn_id, None)
+        if read is None:
+            self._asks_for(program, event.tool, event.tool_calls)
+        else:
+            self._answered(program, read, now_ns)
+
+    def reply_read(self, event: ev.ReplyRead, now_ns: int) -> None:
+        program, replies = self.programs.by_name.get(event.program_id), self.replies
+        if program is None or program.last_turn_id != event.turn_id:
+            replies[event.turn_id] = event  # its end is on the way, unless nobody tells of turns
+            if len(replies) > _MOST_REPLIES:
+                del replies[next(iter(replies))]
+        if event.turn_id in self.running:
+            return
+        if program is None or program.status is Status.ENDED:
+            self.publishers.counts.late += 1
+            return
+        if program.queued_turns or program.open_turns:
+            # It goes on; unless its gate no longer holds that turn, of which it has yet to tell, or the engine is
+            # gone that ran it, and took its last words along.
+            program.called_nothing = event.tool_calls == 0
+            self.publishers.counts.late += 1
+            return
+        self._answered(program, event, now_ns)
+
+    # Parts of those
+
+    def _is_late(self, program: Program, event: ev.Event, now_ns: int, least_ns: int) -> bool:
+        """What is told of a program's last turns may come behind its goodbye, which it does not take back.
+
+        By much, where its publisher was cut off meanwhile. ``least_ns``: what is said later than that after the
+        goodbye is of a new turn.
+        """
+        if not program.ended_by_word:
+            return False
+        said_ns = now_ns - self.publishers.lateness.of(event.publisher, event.at_ns, now_ns)
+        return said_ns - program.ended_at_ns < least_ns
+
+    def _estimate_blocks(self, program: Program, event: ev.TurnQueued) -> int:
+        """EstimateBlocks (MARS Algorithm 1, line 3): from the prefill's length, plus a usual output."""
+        estimates = self.programs.estimates
+        tokens: float = event.prompt_tokens or estimates.prompt_tokens(
+            context_tokens=program.context_tokens,
+            known_bytes=program.prompt_bytes,
+            prompt_bytes=event.prompt_bytes,
+        )
+        return max(1, estimates.blocks(tokens + estimates.output.value))
+
+    def _admitted_unasked(self, program: Program, now_ns: int) -> None:
+        programs = self.programs
+        root = programs.root_of(program, now_ns)
+        if root.status is not Status.ACTIVE:
+            self.publishers.counts.admitted_unasked += 1
+            programs.move(root, Trigger.SUBMIT, now_ns)
+            programs.unasked[root.program_id] = None
+            programs.gated = False
+        programs.move(program, Trigger.SUBMIT, now_ns)
+
+    def _close_gap(self, program: Program, now_ns: int) -> None:
+        """The program's next turn has come: what it did meanwhile took so long, whoever told of it.
+
+        **Paper**: Continuum §5.1.
+        """
+        if program.gap_since_ns and program.turn_index and not program.quarantined:
+            estimates = self.programs.estimates
+            estimates.lives.went_on(program.kind, program.turn_index)
+            if not program.gap_delegates:
+                gap_ns = now_ns - program.gap_since_ns
+                estimates.gaps.add(program.gap_tool, gap_ns)
+                estimates.lives.cycled(program.kind, gap_ns + program.last_turn_ns)
+        program.idle_since_ns = program.gap_since_ns = 0
+        program.gap_has_tool = program.gap_delegates = False
+        program.gap_tool = ""
+        program.keep_ratio, program.weighed_at_ns = -1.0, 0
+        self.programs.lend(program)
+
+    def _came_back(self, program: Program, event: ev.FirstToken) -> None:
+        """Learn what it cost to have back what had left the device of the program's context."""
+        prefill, loaded_tokens = self.programs.estimates.prefill, event.loaded_tokens
+        lost_tokens = max(0, min(program.context_tokens, event.prompt_tokens) - event.cached_tokens)
+        if lost_tokens + loaded_tokens < _LEAST_PREFILL_TOKENS:
+            return
+        load_ns = computing_ns = 0
+        if loaded_tokens:
+            alone_ns = prefill.part_ns(event.prompt_tokens - event.cached_tokens, event.cached_tokens)
+            load_ns = max(0, event.prefill_ns - alone_ns)
+            computing_ns = prefill.part_ns(loaded_tokens, event.cached_tokens - loaded_tokens)
+        self.programs.estimates.displaced.add(lost_tokens, loaded_tokens, load_ns, computing_ns)
+
+    def _answered(self, program: Program, reply: ev.ReplyRead, now_ns: int) -> None:
+        """The turn has ended, and so has its reply."""
+        self._asks_for(program, reply.tool, reply.tool_calls)
+        if reply.is_last and program.may_end and not program.queued_turns:
+            self.runs.end(program, now_ns, "its client said that this turn was the last")
+            program.ended_by_word = True
+
+    def _asks_for(self, program: Program, tool: str, tool_calls: int) -> None:
+        """What the reply of the turn that ended calls; -1 calls: nobody looked."""
+        program.called_nothing = tool_calls == 0
+        if tool and not program.gap_has_tool:  # else the tool itself was reported, by the name that its times go by
+            program.tool = program.gap_tool = tool
+            self.programs.changed[program.program_id] = None
+
+    def left(self, turn_id: str, now_ns: int) -> None:
+        """An open turn is over, whatever became of it."""
+        turn = self.running.pop(turn_id)
+        if self.programs.charges.several:
+            self.load.count(turn, -1)
+        program = self.programs.by_name[turn.program_id]
+        program.open_turns -= 1
+        if not program.open_turns:
+            program.last_turn_ns = now_ns - program.phase_since_ns
+            idleness.acts(program, now_ns)
+            program.gap_since_ns = now_ns
+            if program.open_tools:  # the tool was told first, by another publisher: now the program acts
+                self.programs.changed[program.program_id] = None
+        if not self.running:
+            self.engine_idle_since_ns = now_ns
+        note_idle(program, now_ns)
+
+    def recount(self) -> None:
+        """Sum up anew what each of several engines holds."""
+        self.load = Load.of(self.running.values() if self.programs.charges.several else ())

@@ -1,0 +1,296 @@
+"""Plots that compare: distributions at one load, figures against the load, and what KV pools were used for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from numpy.typing import NDArray
+
+from controlplane.core.types import NANOSECONDS_PER_SECOND
+from controlplane.lab.compare.rows import Group, Load, Section, mean_jct_s, name_of
+from controlplane.lab.compare.style import MUTED, colour_of, marks_of, plot_style, svg_of, tidy
+from controlplane.lab.workload.interval import Interval
+from controlplane.lab.workload.run import RunResult
+
+MAX_STEPS = 300
+_Floats = NDArray[np.float64]
+
+
+def jct_values_s(run: RunResult) -> _Floats:
+    """Completion times of the programs that ended well, ascending."""
+    return np.sort([p.completion_ns / NANOSECONDS_PER_SECOND for p in run.programs if not p.failed])
+
+
+def ttft_values_s(run: RunResult) -> _Floats:
+    """Times to first token of the turns that ended well, holds included, ascending."""
+    ttft_ns = [turn.first_token_ns - turn.queued_ns for turn in run.turns if not turn.error]
+    return np.sort(np.asarray(ttft_ns, dtype=np.float64)) / NANOSECONDS_PER_SECOND
+
+
+def jct_cdf_svg(group: Group) -> str:
+    """Which share of the programs has ended within a time, a curve per run; what failed never ends."""
+    curves = [(run, jct_values_s(run), len(run.programs)) for run in group.runs]
+    return _cdf_svg(curves, "completion time, arrival to end (s)", "share of programs", log=False)
+
+
+def ttft_cdf_svg(group: Group) -> str:
+    """Which share of the turns has its first token within a time, a curve per run."""
+    curves = [(run, ttft_values_s(run), len(run.turns)) for run in group.runs]
+    return _cdf_svg(curves, "time to first token, hold included (s)", "share of turns", log=True)
+
+
+def rate_svg(groups: Sequence[Group]) -> str:
+    """Mean completion time against the open arrival rate, a line per preset."""
+    presets = list(dict.fromkeys(name_of(run) for group in groups for run in group.runs))
+    with plot_style():
+        figure = Figure(figsize=(8.6, 3.2), layout="constrained")
+        axes = figure.subplots()
+        tidy(axes)
+        axes.margins(x=0.06)
+        ends: list[tuple[float, float, str]] = []
+        for preset in presets:
+            points = [(group.rate, mean) for group in groups if (mean := mean_jct_s(group, preset)) is not None]
+            rates, means = zip(*points, strict=True) if points else ((), ())
+            axes.plot(rates, means, color=colour_of(preset), marker="o", markersize=5, linewidth=2)
+            if points:
+                ends.append((*points[-1], preset))
+        axes.set_ylim(bottom=0)
+        axes.set_xticks([group.rate for group in groups], [f"{group.rate:g}" for group in groups])
+        axes.set_xlabel("arrival rate (programs/s)")
+        axes.set_ylabel("mean completion time (s)")
+        _name_ends(axes, ends)
+        return svg_of(figure)
+
+
+def _cdf_svg(curves: Sequence[tuple[RunResult, _Floats, int]], xlabel: str, ylabel: str, *, log: bool) -> str:
+    """A curve for each run: its values, and of how many they are the ones that were measured."""
+    with plot_style():
+        figure = Figure(figsize=(6.4, 3.3), layout="constrained")
+        axes = figure.subplots()
+        tidy(axes)
+        longest = 1.0
+        names: set[str] = set()
+        for run, values, count in curves:
+            if not values.size:
+                continue
+            share = np.arange(1, values.size + 1) / count
+            shown = np.unique(np.linspace(0, values.size - 1, min(values.size, MAX_STEPS)).astype(int))
+            x, y = values[shown], share[shown]
+            if not log:
+                x, y = np.concatenate(([0.0], x)), np.concatenate(([0.0], y))
+            name = name_of(run)
+            label = None if name in names else f"{name} (median {np.median(values):.3g} s)"
+            names.add(name)
+            axes.step(x, y, where="post", color=colour_of(name), linewidth=1.9, label=label)
+            longest = max(longest, float(values[-1]))
+        if log:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.minorticks_off()
+        else:
+            axes.set_xlim(0, longest)
+        axes.set_ylim(0, 1.02)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        axes.set_xlabel(xlabel)
+        axes.set_ylabel(ylabel)
+        if names:
+            axes.legend(loc="lower right")
+        else:
+            axes.text(0.5, 0.5, "nothing ended", transform=axes.transAxes, ha="center", color=MUTED)
+        return svg_of(figure)
+
+
+def _name_ends(axes: Axes, ends: Sequence[tuple[float, float, str]]) -> None:
+    """Write each line's name at its right end, apart where the ends are close."""
+    low, high = axes.get_ylim()
+    gap = (high - low) * 0.07
+    y_free = low - gap
+    for rate, mean, preset in sorted(ends, key=lambda end: end[1]):
+        y_free = max(mean, y_free + gap)
+        axes.annotate(
+            preset,
+            (rate, y_free),
+            xytext=(9, 0),
+            textcoords="offset points",
+            va="center",
+            color=colour_of(preset),
+            fontweight="bold",
+            annotation_clip=False,
+        )
+
+
+_LOG_FROM = 12.0  # a figure that spans more than so many times its least is drawn on a logarithmic axis
+_DODGE_RATIO = 0.035  # of the axis between two presets at one load, so that their error bars stand apart
+_MOST_COLUMNS = 6
+_TOP_RATIO = 1.5  # of the highest mean: how far an error bar may stretch the axis
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One figure to draw. ``over_baseline``: as the ratio to the baseline's, seed by seed."""
+
+    figure: str
+    title: str
+    unit: str
+    over_baseline: bool = False
+
+
+PANELS = (
+    Panel("jct_mean_s", "Mean JCT", "seconds"),
+    Panel("jct_p95_s", "p95 JCT", "seconds"),
+    Panel("jct_mean_s", "Mean JCT over {baseline}'s", "ratio", over_baseline=True),
+    Panel("ttft_p95_s", "p95 TTFT, hold included", "seconds"),
+    Panel("cache_hit_ratio", "Cache hit rate", ""),
+    Panel("steps_per_min", "Throughput", "turns/min"),
+)
+USES = {
+    "pool_decode_ratio": ("decoding", "#3d7fd9"),
+    "pool_prefill_ratio": ("prefilling", "#52b7c4"),
+    "pool_recompute_ratio": ("computing again", "#d9534f"),
+    "pool_caching_ratio": ("caching", "#e2b14c"),
+    "pool_unused_ratio": ("unused", "#b9c0c9"),
+}
+
+
+def lines_svg(section: Section, presets: Sequence[str], baseline: str) -> str:
+    """Six panels with one legend. Without the baseline's runs there is no ratio to draw."""
+    with plot_style():
+        return svg_of(lines_figure(section, presets, baseline))
+
+
+def lines_figure(section: Section, presets: Sequence[str], baseline: str) -> Figure:
+    """As ``lines_svg``."""
+    figure = Figure(figsize=(12.4, 6.9))
+    figure.subplots_adjust(left=0.055, right=0.99, top=0.875, bottom=0.075, hspace=0.36, wspace=0.2)
+    panels = [panel for panel in PANELS if not panel.over_baseline or baseline in section.presets]
+    for axes, panel in zip(figure.subplots(2, 3).flat, panels, strict=False):
+        _panel(axes, section, presets, panel, baseline)
+    for axes in figure.axes[len(panels) :]:
+        axes.set_visible(False)
+    styles = marks_of(presets)
+    handles = [
+        Line2D(
+            [], [], color=colour_of(name), marker=marker, linestyle=line, markersize=5.5, linewidth=2, label=name
+        )
+        for name, (marker, line) in styles.items()
+    ]
+    figure.legend(
+        handles=handles, loc="upper left", ncols=6, bbox_to_anchor=(0.045, 1.0), handlelength=2.8, fontsize=10
+    )
+    return figure
+
+
+def _panel(axes: Axes, section: Section, presets: Sequence[str], panel: Panel, baseline: str) -> None:
+    tidy(axes)
+    positions = {load: index for index, load in enumerate(section.loads)}
+    drawn: list[float] = []
+    for number, (preset, (marker, line)) in enumerate(marks_of(presets).items()):
+        points = [
+            (positions[load] + _DODGE_RATIO * (number - (len(presets) - 1) / 2), found)
+            for load in section.loads
+            if (found := _found(section, preset, load, panel, baseline)) is not None
+        ]
+        if not points:
+            continue
+        means = [found.value for _, found in points]
+        drawn += means
+        axes.errorbar(
+            [x for x, _ in points],
+            means,
+            yerr=_errors([found for _, found in points]),
+            color=colour_of(preset),
+            marker=marker,
+            linestyle=line,
+            markersize=4.5,
+            linewidth=1.7,
+            elinewidth=0.9,
+            capsize=1.8,
+            alpha=0.95,
+        )
+    axes.set_title(panel.title.format(baseline=baseline))
+    _ordinate(axes, panel, drawn)
+    axes.set_xlim(-0.35, len(section.loads) - 0.65)
+    axes.set_xticks(list(positions.values()), [f"{load.size:g}" for load in section.loads])
+    axes.set_xlabel("programs at once" if section.closed else "arrival rate (programs/s)")
+    if panel.unit:
+        axes.set_ylabel(panel.unit)
+
+
+def _found(section: Section, preset: str, load: Load, panel: Panel, baseline: str) -> Interval | None:
+    if panel.over_baseline:
+        return None if preset == baseline else section.ratio(preset, baseline, load, panel.figure)
+    return section.interval(preset, load, panel.figure)
+
+
+def _errors(found: Sequence[Interval]) -> Any:
+    """Below and above each mean, as matplotlib has it; 0 where there is no interval."""
+    below = [max(0.0, each.value - each.low) if each.is_known else 0.0 for each in found]
+    above = [each.high - each.value if each.is_known else 0.0 for each in found]
+    return [below, above]
+
+
+def _ordinate(axes: Axes, panel: Panel, drawn: Sequence[float]) -> None:
+    """From 0, or logarithmic where the means lie far apart; error bars may run off the top."""
+    low, high = min(drawn, default=0.0), max(drawn, default=1.0)
+    if panel.figure.endswith("_ratio"):
+        axes.set_ylim(0, 1.02)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
+        return
+    if low > 0 and high / low > _LOG_FROM:
+        axes.set_yscale("log")
+        axes.set_ylim(low / _TOP_RATIO, high * _TOP_RATIO)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    else:
+        bars = [*axes.get_ylim(), high]
+        axes.set_ylim(0, max(high * 1.05, min(max(bars), high * _TOP_RATIO)) or 1.0)
+        axes.yaxis.set_major_locator(MaxNLocator(6))
+    if panel.over_baseline:
+        axes.axhline(1.0, color=MUTED, linewidth=1.0, linestyle=(0, (3, 2)))
+
+
+def uses_svg(section: Section) -> str:
+    """For each load a bar a preset: the pool's blocks times time by what they did, mean over seeds."""
+    with plot_style():
+        return svg_of(uses_figure(section))
+
+
+def uses_figure(section: Section) -> Figure:
+    """As ``uses_svg``."""
+    loads, presets = section.loads, section.presets
+    columns = min(len(loads), _MOST_COLUMNS)
+    rows = -(-len(loads) // columns)
+    height = 0.35 + rows * (0.6 + 0.235 * len(presets))
+    figure = Figure(figsize=(12.4, height))
+    figure.subplots_adjust(left=0.135, right=0.978, top=1 - 0.62 / height, bottom=0.28 / height, wspace=0.07)
+    panels = figure.subplots(rows, columns, squeeze=False).flat
+    for axes in panels[len(loads) :]:
+        axes.set_visible(False)
+    for number, (axes, load) in enumerate(zip(panels, loads, strict=False)):
+        starts = [0.0] * len(presets)
+        for figure_name, (_, colour) in USES.items():
+            widths = [
+                found.value if (found := section.interval(preset, load, figure_name)) is not None else 0.0
+                for preset in presets
+            ]
+            axes.barh(range(len(presets)), widths, left=starts, color=colour, height=0.74, linewidth=0)
+            starts = [start + width for start, width in zip(starts, widths, strict=True)]
+        axes.set_xlim(0, 1)
+        axes.set_ylim(len(presets) - 0.4, -0.6)
+        axes.spines[["left", "bottom"]].set_visible(False)
+        axes.tick_params(length=0)
+        axes.xaxis.set_major_locator(FixedLocator([0, 0.5, 1] if number + 1 == len(loads) else [0, 0.5]))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
+        axes.set_yticks(range(len(presets)), presets if number % columns == 0 else [""] * len(presets))
+        axes.set_title(load.title if load.closed else f"{load.size:g} programs/s", fontsize=9)
+    handles = [Patch(facecolor=colour, label=label) for label, colour in USES.values()]
+    figure.legend(handles=handles, loc="upper left", ncols=len(USES), bbox_to_anchor=(0.125, 1.0), fontsize=9.5)
+    return figure
