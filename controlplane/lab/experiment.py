@@ -99,7 +99,7 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def __post_init__(self) -> None:
         if self.pool_programs and self.pool_tokens:
-            raise ConfigError("pool_programs: give it or pool_tokens, not both", field="pool_programs")
+            raise ConfigError("pool_programs: set this or pool_tokens, not both", field="pool_programs")
         if self.pool_tokens:
             require("pool_tokens", self.pool_tokens, low=self.block_tokens, high=_ANY)
         require("pool_programs", self.pool_programs, low=0, high=1e6)
