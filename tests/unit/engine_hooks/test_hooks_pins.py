@@ -2,16 +2,15 @@
 
 import time
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from controlplane.core.memory.lru import Lru
 from controlplane.core.types import seconds
-from engine_hooks.sglang.contexts import Contexts
-from engine_hooks.sglang.engine_view import Lock, PoolTokens
-from engine_hooks.sglang.pins import Pins
+from engine_hooks.engine.contexts import Contexts
+from engine_hooks.engine.pins import Pins
+from engine_hooks.engine.view import Lock, PoolTokens
 
 TOTAL = 1000
 
@@ -23,7 +22,7 @@ class ViewDouble:
         self.contexts = contexts
         self.locked: list[str] = []
         self.known = Contexts()
-        self.scheduler = SimpleNamespace(max_total_num_tokens=TOTAL)
+        self.pool_tokens = TOTAL
 
     def blocks(self, tokens: int) -> int:
         return tokens

@@ -2,8 +2,8 @@
 
 import pytest
 
-from engine_hooks.sglang import contexts as module
-from engine_hooks.sglang.contexts import Contexts
+from engine_hooks.engine import contexts as module
+from engine_hooks.engine.contexts import Contexts
 
 
 def known(*programs: str) -> Contexts:

@@ -1,4 +1,4 @@
-"""The contexts that programs left in the radix tree: what can be pinned, discarded or evicted by name."""
+"""The contexts that programs left in the engine's cache: what can be pinned, discarded or evicted by name."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ _MOST_PROGRAMS = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A program's last context: what makes its radix key, and how many tokens that has."""
+    """A program's last context: what makes its key, and how many tokens that has."""
 
     make_key: Callable[[], Any]
     tokens: int
@@ -20,7 +20,7 @@ class Context:
 
     @property
     def key(self) -> Any:
-        """Its radix key, made anew each time."""
+        """Its key, made anew each time."""
         return self.make_key()
 
 
@@ -34,7 +34,7 @@ class Contexts:
         self._arrived: OrderedDict[str, int] = OrderedDict()
 
     def remember(self, program_id: str, make_key: Callable[[], Any], tokens: int, now_ns: int) -> None:
-        """A turn of the program ended and left its context in the tree."""
+        """A turn of the program ended and left its context in the cache."""
         self._contexts[program_id] = Context(make_key, tokens, now_ns)
         self._contexts.move_to_end(program_id)
         if len(self._contexts) > _MOST_CONTEXTS:
@@ -45,7 +45,7 @@ class Contexts:
         return self._contexts.get(program_id)
 
     def forget(self, program_id: str) -> None:
-        """Nothing of it is in the tree any more."""
+        """Nothing of it is in the cache any more."""
         self._contexts.pop(program_id, None)
 
     def note_gone(self, program_id: str) -> None:
@@ -54,7 +54,7 @@ class Contexts:
             self._contexts[program_id] = replace(context, on_device=False)
 
     def forget_all(self) -> None:
-        """The tree was reset."""
+        """The cache was emptied."""
         self._contexts.clear()
 
     def park(self, program_id: str, parked: bool) -> None:

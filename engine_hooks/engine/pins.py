@@ -1,4 +1,4 @@
-"""Pins: programs whose KV the radix tree must keep, until a deadline that the engine itself watches.
+"""Pins: programs whose KV the engine must keep, until a deadline that the engine itself watches.
 
 **Paper**: MARS §4.3: pinned contexts are reclaimed before any running victim. Which go first, and whether for a
 call that only waits, the memory policy says. A dead daemon leaves nothing pinned: every pin ends by itself.
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from controlplane.core.events import Pin
 from controlplane.core.policies import MemoryPolicy, Pinned
-from engine_hooks.sglang.contexts import Contexts
-from engine_hooks.sglang.engine_view import EngineView, Lock
+from engine_hooks.engine.contexts import Contexts
+from engine_hooks.engine.view import Lock, View
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Held:
 class Pins:
     """The pins of one scheduler. ``budget_ratio`` tells which share of the pool pins may take together now."""
 
-    def __init__(self, view: EngineView, contexts: Contexts, budget_ratio: Callable[[], float]) -> None:
+    def __init__(self, view: View, contexts: Contexts, budget_ratio: Callable[[], float]) -> None:
         self._view = view
         self._contexts = contexts
         self._budget_ratio = budget_ratio
@@ -42,7 +42,7 @@ class Pins:
         if lock is None:
             return "nothing of it is cached any more"
         ratio = self._budget_ratio()
-        if self.tokens + lock.tokens > ratio * self._view.scheduler.max_total_num_tokens:
+        if self.tokens + lock.tokens > ratio * self._view.pool_tokens:
             self._view.unlock(lock)
             return f"the pin budget ({ratio:g} of the pool) is spent"
         self._held[program_id] = Held(lock, time.monotonic_ns() + ttl_ns)
@@ -56,7 +56,7 @@ class Pins:
         return held is not None
 
     def discard(self, program_id: str) -> str:
-        """Unpin and free the program's own part of the tree now; the reason if that cannot be done."""
+        """Unpin and free the program's own part of the cache now; the reason if that cannot be done."""
         self.release(program_id)
         context = self._contexts.find(program_id)
         if context is None:
@@ -110,7 +110,7 @@ class Pins:
         ]
 
     def forget_all(self) -> None:
-        """The tree was reset: handles of the old one must never be used again."""
+        """The cache was emptied: handles into it must never be used again."""
         self._held.clear()
         self._contexts.forget_all()
 
