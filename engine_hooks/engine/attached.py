@@ -38,7 +38,7 @@ class Attached:
         self._guard = guard
         self._commands: deque[cmd.Command] = deque(maxlen=65_536)
         self._view = view
-        self._contexts = Contexts()
+        self._contexts = self._make_contexts()
         self._pins = Pins(view, self._contexts, self._pin_budget_ratio)
         self._steering = self._make_steering()
         self.emitter = Emitter(
@@ -49,10 +49,23 @@ class Attached:
             on_heartbeat=self._steering.heard if settings.obeys else None,
             state=self._state,
         )
-        self._probe = Probe(view, self.emitter.emit, lambda: self._pins.tokens)
+        self._probe = Probe(
+            view,
+            self.emitter.emit,
+            lambda: self._pins.retained_tokens,
+            held_tokens=lambda: self._pins.held_tokens,
+        )
+
+    def _make_contexts(self) -> Contexts:
+        return Contexts()
 
     def _make_steering(self) -> Steering:
         return Steering(self._view, self._contexts, self._view.program_of, lambda: self._pins.programs)
+
+    @property
+    def scheduler(self) -> Any:
+        """The engine's own."""
+        return self._view.scheduler
 
     @property
     def pool_tokens(self) -> int:

@@ -25,9 +25,14 @@ class Context:
 
 
 class Contexts:
-    """By program, least recently used first. The oldest are forgotten beyond 4096: the engine's own order holds."""
+    """By program, least recently used first. The oldest are forgotten beyond 4096: the engine's own order holds.
 
-    def __init__(self) -> None:
+    :param most_tokens: the oldest are forgotten beyond these too, where keys are large; 0: however many.
+    """
+
+    def __init__(self, most_tokens: int = 0) -> None:
+        self._most_tokens = most_tokens
+        self._tokens = 0
         self._contexts: OrderedDict[str, Context] = OrderedDict()
         self._parked: OrderedDict[str, None] = OrderedDict()
         self._labels: OrderedDict[str, str] = OrderedDict()
@@ -35,10 +40,11 @@ class Contexts:
 
     def remember(self, program_id: str, make_key: Callable[[], Any], tokens: int, now_ns: int) -> None:
         """A turn of the program ended and left its context in the cache."""
+        self.forget(program_id)
         self._contexts[program_id] = Context(make_key, tokens, now_ns)
-        self._contexts.move_to_end(program_id)
-        if len(self._contexts) > _MOST_CONTEXTS:
-            self._contexts.popitem(last=False)
+        self._tokens += tokens
+        while len(self._contexts) > _MOST_CONTEXTS or 0 < self._most_tokens < self._tokens:
+            self.forget(next(iter(self._contexts)))
 
     def find(self, program_id: str) -> Context | None:
         """The program's last context, if a turn of it ended here."""
@@ -46,7 +52,8 @@ class Contexts:
 
     def forget(self, program_id: str) -> None:
         """Nothing of it is in the cache any more."""
-        self._contexts.pop(program_id, None)
+        if (context := self._contexts.pop(program_id, None)) is not None:
+            self._tokens -= context.tokens
 
     def note_gone(self, program_id: str) -> None:
         """The device holds nothing of it that could be evicted; host memory may."""
@@ -56,6 +63,7 @@ class Contexts:
     def forget_all(self) -> None:
         """The cache was emptied."""
         self._contexts.clear()
+        self._tokens = 0
 
     def park(self, program_id: str, parked: bool) -> None:
         """The program ended or was paused, so that nobody waits for its context; or it was let in again."""

@@ -54,6 +54,7 @@ class Probe:
         send: Callable[[Event], None],
         retained_tokens: Callable[[], int],
         host_tokens: Callable[[], tuple[int, int]] = lambda: (0, 0),
+        held_tokens: Callable[[], int] = lambda: 0,
     ) -> None:
         self.retractions = 0
         self._view = view
@@ -61,6 +62,7 @@ class Probe:
         self._send = send
         self._retained_tokens = retained_tokens
         self._host_tokens = host_tokens  # all, and in use
+        self._held_tokens = held_tokens  # held back from eviction for a moment, for whoever needs room first
         self._turns: dict[str, Turn] = {}  # by the engine's id
         self._claimed: OrderedDict[str, None] = OrderedDict()  # turn ids that were given out
         self._output = MovingAverage(value=256.0)
@@ -173,12 +175,15 @@ class Probe:
         self._sampled_ns = now_ns
         view, pool = self._view, self._view.pool()
         host_total, host_used = self._host_tokens()
+        evictable_tokens = min(
+            pool.evictable + self._held_tokens(), pool.total - pool.free
+        )  # shared ones count twice
         running, waiting = view.turns()
         self._send(
             PoolSampled(
                 total_blocks=view.blocks(pool.total),
                 free_blocks=pool.free // view.page_tokens,
-                evictable_blocks=pool.evictable // view.page_tokens,
+                evictable_blocks=evictable_tokens // view.page_tokens,
                 retained_blocks=view.blocks(self._retained_tokens()),
                 block_tokens=view.page_tokens,
                 turns_running=running,

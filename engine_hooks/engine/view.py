@@ -31,6 +31,7 @@ class Lock:
 class View(ABC):
     """One scheduler. A *key* finds a context in the engine's cache, a *request* is the engine's own."""
 
+    scheduler: Any
     page_tokens: int
 
     # Sizes and queues

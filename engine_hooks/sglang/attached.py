@@ -28,7 +28,7 @@ class Attached(Base):
         view = EngineView(scheduler)
         self._host = host = HostTier(view)
         super().__init__(settings, guard, view, role_of(ENGINE, scheduler.server_args))
-        self._probe = Probe(view, self.emitter.emit, lambda: self._pins.tokens, host.pool)
+        self._probe = Probe(view, self.emitter.emit, lambda: self._pins.retained_tokens, host.pool)
         self._moves = Moves(host, self._contexts, self._pins, self._probe.is_running, self._answer)
 
     def _make_steering(self) -> SglangSteering:

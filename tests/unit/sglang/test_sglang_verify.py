@@ -5,7 +5,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sglang_double import HookType, SglangDouble, made_function
+from sglang_double import HookType, SglangDouble
+from support.package_double import made_function
 
 from engine_hooks.engine.verify import verify
 from engine_hooks.sglang import verify as module
