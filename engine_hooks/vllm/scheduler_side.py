@@ -76,7 +76,8 @@ class SchedulerSide:
         attached.emitter.start()
         self.attached = attached
         self.passive_because = ""
-        log.info("penstock: probe on, node %s, pool of %d tokens", self._settings.node, attached.pool_tokens)
+        made, tokens = type(scheduler).__name__, attached.pool_tokens
+        log.info("penstock: probe on, node %s, pool of %d tokens, in %s", self._settings.node, tokens, made)
 
     def part(self, name: str, method: Callable[..., Any], *args: Any) -> Any:
         """Our part of a hook, guarded; None before there is anything attached."""

@@ -145,15 +145,17 @@ class EngineClient:
 
 async def _chunks(response: aiohttp.ClientResponse) -> AsyncIterator[Any]:
     async for line in response.content:
-        data = line.decode().strip().removeprefix("data: ")
-        if data and data != "[DONE]":
+        text = line.decode().strip()
+        data = text.removeprefix("data: ")
+        if text.startswith("data: ") and data != "[DONE]":  # beside it some name the event
             yield json.loads(data)
 
 
 def _streamed(response: aiohttp.ClientResponse, chunks: list[Any]) -> Reply:
     failed = [chunk for chunk in chunks if "error" in chunk]
     texts = [_text(choice) for chunk in chunks for choice in chunk.get("choices", ())]
-    usage = next((chunk["usage"] for chunk in reversed(chunks) if chunk.get("usage")), None)
+    usages = (chunk["usage"] for chunk in reversed(chunks) if chunk.get("usage"))
+    usage = next((each for each in usages if "prompt_tokens" in each), None)  # OpenAI's chats and completions
     status = response.status if not failed else 500
     return _reply(response, status, "".join(texts), usage, failed or None, len(chunks))
 

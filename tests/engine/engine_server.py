@@ -67,8 +67,8 @@ class EngineServer:
         self._command = [str(environment / "bin" / "python"), *self._launch(model), *arguments]
         self._environment = {k: v for k, v in os.environ.items() if not k.startswith(("PENSTOCK_", "PYTEST_"))}
         self._environment |= {
-            **self._variables(plugins),
             "PYTHONPATH": str(ROOT),  # this checkout's Penstock, whichever one the environment was made from
+            **self._variables(plugins),
             **(variables or {}),
         }
         self._process: subprocess.Popen[bytes] | None = None

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine_server import EngineServer
+from engine_server import ROOT, EngineServer
+
+ASYNC = Path(__file__).parent / "vllm_async"  # scheduling overlaps with steps there, as on a GPU
 
 _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the worker in EngineCore, as on one GPU
@@ -48,4 +50,5 @@ class VllmServer(EngineServer):
         return ["-W", "ignore", "-m", "vllm.entrypoints.openai.api_server", *_ARGUMENTS, *own]
 
     def _variables(self, plugins: Sequence[str]) -> dict[str, str]:
-        return {**_ENVIRONMENT, "VLLM_PLUGINS": ",".join(plugins) or "none"}
+        path = f"{ROOT}:{ASYNC}"
+        return {**_ENVIRONMENT, "PYTHONPATH": path, "VLLM_PLUGINS": ",".join((*plugins, "penstock_async"))}
