@@ -10,11 +10,12 @@ import tempfile
 import time
 from pathlib import Path
 
+from engine_env import VLLM  # before bench is on the path, which has an ``environments`` as well
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "bench"))
 
 from ab.engine import find_environment
 from ab.model import SHAPES, write_model
-from engine_env import VLLM
 from engine_server import EngineServer
 from vllm_server import VllmServer
 
