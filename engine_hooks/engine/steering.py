@@ -137,12 +137,17 @@ class Steering:
 
     # The memory
 
+    @property
+    def evicts(self) -> bool:
+        """Whether the order of eviction is ours."""
+        return not isinstance(self._policies.memory, type(STOCK.memory))
+
     def evict(self, needed_tokens: int, busy: Iterable[str]) -> int:
         """Evict contexts by name until ``needed_tokens`` are freed; what was freed, the engine sees to the rest.
 
         ``busy``: programs with a running turn or a pin.
         """
-        if isinstance(self._policies.memory, type(STOCK.memory)):
+        if not self.evicts:
             return 0
         now_ns, shape, passed = self._now_ns(), self.shape(), frozenset(busy)
         needed_blocks = self._view.blocks(needed_tokens)

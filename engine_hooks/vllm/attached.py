@@ -15,6 +15,7 @@ from engine_hooks.vllm.engine_view import EngineView
 
 _HOLD_NS = seconds(1)  # far more than the daemon takes to say what becomes of a context
 _RETAINS_NS = seconds(60)  # a daemon that retained nothing for so long does not retain
+_MOST_AT_ONCE, _PARTS = 64, 256  # blocks, and a share of the pool: evicted together at the least
 _LONGEST_SLEEP_S = 1.0
 _SHORTEST_SLEEP_S = 0.001
 _NO_TIER = "vLLM moves contexts below the device by itself: no call of it moves one"
@@ -135,11 +136,18 @@ class Attached(Base):
         return self._pins.reclaim(pool.free + pool.evictable + 1, self._steering.policies.memory, stuck=stuck)
 
     def make_room(self, blocks: int) -> None:
-        """So many blocks are about to be given out: those that the daemon's policy chooses become the first."""
+        """So many blocks are about to be given out: those that the daemon's policy chooses become the first.
+
+        A decoding request takes one at a time, and to choose is to look at every context: a few are chosen at once.
+        """
         view = self._view
+        if not self._steering.evicts:
+            return
         missing_tokens = blocks * view.page_tokens - view.pool().free
         if missing_tokens > 0:
-            self._steering.evict(missing_tokens, {*self._probe.running_programs(), *self._pins.programs})
+            at_once = min(_MOST_AT_ONCE, view.pool_tokens // view.page_tokens // _PARTS) * view.page_tokens
+            busy = {*self._probe.running_programs(), *self._pins.programs}
+            self._steering.evict(max(missing_tokens, at_once), busy)
 
     def before_reset(self) -> None:
         """The engine refuses to empty a cache of which anybody holds a part."""
