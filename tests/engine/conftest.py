@@ -15,9 +15,7 @@ from engine_scene import NODE, Bus, opened
 from engine_server import ROOT, EngineServer, serving
 from engine_versions import ENGINES, VLLM
 from tiny_model import write_tiny_model
-from vllm_server import VllmServer
-
-MAX_HELD = 8  # turns that the gate before vLLM holds
+from vllm_server import MAX_HELD, VllmServer
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import MAX_HELD
 from engine_client import EngineClient
 from engine_load import first_turn, next_turn
 from engine_scene import TIMEOUT_S, Bus, Scene, play, talk
@@ -16,6 +15,7 @@ from engine_server import ROOT, EngineServer
 from engine_versions import vllm_only
 from support.daemon_process import eventually
 from tiny_model import words
+from vllm_server import MAX_HELD
 
 from controlplane.core.commands import Demote, Discard, Label, Prefetch, Release, Retain
 from controlplane.core.events import CommandApplied, CommandRejected, FirstToken, PoolSampled, TurnEnded, TurnQueued
@@ -143,25 +143,27 @@ def test_an_idle_engine_obeys_at_once(plugin_engine: EngineServer, bus: Bus) -> 
     play(story, plugin_engine, bus)
 
 
-def test_a_context_is_held_back_until_the_daemon_has_spoken(plugin_engine: EngineServer, bus: Bus) -> None:
-    """The daemon retains: what a turn has left cannot be evicted before it has said what becomes of it."""
+def test_turn_after_turn_is_held_pinned_and_let_go(plugin_engine: EngineServer, bus: Bus) -> None:
+    """The daemon retains, so that each context is held from its turn's end; in the end nothing is left pinned."""
 
     async def story(scene: Scene) -> None:
-        messages = await first_turn(scene, "first", seed=960)
+        await first_turn(scene, "first", seed=960)
         (retain,) = await scene.say(Retain(program_id="first", ttl_ns=seconds(1)))
         await scene.until(CommandApplied, command_id=retain)
-        for number in range(4):  # each is pinned without a look at its blocks
+        for number in range(4):
             name = f"next-{number}"
             messages = await first_turn(scene, name, seed=961 + number)
             (retain,) = await scene.say(Retain(program_id=name, ttl_ns=seconds(30)))
             await scene.until(CommandApplied, command_id=retain)
             assert (await next_turn(scene, name, messages)).cached_tokens > 0
             (release,) = await scene.say(Release(program_id=name))
-            await scene.until(CommandApplied, command_id=release)
-        await scene.until(
-            PoolSampled,
-            where=lambda event: event.free_blocks + event.evictable_blocks == event.total_blocks,
-        )
+            released = await scene.until(CommandApplied, command_id=release)
+
+        def all_let_go(event: PoolSampled) -> bool:
+            held = event.total_blocks - event.free_blocks - event.evictable_blocks
+            return event.sequence > released.sequence and held == event.retained_blocks == 0
+
+        await scene.until(PoolSampled, where=all_let_go)
 
     bus.daemon()
     play(story, plugin_engine, bus)
