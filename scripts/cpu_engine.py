@@ -46,7 +46,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="penstock-engine-") as folder:
         server = (VllmServer if options.engine == "vllm" else EngineServer)(
             Path(folder),
-            environment=find_environment(*(VLLM if options.engine == "vllm" else ())),
+            environment=find_environment(VLLM if options.engine == "vllm" else ""),
             model=write_model(Path(folder) / "model", options.model),
             pool_tokens=options.pool_tokens,
             port=options.port,

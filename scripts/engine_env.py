@@ -2,8 +2,8 @@
 
 Prints the environment's path; progress goes to the standard error. It takes two to three minutes and 3 GB the
 first time; later calls find it complete, and make it anew only when its requirements changed. Another version than
-the default is a layer on the default's environment: SGLang itself and what it pins otherwise lie in it, torch and
-the rest are borrowed; that takes seconds and some hundred MB. vLLM's stands on its own.
+the default is a layer on the default's environment: the engine itself and what it pins otherwise lie in it, torch
+and the rest are borrowed; that takes seconds and some hundred MB. vLLM has an environment, and layers, of its own.
 
 Environments lie below ``$XDG_CACHE_HOME/penstock`` or ``~/.cache/penstock``, named after a digest of their
 requirements; the default's in ``$PENSTOCK_ENGINE_ENV`` if that is set, and the others beside it. Packages come from
@@ -25,8 +25,8 @@ from pathlib import Path
 from environments import Problem, base_python, cache, lock, read, run, say, step
 
 ENGINE = "0.5.21"
-LAYERS = ("0.5.17", "0.5.23")
-VLLM = ("vllm-0.32.0",)
+VLLM = "vllm-0.32.0"
+LAYERS = {"0.5.17": ENGINE, "0.5.23": ENGINE, "vllm-0.28.0": VLLM}  # and what each lies on
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "tests" / "engine"
 STANDIN = FOLDER / "cpu_standin"
@@ -48,7 +48,7 @@ class Environment:
     @property
     def whole(self) -> "Environment":
         """The one that stands on its own: this one, or the one that it borrows from."""
-        return Environment(ENGINE) if self.is_layer else self
+        return Environment(LAYERS[self.version]) if self.is_layer else self
 
     @property
     def is_layer(self) -> bool:
@@ -56,7 +56,7 @@ class Environment:
 
     @property
     def is_vllm(self) -> bool:
-        return self.version in VLLM
+        return self.version.startswith("vllm-")
 
     @property
     def engine(self) -> str:
@@ -174,7 +174,7 @@ def _fill_layer(environment: Environment, python: str) -> None:
     (environment.packages / BORROW_FILE).write_text(f"import site; site.addsitedir({str(packages)!r})\n")
     wheels = ("--only-binary=:all:", "--no-deps", "--ignore-installed")
     listed = ("--requirement", str(environment.without_dependencies))
-    step("SGLang and what it pins", lambda: _pip(environment, *wheels, *listed))
+    step("the engine and what it pins", lambda: _pip(environment, *wheels, *listed))
 
 
 def _fit_torchvision(environment: Environment) -> None:
@@ -224,7 +224,7 @@ def main() -> int:
     """Make the environment and print its path."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--version", choices=(ENGINE, *LAYERS, *VLLM), default=ENGINE, help="SGLang's; default: %(default)s"
+        "--version", choices=(ENGINE, VLLM, *LAYERS), default=ENGINE, help="SGLang's; default: %(default)s"
     )
     parser.add_argument("--check", action="store_true", help="make nothing; exit with 1 if it is not up to date")
     arguments = parser.parse_args()
