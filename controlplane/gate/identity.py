@@ -22,7 +22,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 Body = Mapping[str, Any]
 
 _OWN_HEADER = "x-penstock-program-id"
-_OWN_FIELDS = ("program_id", "custom_params.program_id", "metadata.program_id")
+_OWN_FIELDS = ("program_id", "custom_params.program_id", "vllm_xargs.program_id", "metadata.program_id")
 _BORROWED_HEADERS = (
     "x-litellm-session-id",
     "x-session-id",
@@ -39,6 +39,7 @@ _BORROWED_FIELDS = (
     "session_id",
     "litellm_session_id",
     "session_params.id",
+    "vllm_xargs.session_id",
     "metadata.session_id",
     "conversation_id",
     "conversation.id",

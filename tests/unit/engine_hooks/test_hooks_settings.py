@@ -6,7 +6,7 @@ import pytest
 
 from controlplane.core.errors import ConfigError
 from controlplane.core.types import seconds
-from engine_hooks.sglang.settings import PluginMode, Settings, settings_from
+from engine_hooks.engine.settings import PluginMode, Settings, settings_from
 
 
 def test_an_empty_environment_gives_the_defaults() -> None:
