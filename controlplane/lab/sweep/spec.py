@@ -189,6 +189,7 @@ _BEFORE = (
     f", telemetry={Telemetry.FULL!r}",
     f", block_tokens={BLOCK_TOKENS}",
     ", max_context_tokens=0",
+    "compute = false\n",
 )
 
 
@@ -200,6 +201,6 @@ def _digest(workload: Workload, hardware: Hardware, shown: str, drawn: str) -> s
         " Hardware(", " HardwareSpec(", 1
     )
     for field in _BEFORE:
-        said = said.replace(field, "")
+        said, shown = said.replace(field, ""), shown.replace(field, "")
     tools = drawn if workload.tools != REPLAY else ""  # in the file: under its name there may be another by now
     return f"{digest(f'{said} {load_profile(hardware.profile)!r}{tools}')}-{digest(shown)}"
