@@ -60,8 +60,8 @@ MEANINGS = {
     "admission.aimd.used_only": "the window grows only while it is used; false: MARS as printed (ADR 0003)",
     "admission.aimd.one_cut": "the window is cut again only once the last cut has had its effect; false: MARS as "
     "printed (ADR 0026)",
-    "admission.aimd.compute": "the forecast may fill kv_high twice while the engine idles and once when it "
-    "is saturated, where it may also exceed that by less (ADR 0041)",
+    "admission.aimd.compute": "the forecast may fill kv_high twice while computing is idle and once when it is "
+    "saturated, and may exceed that by less (ADR 0041)",
     "admission.aimd.slow_start": "the window doubles until its first cut, then grows by alpha (ADR 0034)",
     "admission.aimd.evidence": "W_cpu holds only while the host is overloaded; false: always (ADR 0011)",
     "admission.aimd.forecast": "newcomers are admitted by what all programs will come to need; false: W_kv counts "
