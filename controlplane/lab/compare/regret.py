@@ -146,6 +146,7 @@ def sheets(grid: Grid, baseline: str) -> list[Sheet]:
 
 
 def regret_title(grid: Grid) -> str:
+    """The title of the page of regrets, with the number of runs."""
     return f"Penstock: regrets of {len(grid.rows):,} simulated runs"
 
 
