@@ -146,6 +146,7 @@ def sheets(grid: Grid, baseline: str) -> list[Sheet]:
 
 
 def regret_title(grid: Grid) -> str:
+    """What stands above the page."""
     return f"Penstock: regrets of {len(grid.rows):,} simulated runs"
 
 
