@@ -166,11 +166,8 @@ def first_token(ledger: "Ledger", event: ev.FirstToken, now_ns: int) -> None:
     computed_tokens = event.prompt_tokens - event.cached_tokens
     if event.prefill_ns > 0 and computed_tokens >= _LEAST_PREFILL_TOKENS and not event.loaded_tokens:
         estimates.prefill.add(computed_tokens, event.cached_tokens, event.prefill_ns)
-    if (turn := ledger.state.running.get(event.turn_id)) is not None:
-        turn.alone, turn.prefill_ns = len(ledger.state.running) == 1, event.prefill_ns
-        turn.prefill_alone_ns = max(0, estimates.prefill.part_ns(computed_tokens, event.cached_tokens))
-        if event.loaded_tokens:
-            turn.prefill_alone_ns = event.prefill_ns  # loading is not computing: it takes as long alone
+    if event.prefill_ns > 0 and (turn := ledger.state.running.get(event.turn_id)) is not None:
+        turn.prefilled = estimates.prefilled(event, alone=len(ledger.state.running) == 1)
     if event.prompt_tokens <= 0:
         return
     estimates.hits.add(event.cached_tokens / event.prompt_tokens)
@@ -233,14 +230,8 @@ def turn_ended(ledger: "Ledger", event: ev.TurnEnded, now_ns: int) -> None:
     ledger.charge(program, ledger.estimates.blocks(program.context_tokens))
     if not program.quarantined:
         ledger.estimates.turn_ended(program.context_tokens, event.output_tokens, event.service_ns)
-        if turn is not None and turn.prefill_ns > 0:
-            ledger.estimates.sharing.add(
-                event.output_tokens,
-                event.service_ns - turn.prefill_ns,
-                turn.prefill_ns,
-                turn.prefill_alone_ns,
-                alone=turn.alone and not ledger.state.running,
-            )
+        if turn is not None and (prefilled := turn.prefilled) is not None:
+            ledger.estimates.sharing.add(prefilled, event, alone=not ledger.state.running)
     if not program.open_turns and program.status is Status.ACTIVE:
         ledger.changed[program.program_id] = None
     read = ledger.state.replies.pop(event.turn_id, None)

@@ -8,6 +8,7 @@ from controlplane.core import events as ev
 from controlplane.core.estimate import Estimates
 from controlplane.core.numbering import Numbering
 from controlplane.core.sequence import Sequence
+from controlplane.core.sharing import Prefilled
 from controlplane.core.types import Program, Status, Tier
 
 
@@ -27,9 +28,7 @@ class Running:
     program_id: str
     publisher: str
     blocks: int = 0  # that it was projected to need
-    prefill_ns: int = 0  # until its first token; 0: it has none yet
-    prefill_alone_ns: int = 0  # what that is expected to take while nothing else runs
-    alone: bool = False  # nothing else was in the engine when its first token came
+    prefilled: Prefilled | None = None  # None: its first token has yet to come, or nobody timed it
 
 
 @dataclass(slots=True, kw_only=True)
