@@ -18,23 +18,10 @@ class Durations:
         if len(self.recent) < self.capacity:
             self.recent.append(value)
         else:
-            self._drop(self.recent[self.oldest])
+            del self.ascending[bisect_left(self.ascending, self.recent[self.oldest])]
             self.recent[self.oldest] = value
             self.oldest = (self.oldest + 1) % self.capacity
         insort(self.ascending, value)
-
-    def remove(self, value: int) -> bool:
-        """Take one such value back, the oldest; False where there is none any more."""
-        if value not in self.recent:
-            return False
-        self.recent = self.recent[self.oldest :] + self.recent[: self.oldest]
-        self.oldest = 0
-        self.recent.remove(value)
-        self._drop(value)
-        return True
-
-    def _drop(self, value: int) -> None:
-        del self.ascending[bisect_left(self.ascending, value)]
 
     @property
     def median_ns(self) -> int:

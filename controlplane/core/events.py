@@ -8,7 +8,7 @@ publisher, never compared across two.
 own (``node/engine-1``, ``node/engine-2``; docs/adr/0018).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any
@@ -330,9 +330,7 @@ def joined(parts: Sequence[PublisherState]) -> PublisherState:
     return replace(parts[-1], **lists, part=0, more=False)
 
 
-def _size(entry: object) -> int:
-    texts: Iterable[object] = (entry,)
-    if not isinstance(entry, str):
-        texts = (getattr(entry, field.name) for field in fields(entry))  # type: ignore[arg-type]
+def _size(entry: Any) -> int:
+    texts = (getattr(entry, field.name) for field in fields(entry))
     names = (text for text in texts if isinstance(text, str))
     return _ENTRY_BYTES + sum(len(name.encode("utf-8", "surrogatepass")) for name in names)

@@ -103,6 +103,15 @@ def test_a_slot_that_the_child_has_is_its_roots_from_then_on() -> None:
     assert sums(d.ledger) == sums(recounted(d.ledger))
 
 
+def test_a_slot_that_the_child_was_granted_is_granted_to_its_root() -> None:
+    d = Driver(fixed(2))
+    d.ask("child")
+    d.tick()
+    d.run_turn("child")
+    announce(d)
+    assert (d.program("parent").status, d.ledger.programs.unasked) == (Status.ACTIVE, {})
+
+
 def test_a_child_brings_its_own_children_along() -> None:
     d = Driver(fixed(1))
     d.run_turn("root")

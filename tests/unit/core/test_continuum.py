@@ -5,7 +5,7 @@ import math
 import pytest
 from made_facts import MadeFacts
 
-from controlplane.core.commands import Retain
+from controlplane.core.commands import Release, Retain
 from controlplane.core.errors import ConfigError
 from controlplane.core.memory.lru import Lru
 from controlplane.core.policies import STATELESS, EngineShape, Pinned, QueuedCall
@@ -51,6 +51,12 @@ def test_equation_2_by_hand() -> None:
 def test_holding_costs_its_time_however_empty_the_cache_is() -> None:
     facts = MadeFacts(seen_gaps_ns={"": [5 * S] * 101}, eviction_delay_ns=4 * S)
     assert ttl_ns(Ttl(), facts, EMPTY) == ttl_ns(Ttl(), facts, FULL) == 0
+
+
+def test_a_pin_that_was_set_before_the_tool_was_known_is_released_where_it_is_not_worth_it() -> None:
+    pinned = Program(program_id="p", root_id="p", status=Status.ACTIVE, gap_tool="pytest", retained_until_ns=9 * S)
+    _, commands = Ttl().plan(STATELESS, {"p": pinned}, [pinned], MadeFacts(), EMPTY, 0)
+    assert [type(command) for command in commands] == [Release]
 
 
 def test_an_anti_memoryful_workload_is_pinned_for_less() -> None:

@@ -83,6 +83,13 @@ def test_no_more_of_a_context_is_shared_than_there_is() -> None:
     assert d.ledger.programs.demand_blocks == 40, "what the engine holds for others still"
 
 
+def test_what_was_held_before_the_size_of_a_block_was_known_is_counted_anew() -> None:
+    d = Driver()
+    d.ask("a", tokens=105)
+    d.pool(block_tokens=10)
+    assert (d.program("a").queued_blocks, d.ledger.programs.charges.queued_blocks) == (11, 11)
+
+
 def test_the_estimate_of_a_held_turn_from_bytes_uses_what_was_learned() -> None:
     d = Driver()
     d.pool(block_tokens=10)

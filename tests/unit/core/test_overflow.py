@@ -71,6 +71,11 @@ def test_what_is_lent_is_not_in_the_demand_and_may_overfill_the_pool() -> None:
     assert gone([*THREE, lending], demand=901) == "lending"
 
 
+def test_room_that_is_lent_by_whoever_may_not_leave_is_not_taken_back() -> None:
+    waits_for_child = acting("p", 0.0, blocks=100, delegating=1, lends=True)
+    assert gone([*THREE, waits_for_child], demand=950) == ""
+
+
 def test_the_prefix_that_is_shared_stays_for_the_others() -> None:
     """Of 10 blocks 8 are the others' too: for 5 that lack three have to go, and the dear one may not."""
     shared = [

@@ -223,6 +223,20 @@ def test_a_gate_that_missed_a_pause_is_told_again() -> None:
     assert taken_back(d) == []
 
 
+def test_a_slot_that_a_gate_kept_is_not_taken_back_from_a_program_that_runs_again() -> None:
+    d = Driver(fixed(1))
+    d.ask("p", "t1")
+    (admit,) = of(cmd.Admit, d.tick())
+    d.run_turn("p", "t1")
+    d.end("p")
+    taken_back(d)
+    tell(d, d.gate, role="gate", grants=[ev.Grant(program_id="p", command_id=admit.command_id)])
+    d.wait(6)
+    d.submit("p", "t2")
+    assert d.program("p").status is Status.ACTIVE
+    assert taken_back(d) == []
+
+
 def test_a_program_that_was_forgotten_since_its_grant_is_not_taken_for_active() -> None:
     d = Driver(fixed(1))
     d.controller.numbering.sent = 100
