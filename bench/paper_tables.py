@@ -22,11 +22,11 @@ from typing import Any
 
 from controlplane.core.presets import PRESETS, Preset
 from controlplane.core.retention.ttl import Ttl
-from controlplane.lab.sim.lower_tiers import TierSpec
+from controlplane.lab.experiment import Experiment, Hardware, Workload
+from controlplane.lab.sim.lower_tiers import parse_tier
 from controlplane.lab.sim.profile import load_profile
-from controlplane.lab.sim.simulate import EngineSpec, SimSpec, simulate
+from controlplane.lab.simulate import simulate
 from controlplane.lab.workload.arrivals import Poisson
-from controlplane.lab.workload.scale import Scale
 from controlplane.lab.workload.synthetic import synthesize
 from controlplane.lab.workload.trace import Trace
 
@@ -58,7 +58,7 @@ class Study:
     axis: str
     points: tuple[float, ...]
     theirs: Mapping[str, tuple[Figures, ...]]
-    spec: Callable[[str, float, int, int], SimSpec]  # series, point, seed, programs
+    spec: Callable[[str, float, int, int], Experiment]  # series, point, seed, programs
 
 
 def _cells(*rows: tuple[float, ...]) -> tuple[Figures, ...]:
@@ -87,49 +87,52 @@ def _rewritten(trace: Trace, keep_ratio: float, seed: int) -> Trace:
     )
 
 
-def _run(trace: Trace, profile: str, preset: Preset, rate: float, seed: int, **more: Any) -> SimSpec:
-    shape = {name: more.pop(name) for name in ("tiers", "replicas") if name in more}
-    engine = EngineSpec(profile=load_profile(profile), block_tokens=BLOCK_TOKENS, **shape)
-    return SimSpec(trace=trace, arrival=Poisson(rate), engine=engine, preset=preset, seed=seed, **more)
+def _run(trace: Trace, profile: str, preset: Preset, rate: float, seed: int, **more: Any) -> Experiment:
+    shape = {name: more.pop(name) for name in ("tiers", "replicas", "routing") if name in more}
+    return Experiment(
+        workload=Workload(trace=trace.name, **more),
+        hardware=Hardware(profile=profile, block_tokens=BLOCK_TOKENS, **shape),
+        trace=trace,
+        arrival=Poisson(rate),
+        preset=preset,
+        seed=seed,
+    )
 
 
-def _caching(series: str, rate: float, seed: int, programs: int) -> SimSpec:
+def _caching(series: str, rate: float, seed: int, programs: int) -> Experiment:
     trace = _workload(seed, programs)
     if series == "caching off":
-        return _run(_rewritten(trace, 0.0, seed), SMALL, PRESETS["autellix"], rate, seed, shared_prefix_tokens=0)
+        return _run(_rewritten(trace, 0.0, seed), SMALL, PRESETS["autellix"], rate, seed, shared_prefix=0)
     return _run(trace, SMALL, PRESETS["autellix"], rate, seed)
 
 
 TIERS = {
     "HBM only": (),
-    "HBM + CPU": (TierSpec(name="cpu", tokens=HOST_TOKENS, gb_per_s=64.0),),
-    **{
-        f"HBM + CXL_{speed}": (TierSpec(name="cxl", tokens=HOST_TOKENS, gb_per_s=float(speed)),)
-        for speed in (32, 64, 128)
-    },
+    "HBM + CPU": (f"cpu:{HOST_TOKENS}:64",),
+    **{f"HBM + CXL_{speed}": (f"cxl:{HOST_TOKENS}:{speed}",) for speed in (32, 64, 128)},
 }
 
 
-def _tiers(series: str, rate: float, seed: int, programs: int) -> SimSpec:
+def _tiers(series: str, rate: float, seed: int, programs: int) -> Experiment:
     tiers, preset = TIERS[series], PRESETS["continuum"]
     if tiers:
         block_bytes = load_profile(LARGE).kv_bytes_per_token * BLOCK_TOKENS
-        preset = replace(preset, retention=Ttl(host_blocks_per_s=tiers[0].gb_per_s * 1e9 / block_bytes))
+        preset = replace(preset, retention=Ttl(host_blocks_per_s=parse_tier(tiers[0]).gb_per_s * 1e9 / block_bytes))
     return _run(_workload(seed, programs), LARGE, preset, rate, seed, tiers=tiers)
 
 
-def _routing(series: str, rate: float, seed: int, programs: int) -> SimSpec:
+def _routing(series: str, rate: float, seed: int, programs: int) -> Experiment:
     return _run(_workload(seed, programs), "h100", PRESETS["fcfs"], rate, seed, replicas=2, routing=series)
 
 
-def _reuse(series: str, eta: float, seed: int, programs: int) -> SimSpec:
+def _reuse(series: str, eta: float, seed: int, programs: int) -> Experiment:
     trace = _rewritten(_workload(seed, programs), eta, seed)
-    return _run(trace, LARGE, PRESETS[series], 0.06, seed, shared_prefix_tokens=0)
+    return _run(trace, LARGE, PRESETS[series], 0.06, seed, shared_prefix=0)
 
 
-def _latency(series: str, factor: float, seed: int, programs: int) -> SimSpec:
+def _latency(series: str, factor: float, seed: int, programs: int) -> Experiment:
     preset = STATIC_TTL if series == "continuum, 2 s" else PRESETS[series]
-    return _run(_workload(seed, programs), LARGE, preset, 0.06, seed, scale=Scale(tools=factor))
+    return _run(_workload(seed, programs), LARGE, preset, 0.06, seed, scale_tools=factor)
 
 
 STUDIES = {

@@ -20,10 +20,11 @@ from controlplane.core import commands as cmd
 from controlplane.core import events as ev
 from controlplane.core.controller import Controller
 from controlplane.core.presets import PRESETS
-from controlplane.lab.sim.simulate import SimSpec, choose_programs, simulate
+from controlplane.lab.compare.markdown import table
+from controlplane.lab.experiment import Experiment, Hardware, Workload
 from controlplane.lab.sim.solo import IdealTimes
-from controlplane.lab.sweep.model import HardwareSpec, WorkloadSpec
-from controlplane.lab.sweep.resolve import engine_of, resolved, run_of
+from controlplane.lab.simulate import run_of, simulate
+from controlplane.lab.sweep.resolve import resolved
 from controlplane.lab.workload.run import RunResult
 from controlplane.lab.workload.telemetry import Telemetry
 
@@ -51,7 +52,7 @@ class Shadow:
             self.expected.setdefault(command.program_id, program.expected_tokens)
 
 
-def one_run(spec: SimSpec, ideal: IdealTimes) -> tuple[RunResult, Shadow]:
+def one_run(spec: Experiment, ideal: IdealTimes) -> tuple[RunResult, Shadow]:
     shadow = Shadow(Controller(spec.preset, spec.rules))
     return simulate(spec, ideal=ideal, recorder=shadow), shadow
 
@@ -71,17 +72,19 @@ def worst_minute(result: RunResult) -> tuple[float, int]:
 
 
 def study(options: argparse.Namespace) -> dict[str, object]:
-    workload = WorkloadSpec(trace=TRACE, programs=options.programs)
-    hardware = HardwareSpec(pool_programs=options.pool_programs)
-    ideal = IdealTimes(lambda: engine_of(workload, hardware).build(PRESETS["fcfs"]))
+    workload = Workload(trace=TRACE, programs=options.programs, telemetry=Telemetry(options.telemetry))
+    hardware = Hardware(pool_programs=options.pool_programs)
     arrival = resolved(f"load:{options.load}", workload, hardware)
     size = options.programs // SPANS
     expected, actual, missed = (defaultdict[int, list[float]](list) for _ in range(3))
     slow: dict[str, list[list[float]]] = {name: [[] for _ in range(SPANS)] for name in options.presets}
     worst = defaultdict(list)
+    ideal: IdealTimes | None = None
     for seed in options.seeds:
-        base = replace(run_of(workload, hardware, arrival, seed), telemetry=Telemetry(options.telemetry))
-        longest = {each.program_id: each.context_tokens for each in choose_programs(base)}
+        base = Experiment(workload=workload, hardware=hardware, arrival=arrival, preset=PRESETS["fcfs"], seed=seed)
+        plan = run_of(base)
+        ideal = ideal or IdealTimes(plan.engine.build)
+        longest = {each.program_id: each.context_tokens for each in plan.programs}
         for name in options.presets:
             print(f"  seed {seed}: {name}", file=sys.stderr)
             result, shadow = one_run(replace(base, preset=PRESETS[name]), ideal)
@@ -125,16 +128,17 @@ def tables(found: dict[str, object], presets: Sequence[str]) -> str:
     spans, worst = found["spans"], found["worst_minute"]
     assert isinstance(spans, list)
     assert isinstance(worst, dict)
-    lines = [
-        "| programs, by arrival | expected / actual | missed by | " + " | ".join(presets) + " |",
-        "| --- | ---: | ---: |" + " ---: |" * len(presets),
+    rows = [
+        [
+            span["programs"],
+            f"{span['expected_over_actual']:.2f}",
+            f"{span['missed_over_actual']:.0%}",
+            *(f"{span[name]:.1f}" for name in presets),
+        ]
+        for span in spans
     ]
-    for span in spans:
-        figures = " | ".join(f"{span[name]:.1f}" for name in presets)
-        fit = f"{span['expected_over_actual']:.2f} | {span['missed_over_actual']:.0%}"
-        lines.append(f"| {span['programs']} | {fit} | {figures} |")
-    lines.append("| worst minute | | | " + " | ".join(f"{worst[name]['slowdown']:.1f}" for name in presets) + " |")
-    return "\n".join(lines)
+    rows.append(["worst minute", "", "", *(f"{worst[name]['slowdown']:.1f}" for name in presets)])
+    return "\n".join(table(["programs, by arrival", "expected / actual", "missed by", *presets], rows))
 
 
 def main() -> None:

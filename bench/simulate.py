@@ -14,9 +14,10 @@ import sys
 import time
 
 from controlplane.core.presets import PRESETS
+from controlplane.lab.experiment import Experiment, Hardware, Workload
 from controlplane.lab.sim.kernel import Kernel
-from controlplane.lab.sim.profile import list_profiles, load_profile
-from controlplane.lab.sim.simulate import EngineSpec, SimSpec, simulate
+from controlplane.lab.sim.profile import list_profiles
+from controlplane.lab.simulate import simulate
 from controlplane.lab.workload.arrivals import Poisson
 from controlplane.lab.workload.synthetic import WORKLOADS, synthesize
 
@@ -39,17 +40,16 @@ def kernel_actions_per_s(actions: int = 300_000, pending: int = 64) -> float:
 def measure(options: argparse.Namespace, programs: int, preset: str, replicas: int) -> dict[str, float | int | str]:
     """Simulate once and report. Every replica gets that many programs, at that rate."""
     programs *= replicas
-    spec = SimSpec(
+    asked = Experiment(
+        workload=Workload(trace=options.workload),
         trace=synthesize(options.workload, programs=programs, seed=options.seed),
         arrival=Poisson(options.rate * replicas),
-        engine=EngineSpec(
-            profile=load_profile(options.profile), pool_tokens=options.pool_tokens, replicas=replicas
-        ),
+        hardware=Hardware(profile=options.profile, pool_tokens=options.pool_tokens, replicas=replicas),
         preset=PRESETS[preset],
         seed=options.seed,
     )
     started = time.process_time()
-    result = simulate(spec)
+    result = simulate(asked)
     cpu_s = time.process_time() - started
     turns = result.summary.turns_ended
     return {
@@ -72,7 +72,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--replicas", default="1", help="counts of engines, each with those programs and that rate")
     parser.add_argument("--presets", default="fcfs,mars", help="of: " + ", ".join(PRESETS))
     parser.add_argument("--workload", default="swe-bench-verified", choices=list(WORKLOADS))
-    parser.add_argument("--profile", default="h200-llama31-8b", help="of: " + ", ".join(list_profiles()))
+    parser.add_argument("--profile", default=Hardware().profile, help="of: " + ", ".join(list_profiles()))
     parser.add_argument("--pool-tokens", type=int, default=0, help="KV pool; 0: the profile's")
     parser.add_argument("--rate", type=float, default=0.2, help="programs a second")
     parser.add_argument("--seed", type=int, default=1)

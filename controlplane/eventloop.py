@@ -39,7 +39,7 @@ async def on_signals(
     *signals: Signals,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Call it with each signal that comes, until cancelled. Only a process's main thread is told of signals."""
+    """Call it with each signal until cancelled. Only the main thread of a process receives signals."""
     if threading.current_thread() is not threading.main_thread():
         task_status.started()
         return

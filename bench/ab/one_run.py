@@ -181,6 +181,7 @@ def _replayed(job: Job, scenario: Scenario, url: str, folder: Path) -> RunResult
     with contextlib.nullcontext() if bus is None else StatusWatch(heard, NODE) as watch:
         options = ReplayOptions(
             trace=scenario.workload(seed),
+            workload=scenario.described(scenario.scale),
             url=url,
             arrival=Poisson(job.cell.rate),
             # The same words for every system: a program's id seeds them.
@@ -188,12 +189,9 @@ def _replayed(job: Job, scenario: Scenario, url: str, folder: Path) -> RunResult
             run_id=str(seed),
             preset=system.name,
             seed=seed,
-            shared_prefix_tokens=scenario.shared_prefix_tokens,
             nats=bus,
             node=NODE,
-            telemetry=scenario.telemetry,
             observe=None if watch is None else watch.latest,
-            scale=scenario.scale,
         )
         return replay(options, Lines(system.name))
 

@@ -9,7 +9,7 @@ is the prediction, and their deviation is what no single run can be told better 
 import statistics
 import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 from rich.console import Console
@@ -21,8 +21,9 @@ from controlplane.config import parse
 from controlplane.core.control import ControlRules
 from controlplane.core.errors import ConfigError
 from controlplane.core.presets import preset
+from controlplane.lab.experiment import Experiment, Hardware
 from controlplane.lab.sim.profile import Profile
-from controlplane.lab.sim.simulate import EngineSpec, SimSpec, simulate
+from controlplane.lab.simulate import simulate
 from controlplane.lab.workload.arrivals import Poisson
 from controlplane.lab.workload.summary import Summary
 from controlplane.lab.workload.telemetry import Telemetry
@@ -67,12 +68,12 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
 
 def predict(rows: Sequence[Row], scenario: Scenario, profile: Profile, draws: int = DRAWS) -> list[Prediction]:
     """Simulate each run of the scenario ``draws`` times."""
-    engines = [engine_of(scenario, profile.slowed(ratio)) for ratio in slowings(draws)]
+    slowed = [profile.slowed(ratio) for ratio in slowings(draws)]
     found = []
     for row in rows:
         cell = row.cell
-        specs = [spec_of(scenario, engine, rate=cell.rate, seed=cell.seed, toml=row.toml) for engine in engines]
-        summaries = [simulate(spec).summary for spec in specs]
+        runs = [spec_of(scenario, one, rate=cell.rate, seed=cell.seed, toml=row.toml) for one in slowed]
+        summaries = [simulate(run).summary for run in runs]
         values, deviations = {}, {}
         for figure in FIGURES:
             drawn = [figure.predicted(summary) for summary in summaries]
@@ -89,32 +90,25 @@ def slowings(draws: int) -> list[float]:
     return [1 - _VARIED + 2 * _VARIED * number / (draws - 1) for number in range(draws)]
 
 
-def engine_of(scenario: Scenario, profile: Profile) -> EngineSpec:
-    """The scenario's engine on hardware with that profile."""
-    shape = scenario.engine
-    return EngineSpec(
-        profile=profile,
-        pool_tokens=shape.pool_tokens,
-        block_tokens=1,
-        chunk_tokens=shape.chunk_tokens,
-        max_context_tokens=shape.context_tokens,
-    )
-
-
-def spec_of(scenario: Scenario, engine: EngineSpec, *, rate: float, seed: int, toml: str) -> SimSpec:
-    """One run of the A/B, simulated; ``toml`` as a system has it."""
-    config = parse(tomllib.loads(toml)) if toml else None
-    return SimSpec(
+def spec_of(scenario: Scenario, profile: Profile, *, rate: float, seed: int, toml: str) -> Experiment:
+    """One run of the A/B on hardware with that profile, simulated; ``toml`` as a system has it."""
+    config, shape = parse(tomllib.loads(toml)) if toml else None, scenario.engine
+    # Stock has nobody who would take silence for an end.
+    telling = scenario if config else replace(scenario, telemetry=Telemetry.FULL)
+    return Experiment(
+        workload=telling.described(),
         trace=scenario.workload(seed),
         arrival=Poisson(rate),
-        engine=engine,
+        hardware=Hardware(
+            pool_tokens=shape.pool_tokens,
+            block_tokens=1,
+            chunk_tokens=shape.chunk_tokens,
+            max_context_tokens=shape.context_tokens,
+        ),
+        profile=profile,
         preset=config.policies if config else preset("fcfs"),
         rules=config.control if config else ControlRules(),
         seed=seed,
-        shared_prefix_tokens=scenario.shared_prefix_tokens,
-        cpus=float(scenario.cpus),
-        # Stock has nobody who would take silence for an end.
-        telemetry=scenario.telemetry if config else Telemetry.FULL,
     )
 
 

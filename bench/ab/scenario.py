@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 
 from ab.engine import EngineShape
 from ab.machine import cpus
-from controlplane.lab.runs import load_workload
-from controlplane.lab.workload.named import SYNTHETIC
+from controlplane.lab.experiment import Workload
+from controlplane.lab.workload.named import SYNTHETIC, Wanted, named_workload
 from controlplane.lab.workload.scale import Scale
 from controlplane.lab.workload.telemetry import Telemetry
 from controlplane.lab.workload.trace import Trace
@@ -37,14 +37,27 @@ class Scenario:
     def workload(self, seed: int) -> Trace:
         """The programs of that seed, the same at every rate. Raises ``ConfigError``."""
         if self.trace.startswith(SYNTHETIC):
-            return load_workload(self.trace, programs=self.programs, seed=_PROGRAM_SEEDS + seed, scale=self.scale)
-        trace = load_workload(
-            self.trace, max_context_tokens=self._longest_context(), humans=self.humans, scale=self.scale
-        )
+            drawn = Wanted(programs=self.programs, seed=_PROGRAM_SEEDS + seed)
+            return self.scale.apply(named_workload(self.trace, drawn))
+        fitting = Wanted(max_context_tokens=self._longest_context(), humans=self.humans)
+        trace = self.scale.apply(named_workload(self.trace, fitting))
         chosen = random.Random(_PROGRAM_SEEDS + seed).sample(
             trace.programs, min(self.programs, len(trace.programs))
         )
         return replace(trace, programs=tuple(chosen))
+
+    def described(self, scale: Scale | None = None) -> Workload:
+        """The programs as the laboratory knows them; ``scale`` where it is to tell of it."""
+        scale = scale or Scale()
+        return Workload(
+            trace=self.trace,
+            scale_tokens=scale.tokens,
+            scale_outputs=scale.outputs,
+            scale_tools=scale.tools,
+            shared_prefix=self.shared_prefix_tokens,
+            cpus=float(self.cpus),
+            telemetry=self.telemetry,
+        )
 
     def _longest_context(self) -> int:
         """Of programs as they are in the file, so that what is left fits into the pool."""

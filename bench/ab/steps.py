@@ -28,6 +28,7 @@ from controlplane.lab.load.replay import replay
 from controlplane.lab.sim.profile_file import FittedProfile
 from controlplane.lab.workload.arrivals import Poisson
 from controlplane.lab.workload.run import RunResult
+from controlplane.lab.workload.telemetry import Telemetry
 from controlplane.wire.endpoint import resolve_url
 from controlplane.wire.roles import BusRole
 
@@ -62,6 +63,7 @@ def record(folder: Path, environment: Path, scenario: Scenario, system: System) 
         bus = resolve_url(None, NODE, folder / "daemon", role=BusRole.AGENT) if system.has_plugin else None
         options = ReplayOptions(
             trace=few.workload(SEED),
+            workload=replace(few, telemetry=Telemetry.FULL).described(few.scale),
             url=url,
             nats=bus,
             node=NODE,
@@ -69,8 +71,6 @@ def record(folder: Path, environment: Path, scenario: Scenario, system: System) 
             label="calibration",
             run_id=str(SEED),
             seed=SEED,
-            shared_prefix_tokens=scenario.shared_prefix_tokens,
-            scale=scenario.scale,
         )
         result = replay(options, Lines("calibration"))
     return read(log), result

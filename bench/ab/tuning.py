@@ -13,12 +13,14 @@ from itertools import product
 from rich.console import Console
 from rich.table import Table
 
-from ab.prediction import engine_of, spec_of
+from ab.prediction import spec_of
 from ab.results import TUNE, Row
 from ab.scenario import Scenario
 from ab.systems import System
+from controlplane.lab.compare.rows import JCT, Cell, best_of
+from controlplane.lab.compare.terminal import marked
 from controlplane.lab.sim.profile import Profile
-from controlplane.lab.sim.simulate import simulate
+from controlplane.lab.simulate import simulate
 
 _PREFIX = "static-"
 
@@ -71,7 +73,7 @@ def simulated_means(
 
 def _simulated_jct_s(scenario: Scenario, profile: Profile, cell: tuple[float, System, int]) -> float:
     rate, system, seed = cell
-    spec = spec_of(scenario, engine_of(scenario, profile), rate=rate, seed=seed, toml=system.toml)
+    spec = spec_of(scenario, profile, rate=rate, seed=seed, toml=system.toml)
     return simulate(spec).summary.jct_mean_s
 
 
@@ -80,8 +82,9 @@ def show(means: Mapping[float, Mapping[str, float]], seeds: Iterable[int]) -> No
     names = list(next(iter(means.values())))
     table = Table("programs/s", *names)
     for rate, by_name in sorted(means.items()):
-        best = min(by_name, key=lambda name: by_name[name])
-        table.add_row(f"{rate:g}", *(f"{by_name[name]:.1f}{' *' if name == best else ''}" for name in names))
+        best = best_of(by_name, JCT)
+        cells = (Cell(text=f"{by_name[name]:.1f}", best=name == best) for name in names)
+        table.add_row(f"{rate:g}", *marked(cells))
     console = Console(highlight=False)
     console.print(table)
     console.print(f"simulated mean JCT in seconds, over seeds {', '.join(map(str, seeds))}; * the best")

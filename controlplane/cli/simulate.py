@@ -1,4 +1,4 @@
-"""``penstock simulate | report``: policies on a trace in virtual time, and saved runs compared."""
+"""``penstock simulate | report``: try policies on a trace in virtual time, and compare saved runs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,7 +7,8 @@ import typer
 
 from controlplane.cli import completion
 from controlplane.cli.options import (
-    DEFAULT_WORKLOAD,
+    HARDWARE,
+    WORKLOAD,
     AsJson,
     MaxContext,
     NoHumans,
@@ -20,11 +21,12 @@ from controlplane.cli.options import (
     TelemetryOf,
     Tiers,
     Trace,
+    described,
 )
-from controlplane.lab.workload.telemetry import Telemetry
+from controlplane.lab.experiment import USUAL_ARRIVAL, USUAL_TRACE, Hardware, Workload
 
 ScaleTurns = Annotated[
-    int, typer.Option(min=1, help="Each program's turns so many times over, with lengths as much shorter.")
+    int, typer.Option(help="Multiply each program's turns by this, and shorten them by the same factor.")
 ]
 Arrivals = Annotated[
     list[str],
@@ -37,54 +39,66 @@ Arrivals = Annotated[
 
 
 def simulate(
-    trace: Trace = DEFAULT_WORKLOAD,
+    trace: Trace = USUAL_TRACE,
     preset: Annotated[
-        list[str], typer.Option("--preset", "-p", help="Repeatable.", autocompletion=completion.presets)
+        list[str],
+        typer.Option("--preset", "-p", help="Preset to run. Repeatable.", autocompletion=completion.presets),
     ] = ["fcfs", "penstock"],
-    arrival: Arrivals = ["poisson:0.05"],
-    seed: Annotated[list[int], typer.Option("--seed", "-s", help="Of the arrivals. Repeatable.")] = [1],
+    arrival: Arrivals = [USUAL_ARRIVAL],
+    seed: Annotated[list[int], typer.Option("--seed", "-s", help="Seed of the arrivals. Repeatable.")] = [1],
     profile: Annotated[
         str, typer.Option(help="Hardware: h200-llama31-8b (measured), h100, b200, rtx3090 (analytic), or a file.")
-    ] = "h200-llama31-8b",
-    pool_tokens: Annotated[int, typer.Option(min=0, help="KV pool; 0: the profile's.")] = 0,
-    chunk_tokens: Annotated[int, typer.Option(min=1, help="Chunked prefill: tokens of a step at most.")] = 8192,
-    max_running: Annotated[int, typer.Option(min=1, help="Turns that run in an engine at once.")] = 256,
-    tier: Tiers = [],
-    replicas: Annotated[int, typer.Option(min=1, help="Engines side by side, each with that pool.")] = 1,
+    ] = HARDWARE.profile,
+    pool_tokens: Annotated[int, typer.Option(help="KV pool in tokens; 0: the profile's.")] = HARDWARE.pool_tokens,
+    chunk_tokens: Annotated[
+        int, typer.Option(help="Most tokens in one step of chunked prefill.")
+    ] = HARDWARE.chunk_tokens,
+    max_running: Annotated[
+        int, typer.Option(help="Most turns that an engine runs at once.")
+    ] = HARDWARE.max_running,
+    tiers: Tiers = [],
+    replicas: Annotated[
+        int, typer.Option(help="Engines side by side, each with the whole pool.")
+    ] = HARDWARE.replicas,
     routing: Annotated[
         str,
         typer.Option(
             help="Which engine a turn goes to: session (where the KV is, unless leaving costs less), round_robin, "
             "least_loaded, single. Default: the preset's, session."
         ),
-    ] = "",
+    ] = HARDWARE.routing,
     link_gb_per_s: Annotated[
-        float, typer.Option(min=0.0, help="Bandwidth for KV between engines, 10^9 bytes/s; 0: none is sent.")
-    ] = 50.0,
-    programs: Programs = 0,
-    max_context: MaxContext = 0,
+        float, typer.Option(help="Bandwidth for KV between engines in 10^9 bytes/s; 0: engines send none.")
+    ] = HARDWARE.link_gb_per_s,
+    programs: Programs = WORKLOAD.programs,
+    max_context: MaxContext = WORKLOAD.max_context,
     no_humans: NoHumans = False,
-    scale_tokens: ScaleTokens = 1.0,
-    scale_outputs: ScaleOutputs = 1.0,
-    scale_tools: ScaleTools = 1.0,
-    scale_turns: ScaleTurns = 1,
-    shared_prefix: SharedPrefix = 2000,
+    scale_tokens: ScaleTokens = WORKLOAD.scale_tokens,
+    scale_outputs: ScaleOutputs = WORKLOAD.scale_outputs,
+    scale_tools: ScaleTools = WORKLOAD.scale_tools,
+    scale_turns: ScaleTurns = WORKLOAD.scale_turns,
+    shared_prefix: SharedPrefix = WORKLOAD.shared_prefix,
     cpus: Annotated[
-        float, typer.Option(help="CPUs of the tool host, as admission sees them, and as --contention shares them.")
-    ] = 8.0,
-    tool_slots: Annotated[int, typer.Option(min=0, help="Tools that run at once; 0: no limit.")] = 0,
+        float, typer.Option(help="CPUs of the tool host, which admission counts on and --contention shares out.")
+    ] = WORKLOAD.cpus,
+    tool_slots: Annotated[
+        int, typer.Option(help="How many tools may run at once; 0: no limit.")
+    ] = WORKLOAD.tool_slots,
     tools: Annotated[
         str,
-        typer.Option(help="`replay`: tools take what the trace says; or draw from a file of `penstock tools fit`."),
-    ] = "replay",
+        typer.Option(
+            help="`replay`: tools take their time in the trace; or a file of `penstock tools fit` to draw from."
+        ),
+    ] = WORKLOAD.tools,
     contention: Annotated[
         bool, typer.Option("--contention", help="Tools share the --cpus: too many at once slow each other down.")
     ] = False,
-    cpu_share: Annotated[
+    cpu_shares: Annotated[
         list[str],
         typer.Option(
-            help="With --contention: CPUs that a tool uses while it runs, 0: it only waits. `SHARE` for all, "
-            "`TOOL=SHARE` for some (`*` and `?` match); the first that fits counts. Default 1. Repeatable."
+            "--cpu-share",
+            help="With --contention: CPUs that a tool uses while it runs; 0: it only waits. `SHARE` for all, "
+            "`TOOL=SHARE` for some (`*` and `?` match); the first match counts. Default 1. Repeatable.",
         ),
     ] = [],
     config: Annotated[
@@ -92,74 +106,49 @@ def simulate(
         typer.Option(
             "--config",
             "-c",
-            help="TOML file: its control rules hold for all runs, its policies for its own preset.",
+            help="TOML file: its control rules apply to all runs, its policies to its own preset.",
         ),
     ] = None,
-    telemetry: TelemetryOf = Telemetry.FULL,
+    telemetry: TelemetryOf = WORKLOAD.telemetry,
     record: Annotated[Path | None, typer.Option(help="Write the event log of a single run here.")] = None,
     out: Out = None,
     json: AsJson = False,
 ) -> None:
     """Try policies on a trace in virtual time, with the daemon's own decision code.
 
-    Runs every preset at every arrival with every seed, and prints them side by side.
+    It runs every preset at every arrival with every seed, and prints them side by side.
     """
+    given = locals()
     from controlplane.config import load
-    from controlplane.lab.output import progress_bar, show_runs
-    from controlplane.lab.runs import (
-        SimulateOptions,
-        load_tools,
-        load_workload,
-        simulate_all,
-        unknown_tools,
-    )
-    from controlplane.lab.sim.contention import parse_contention
-    from controlplane.lab.workload.arrivals import parse_arrival
-    from controlplane.lab.workload.scale import Scale
+    from controlplane.lab.compare.terminal import progress_bar, show_runs
+    from controlplane.lab.simulate import trace_of, unknown_tools
+    from controlplane.lab.sweep.here import run_here
+    from controlplane.lab.sweep.spec import SweepSpec
 
-    shared = parse_contention(contention, cpu_share)
-    fits = load_tools(tools)
-    workload = load_workload(trace, programs=programs, max_context_tokens=max_context, humans=not no_humans)
-    if note := unknown_tools(tools, fits, workload):
-        typer.echo(note, err=True)
-    options = SimulateOptions(
-        trace=workload,
-        presets=preset,
-        arrivals=[parse_arrival(text) for text in arrival],
-        seeds=seed,
-        scale=Scale(tokens=scale_tokens, outputs=scale_outputs, tools=scale_tools, turns=scale_turns),
-        profile=profile,
-        pool_tokens=pool_tokens,
-        chunk_tokens=chunk_tokens,
-        max_running=max_running,
-        tiers=tier,
-        replicas=replicas,
-        routing=routing,
-        link_gb_per_s=link_gb_per_s,
-        programs=programs,
-        shared_prefix_tokens=shared_prefix,
-        cpus=cpus,
-        tool_slots=tool_slots,
-        tools=fits,
-        contention=shared,
-        config=load(config) if config else None,
-        record=record,
-        telemetry=telemetry,
+    workload, hardware = described(Workload, given, humans=not no_humans), described(Hardware, given)
+    spec = SweepSpec(
+        workload=(workload,),
+        hardware=(hardware,),
+        presets=tuple(preset),
+        arrivals=tuple(arrival),
+        seeds=tuple(seed),
     )
+    if note := unknown_tools(workload):
+        typer.echo(note, err=True)
     with progress_bar() as advance:
-        runs = simulate_all(options, advance)
-    show_runs(runs, trace=workload, out=out, json=json)
+        runs = run_here(spec, advance, config=load(config) if config else None, record=record)
+    show_runs(runs, trace=trace_of(workload), out=out, json=json)
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Saved runs (JSON), as --out writes them.")],
+    runs: Annotated[list[Path], typer.Argument(help="Saved runs (JSON), as `--out` writes them.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The HTML file to write.")] = Path("report.html"),
 ) -> None:
-    """Compare saved runs: a table here, plots in a self-contained HTML file."""
+    """Compare saved runs: print a table, and write plots to a self-contained HTML file."""
     import sys
 
-    from controlplane.lab.report.page import ReportOptions, write_report
-    from controlplane.lab.report.tables import print_comparison
+    from controlplane.lab.compare.html import ReportOptions, write_report
+    from controlplane.lab.compare.terminal import print_comparison
     from controlplane.lab.workload.run import load_run
 
     if any(path.suffix == ".csv" for path in runs):

@@ -46,7 +46,9 @@ def rooms(pressure: Pressure) -> tuple[int, ...]:
     )
 
 
-def tolerated_excess(facts: Facts, waste_ratio: float, below_ratio: float = 0.0) -> tuple[float, float]:
+def tolerated_excess(
+    facts: Facts, waste_ratio: float, below_ratio: float = 0.0, alone_ratio: float = 1.0
+) -> tuple[float, float]:
     """The shares by which the demand may exceed the pool over the time to come, and now (ADR 0019, 0031).
 
     What exceeds it is evicted, and that share of the turns computes its context again, which holds up all that run
@@ -55,11 +57,14 @@ def tolerated_excess(facts: Facts, waste_ratio: float, below_ratio: float = 0.0)
 
     ``below_ratio``: memory below the device, in parts of the pool. As far as that keeps what is evicted, the price
     is to load it, not to compute it (ADR 0039).
+
+    ``alone_ratio``: the share of a turn's time that it would take alone. Only that much is gained by one more that
+    runs, however long the turns that share the engine make it (ADR 0041).
     """
     again_ns = facts.again_ns * max(1.0, facts.turns_running)
     if not waste_ratio or again_ns <= 0:
         return 0.0, 0.0
-    worth = waste_ratio * (facts.turn_service_ns / again_ns) ** 4
+    worth = waste_ratio * (alone_ratio * facts.turn_service_ns / again_ns) ** 4
     later, now = min(_MOST_EXCESS, worth), min(_MOST_EXCESS, worth * worth)
     kept_ratio = facts.kept_ratio**_MARGIN
     if most := below_ratio * kept_ratio:

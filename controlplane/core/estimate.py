@@ -12,6 +12,7 @@ from controlplane.core.durations import Durations
 from controlplane.core.gaps import Gaps, returning
 from controlplane.core.lives import Population
 from controlplane.core.prefill_cost import Displaced, PrefillCost
+from controlplane.core.sharing import Sharing
 from controlplane.core.types import NANOSECONDS_PER_SECOND, ProgramView
 
 _ENDS_AFTER_A_CALL = 0.01  # of the programs whose reply called a tool: their agent failed, or was stopped
@@ -122,6 +123,7 @@ class Estimates:
     eviction_delay: MovingAverage = field(default_factory=MovingAverage)
     service: MovingAverage = field(default_factory=lambda: MovingAverage(weight=_PRICE_WEIGHT, settle=True))
     again: MovingAverage = field(default_factory=lambda: MovingAverage(weight=_PRICE_WEIGHT, settle=True))
+    sharing: Sharing = field(default_factory=Sharing)
     shared_tokens: MovingAverage = field(default_factory=MovingAverage)
     hits: MovingAverage = field(default_factory=lambda: MovingAverage(value=1.0))
     gaps: Gaps = field(default_factory=Gaps)
@@ -232,6 +234,10 @@ class Estimates:
     @property
     def again_ns(self) -> int:
         return round(self.again.value)
+
+    @property
+    def alone_ratio(self) -> float:
+        return self.sharing.alone_ratio
 
     @property
     def kept_ratio(self) -> float:

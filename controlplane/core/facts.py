@@ -53,6 +53,10 @@ class Facts(Protocol):
         """Moving average of the time to compute a turn's context again, alone; 0 while nothing is known."""
 
     @property
+    def alone_ratio(self) -> float:
+        """What turns would take alone, of their time in the engine: ``sharing``; 1 while nothing is known."""
+
+    @property
     def kept_ratio(self) -> float:
         """The share of what left the device that was found in memory below it; 0 while nothing is known."""
 

@@ -11,6 +11,7 @@ few of those tell to all programs, and what few of those tell to a guess.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import log2
 
 from controlplane.core.survival import Survival, more_turns
@@ -80,11 +81,13 @@ class Population:
 
     def learn(self, kind: str) -> list[Lives]:
         """``of``, for writing: what is not there is made."""
+        found = [self.classes[""]]
         for name in _levels(kind)[1:]:
-            self.classes[name] = self.classes.pop(name) if name in self.classes else Lives()  # heard of last
+            found.append(self.classes.pop(name) if name in self.classes else Lives())
+            self.classes[name] = found[-1]  # heard of last
         while len(self.classes) > _MOST_CLASSES:
             del self.classes[next(name for name in self.classes if name)]
-        return self.of(kind)
+        return found
 
     def began(self, kind: str, tokens: int) -> None:
         """A program's first turn ended, with so long a prompt."""
@@ -165,12 +168,14 @@ def _shrunk(means: Iterable[Faded], mean: float = 0.0, weight: float = 0.0) -> f
     return mean
 
 
+@lru_cache(maxsize=4096)
 def class_of(tenant: str, agent: str, first_tokens: float) -> str:
     """The class of a program by what is known when it comes: a tenant's agent, a half-octave of first prompts."""
     size = int(2 * log2(first_tokens)) if first_tokens >= 1 else 0
     return f"{tenant}/{agent}/{size}"
 
 
+@lru_cache(maxsize=4096)
 def _levels(kind: str) -> tuple[str, ...]:
     """From the most general to the most special: all programs, those of its agent if that is known, its class."""
     agent = kind.rpartition("/")[0]

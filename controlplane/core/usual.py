@@ -1,13 +1,9 @@
 """What a program is expected to need until it ends, by what others of its class came to need."""
 
-from typing import TYPE_CHECKING
-
+from controlplane.core.estimate import Estimates
 from controlplane.core.forecast import Growing
 from controlplane.core.lives import class_of
 from controlplane.core.types import Program
-
-if TYPE_CHECKING:
-    from controlplane.core.estimate import Estimates
 
 _SHRINK_TURNS = 4.0  # turns of its class that a program's own ones are weighed against
 
@@ -15,7 +11,7 @@ _SHRINK_TURNS = 4.0  # turns of its class that a program's own ones are weighed 
 class Usual:
     """What programs of a class have in common, looked up once for all that are asked about at one time."""
 
-    def __init__(self, estimates: "Estimates") -> None:
+    def __init__(self, estimates: Estimates) -> None:
         self._lives = lives = estimates.lives
         self._block_tokens = estimates.block_tokens
         self._shared_blocks = estimates.blocks(estimates.shared_tokens.value)

@@ -21,20 +21,20 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 
 from controlplane.core.errors import EngineUnavailable
-from controlplane.core.presets import DEFAULT, preset
+from controlplane.core.presets import DEFAULT
+from controlplane.lab.compare.html import ReportOptions, write_report
+from controlplane.lab.compare.terminal import print_comparison, progress_bar, save_runs
+from controlplane.lab.experiment import Hardware, Workload
 from controlplane.lab.load.options import ReplayOptions
 from controlplane.lab.load.replay import replay
 from controlplane.lab.load.tools import CpuStorm, ToolOptions
 from controlplane.lab.load.watch import StatusWatch
-from controlplane.lab.output import progress_bar, save_runs
-from controlplane.lab.report.page import ReportOptions, write_report
-from controlplane.lab.report.tables import print_comparison
-from controlplane.lab.runs import SimulateOptions, load_workload, simulate_all
-from controlplane.lab.sim.profile import load_profile
-from controlplane.lab.sim.simulate import EngineSpec
 from controlplane.lab.sim.solo import IdealTimes
+from controlplane.lab.simulate import engine_of
+from controlplane.lab.sweep.here import run_here
+from controlplane.lab.sweep.spec import SweepSpec
 from controlplane.lab.workload.arrivals import Poisson
-from controlplane.lab.workload.named import SYNTHETIC
+from controlplane.lab.workload.named import SYNTHETIC, Wanted, named_workload
 from controlplane.lab.workload.run import RunResult
 from controlplane.lab.workload.telemetry import Telemetry
 from controlplane.lab.workload.trace import Trace
@@ -42,12 +42,10 @@ from controlplane.wire.endpoint import resolve_url
 from controlplane.wire.roles import BusRole
 
 PRESETS = ("fcfs", DEFAULT)
-PROFILE = "h200-llama31-8b"
 # A third of an H200's KV pool and programs of moderate length: the engine saturates with a dozen programs, which a
 # small machine can drive.
-POOL_TOKENS = 256_000
+HARDWARE = Hardware(pool_tokens=256_000)
 MAX_CONTEXT_TOKENS = 48_000  # of a trace file's programs
-SHARED_PREFIX_TOKENS = 2000
 TOKENS_PER_WORD = 64
 LIVE_RATES = (0.06, 0.1, 0.14)
 SIMULATED_RATES = (0.04, 0.06, 0.08, 0.1, 0.14)
@@ -79,12 +77,10 @@ def run_demo(options: DemoOptions) -> list[RunResult]:
     source = options.trace or BUILT_IN
     made_up = source == BUILT_IN
     options = replace(options, rates=options.rates or (BUILT_IN_LIVE_RATES if made_up else LIVE_RATES))
-    trace = load_workload(
-        source,
-        programs=options.programs,
-        max_context_tokens=0 if made_up else MAX_CONTEXT_TOKENS,
-        seed=options.seed,
+    wanted = Wanted(
+        programs=options.programs, max_context_tokens=0 if made_up else MAX_CONTEXT_TOKENS, seed=options.seed
     )
+    trace = named_workload(source, wanted)
     left_out = "" if made_up else f" (programs beyond {MAX_CONTEXT_TOKENS} tokens left out: {len(trace.rejected)})"
     console.print(
         f"[bold]Workload[/bold] {trace.name}: {len(trace.programs)} programs, {trace.turns} turns{left_out}; "
@@ -92,7 +88,7 @@ def run_demo(options: DemoOptions) -> list[RunResult]:
         highlight=False,
     )
     console.print(
-        f"[bold]Engine[/bold] the engine double, profile {PROFILE}, {POOL_TOKENS} tokens of KV, "
+        f"[bold]Engine[/bold] the engine double, profile {HARDWARE.profile}, {HARDWARE.pool_tokens} tokens of KV, "
         f"{options.time_scale:g} times faster than real time; tools burn real CPU, most of it in a storm from "
         f"{TOOLS.storm.start_s:g} to {TOOLS.storm.end_s:g} s"
         if TOOLS.storm
@@ -120,24 +116,24 @@ def run_demo(options: DemoOptions) -> list[RunResult]:
 
 
 def _simulated_runs(options: DemoOptions, trace: Trace, rates: Sequence[float]) -> list[RunResult]:
-    grid = SimulateOptions(
-        trace=trace,
+    grid = SweepSpec(
+        workload=(_workload(options, trace),),
+        hardware=(HARDWARE,),
         presets=PRESETS,
-        arrivals=[Poisson(rate) for rate in rates],
+        arrivals=tuple(str(Poisson(rate)) for rate in rates),
         seeds=(options.seed,),
-        profile=PROFILE,
-        pool_tokens=POOL_TOKENS,
-        shared_prefix_tokens=SHARED_PREFIX_TOKENS,
-        telemetry=options.telemetry,
     )
     with progress_bar() as advance:
-        return [replace(run, label=f"simulated {run.label}") for run in simulate_all(grid, advance)]
+        return [replace(run, label=f"simulated {run.label}") for run in run_here(grid, advance, trace=trace)]
+
+
+def _workload(options: DemoOptions, trace: Trace) -> Workload:
+    return Workload(trace=trace.name, telemetry=options.telemetry)
 
 
 def _live_runs(options: DemoOptions, trace: Trace, console: Console) -> list[RunResult]:
-    engine = EngineSpec(profile=load_profile(PROFILE), pool_tokens=POOL_TOKENS)
-    ideal = IdealTimes(lambda: engine.build(preset("fcfs")))
-    ideal_ns = {p.program_id: ideal.of(p, SHARED_PREFIX_TOKENS) for p in trace.programs}
+    workload, ideal = _workload(options, trace), IdealTimes(engine_of(HARDWARE).build)
+    ideal_ns = {p.program_id: ideal.of(p, workload.shared_prefix) for p in trace.programs}
     runs = []
     for rate in options.rates:
         for name in PRESETS:
@@ -146,21 +142,24 @@ def _live_runs(options: DemoOptions, trace: Trace, console: Console) -> list[Run
                 with StatusWatch(resolve_url(None, _NODE, Path(folder), role=BusRole.READER), _NODE) as watch:
                     run = ReplayOptions(
                         trace=trace,
+                        workload=workload,
                         url=url,
                         arrival=Poisson(rate),
                         label=f"{name} at {rate:g}/s",
                         preset=name,
                         seed=options.seed,
-                        shared_prefix_tokens=SHARED_PREFIX_TOKENS,
                         tokens_per_word=TOKENS_PER_WORD,
                         tools=TOOLS,
                         time_scale=options.time_scale,
                         nats=bus,
                         node=_NODE,
-                        telemetry=options.telemetry,
                         observe=watch.latest,
                         ideal_ns=ideal_ns,
-                        facts={"system": "engine double", "profile": PROFILE, "KV pool": f"{POOL_TOKENS} tokens"},
+                        facts={
+                            "system": "engine double",
+                            "profile": HARDWARE.profile,
+                            "KV pool": f"{HARDWARE.pool_tokens} tokens",
+                        },
                     )
                     runs.append(replay(run))
                     summary = runs[-1].summary
@@ -183,7 +182,7 @@ def _loop(name: str, options: DemoOptions, folder: Path) -> Iterator[str]:
         _process(
             [
                 *("engine-double", "--port", "0", *common),
-                *("--profile", PROFILE, "--pool-tokens", str(POOL_TOKENS)),
+                *("--profile", HARDWARE.profile, "--pool-tokens", str(HARDWARE.pool_tokens)),
                 *("--tokens-per-word", str(TOKENS_PER_WORD)),
             ],
             ready=r"listens on (\S+)",

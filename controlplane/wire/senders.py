@@ -10,7 +10,7 @@ from functools import lru_cache
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
 from controlplane.core.events import SERVING_ROLES, Event, PublisherState, kind_of, place_of
-from controlplane.wire.event_decoding import DecodedBatch
+from controlplane.wire.event_codec import DecodedBatch
 from controlplane.wire.subjects import CONTROL_ROLE, PREFIX, TOOL_ROLE, role_of_subject
 
 FOR_TOOLS = (cmd.StateRequest, cmd.StartTool, cmd.PrepareEnvironment, cmd.CancelEnvironment)

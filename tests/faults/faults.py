@@ -68,7 +68,7 @@ def _restart_nats(world: "World", fault: Fault) -> Callable[[], None]:
 
 
 def _freeze_nats(world: "World", fault: Fault) -> Callable[[], None]:
-    world.nats.frozen_until_ns = world.scheduler.now_ns + round(fault.for_s * 1e9)
+    world.nats.freeze(fault.for_s)
     return _nothing
 
 

@@ -6,6 +6,7 @@ did not ask; consumers of a connection end with it; and who connects to a machin
 that lacks its latest messages.
 """
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -122,7 +123,8 @@ class Server:
     def __init__(self, scheduler: Scheduler, random: Random, wall_ns: Callable[[], int]) -> None:
         self.scheduler, self.random, self.wall_ns = scheduler, random, wall_ns
         self.is_up = True
-        self.frozen_until_ns = 0
+        self._frozen_until_ns = 0
+        self._unread: deque[tuple[Link, Callable[[], None]]] = deque()  # what came while it was frozen
         self.full = self.deaf = False
         self.unreachable: dict[str, None] = {}  # for connections of these names
         self.loss_ratio = 0.0  # of messages that are delivered to plain subscribers
@@ -156,7 +158,21 @@ class Server:
 
     def start(self) -> None:
         self.is_up, self.deaf = True, self.full
-        self.frozen_until_ns = 0
+        self._frozen_until_ns = 0
+        self._thaw()
+
+    def freeze(self, for_s: float) -> None:
+        """It reads nothing for so long; who froze it for longer before has the last word."""
+        until_ns = self.scheduler.now_ns + round(for_s * 1e9)
+        self._frozen_until_ns = max(self._frozen_until_ns, until_ns)
+        self.scheduler.at(until_ns, self._thaw)
+
+    def _thaw(self) -> None:
+        """It reads on in the order in which things came."""
+        while self._unread and self.scheduler.now_ns >= self._frozen_until_ns:
+            link, what = self._unread.popleft()
+            if link.is_up:
+                what()
 
     def lose_tail(self, since_ns: int) -> None:
         """The machine lost its power: what was kept after that instant by the wall is gone."""
@@ -184,8 +200,8 @@ class Server:
 
     def take(self, link: Link, what: Callable[[], None]) -> None:
         """What came over a link, once the server runs."""
-        if self.scheduler.now_ns < self.frozen_until_ns:
-            self.scheduler.at(self.frozen_until_ns, lambda: self.take(link, what))
+        if self.scheduler.now_ns < self._frozen_until_ns or self._unread:
+            self._unread.append((link, what))
         elif link.is_up:
             what()
 

@@ -17,7 +17,8 @@ import typer
 from controlplane.cli.app import app
 
 ROOT = Path(__file__).parents[2]
-MOST_LINES = 450
+MOST_LINES = 450  # of a file, unless its one idea takes more and ``LONGER`` says why
+MOST_LINES_WITH_A_REASON = 600
 MOST_FUNCTION_LINES = 60
 PYTHON = [path for room in ("controlplane", "engine_hooks") for path in sorted((ROOT / room).rglob("*.py"))]
 SOURCES = [path for path in PYTHON if "_generated" not in path.parts]
@@ -26,7 +27,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 # A signature of options, one a line, is the command's reference and no logic: it is not counted.
 COUNTED_FROM_THE_BODY = ("controlplane/cli/run.py", "controlplane/cli/simulate.py", "controlplane/cli/live.py")
-# Long in one idea: none so far. A path here needs its reason beside it.
+# Longer in one idea, which a cut would tear: each path with its reason. None so far.
 LONGER: dict[str, str] = {}
 
 CORE_FORBIDS = {"asyncio", "time", "random", "logging", "os", "socket", "threading"}
@@ -107,6 +108,7 @@ def test_no_file_is_too_long() -> None:
     long = {name_of(path): count for path in SOURCES if (count := len(path.read_text().splitlines())) > MOST_LINES}
     assert {name: count for name, count in long.items() if name not in LONGER} == {}
     assert set(LONGER) <= set(long), "an exception that is not needed any more"
+    assert all(long[name] <= MOST_LINES_WITH_A_REASON and reason for name, reason in LONGER.items())
 
 
 def test_no_function_is_too_long() -> None:

@@ -42,6 +42,7 @@ from controlplane.core.events import (
 from controlplane.core.types import seconds
 from controlplane.gate import GateLimits
 from controlplane.lab.double import DoubleOptions, run_double
+from controlplane.lab.experiment import Hardware
 from controlplane.wire import subjects
 from controlplane.wire.codec import Heartbeat, decode_events, encode_commands, encode_heartbeat
 from controlplane.wire.delivery import delivered
@@ -344,7 +345,7 @@ async def test_wrong_requests_are_refused_as_sglang_does(body: Any, message: str
         assert (problem["type"], problem["code"]) == ("BadRequestError", 400)
         assert message in problem["message"]
 
-    await play(story, context_tokens=512)
+    await play(story, hardware=Hardware(max_context_tokens=512))
 
 
 @pytest.mark.asyncio
@@ -359,7 +360,7 @@ async def test_models_health_and_unknown_paths() -> None:
         assert (await scene.chat("p", user("x"), model="anything"))[0] == 200
         assert (await scene.health())["mode"] == "passive"
 
-    await play(story, context_tokens=512)
+    await play(story, hardware=Hardware(max_context_tokens=512))
 
 
 @pytest.mark.asyncio

@@ -15,6 +15,7 @@ from controlplane.core.engine_policies import EnginePolicies, loads
 from controlplane.core.events import Event, FirstToken, PoolSampled, TurnEnded, TurnSubmitted
 from controlplane.core.presets import PRESETS
 from controlplane.lab.double import DoubleOptions, run_double
+from controlplane.lab.experiment import Hardware
 from controlplane.wire import subjects
 from controlplane.wire.codec import Heartbeat, decode_events, decode_heartbeat
 
@@ -143,8 +144,7 @@ async def engine_double(bus: BusClient, url: str) -> AsyncIterator[Engine]:
         port=0,
         node=NODE,
         bus=url,
-        max_running=1,
-        pool_tokens=64_000,  # a level ends at 1000, 4000 and 16,000 tokens
+        hardware=Hardware(max_running=1, pool_tokens=64_000),  # a level ends at 1000, 4000 and 16,000 tokens
         grace_s=0,
         on_ready=ready.set_result,
     )

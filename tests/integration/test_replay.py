@@ -21,6 +21,7 @@ from controlplane.core.events import (
 )
 from controlplane.lab.double.options import DoubleOptions
 from controlplane.lab.double.server import run_double
+from controlplane.lab.experiment import Hardware, Workload
 from controlplane.lab.load.options import ReplayOptions
 from controlplane.lab.load.progress import ReplayProgress
 from controlplane.lab.load.replay import replay
@@ -153,7 +154,11 @@ async def test_what_replies_call_is_told_by_the_turns_that_the_engine_tells(nats
 
     bus = {"bus": nats_server.url, "node": node}
     with engine_double(time_scale=TIME_SCALE, tokens_per_word=64, **bus) as url:
-        told = {"nats": nats_server.url, "node": node, "telemetry": Telemetry.TURNS}
+        told = {
+            "nats": nats_server.url,
+            "node": node,
+            "workload": Workload(trace="in hand", telemetry=Telemetry.TURNS),
+        }
         await run(options(url, programs, **told))
     read = {(event.program_id, event.turn_id) for event in heard if isinstance(event, ReplyRead)}
     assert read == {(event.program_id, event.turn_id) for event in heard if isinstance(event, TurnEnded)}
@@ -171,7 +176,8 @@ def test_open_arrivals_against_a_bus_that_is_away_still_measure_everything() -> 
 
 
 def test_a_context_longer_than_the_engines_fails_its_program_and_is_counted() -> None:
-    with engine_double(time_scale=TIME_SCALE, tokens_per_word=64, context_tokens=4096) as url:
+    small = Hardware(max_context_tokens=4096)
+    with engine_double(time_scale=TIME_SCALE, tokens_per_word=64, hardware=small) as url:
         display = Quiet()
         result = replay(options(url, 3), display)
     assert result.summary.programs_failed == 3

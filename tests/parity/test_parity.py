@@ -10,8 +10,8 @@ from controlplane.core.commands import Command
 from controlplane.core.controller import Controller
 from controlplane.core.events import Event
 from controlplane.core.presets import PRESETS
-from controlplane.lab.sim.profile import load_profile
-from controlplane.lab.sim.simulate import EngineSpec, SimSpec, simulate
+from controlplane.lab.experiment import Experiment, Hardware, Workload
+from controlplane.lab.simulate import simulate
 from controlplane.lab.workload.arrivals import Poisson
 from controlplane.lab.workload.run import RunResult
 from controlplane.lab.workload.synthetic import synthesize
@@ -44,15 +44,15 @@ class Memory:
 def simulated(preset: str, seed: int, recorder: object, replicas: int = 1) -> RunResult:
     """A run that saturates: a small pool, so that the window, the queue and the pins all move."""
     pool_tokens = 60_000 // replicas
-    spec = SimSpec(
+    asked = Experiment(
+        workload=Workload(trace="drawn", cpus=4),
         trace=synthesize("swe-bench", programs=25, seed=seed),
         arrival=Poisson(0.5),
-        engine=EngineSpec(profile=load_profile("h200-llama31-8b"), pool_tokens=pool_tokens, replicas=replicas),
+        hardware=Hardware(pool_tokens=pool_tokens, replicas=replicas),
         preset=PRESETS[preset],
         seed=seed,
-        cpus=4,
     )
-    return simulate(spec, recorder=recorder)  # type: ignore[arg-type]
+    return simulate(asked, recorder=recorder)  # type: ignore[arg-type]
 
 
 def daemon_in_virtual_time(preset: str, events: list[tuple[int, Event]], end_ns: int) -> Iterator[Decision]:

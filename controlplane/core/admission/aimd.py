@@ -53,6 +53,7 @@ class Aimd:
     one_cut: bool = True  # it is cut again only once the last cut has told (ADR 0026)
     evidence: bool = True  # W_cpu holds only while the host is overloaded (ADR 0011)
     slow_start: bool = False  # it doubles until it is cut for the first time, as TCP's does (ADR 0034)
+    compute: bool = False  # what the forecast may fill and exceed falls as computing saturates (ADR 0041)
     forecast: bool = True  # newcomers fit by what all will come to need (ADR 0013, 0030), not W_kv by their number
 
     def __post_init__(self) -> None:
@@ -82,9 +83,10 @@ class Aimd:
         decided = Window(limit=limit, window=state.window, reason=f"{why}; W_cpu={cpu}" if cpu < NO_CAP else why)
         if not pressure.kv_total_blocks or not self.forecast:
             return state, decided  # nothing is known of the pool, or it is in W_kv
-        filled, each = self.kv_high * pressure.kv_total_blocks, rooms(pressure)
-        below_ratio = pressure.host_total_blocks / pressure.kv_total_blocks
-        later, now = tolerated_excess(facts, self.waste, below_ratio)
+        each, below_ratio = rooms(pressure), pressure.host_total_blocks / pressure.kv_total_blocks
+        alone_ratio = facts.alone_ratio if self.compute else 1.0
+        filled = self.kv_high * pressure.kv_total_blocks * (1.0 + alone_ratio if self.compute else 1.0)
+        later, now = tolerated_excess(facts, self.waste, below_ratio, alone_ratio)
         return state, replace(
             decided,
             room_blocks=each,

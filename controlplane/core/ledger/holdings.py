@@ -16,7 +16,7 @@ from controlplane.core.ledger.engines import Engines
 from controlplane.core.ledger.gates import Gates
 from controlplane.core.ledger.kept import kept
 from controlplane.core.ledger.programs import Programs
-from controlplane.core.ledger.publishers import Arrival, Publishers, Sequence
+from controlplane.core.ledger.publishers import Publishers, Sequence
 from controlplane.core.ledger.runs import Runs
 from controlplane.core.ledger.tools import Tools, tool_key
 from controlplane.core.ledger.turns import Turns
@@ -42,12 +42,12 @@ class Holdings:
 
     def is_new(self, event: ev.Event, now_ns: int) -> bool:
         """Whether a numbered event is to be applied."""
-        sequences = self.publishers.sequences
-        if event.publisher not in sequences:
-            sequences[event.publisher] = Sequence(heard_at_ns=now_ns)
+        sequence = self.publishers.sequences.get(event.publisher)
+        if sequence is None:
+            sequence = self.publishers.sequences[event.publisher] = Sequence(heard_at_ns=now_ns)
             if serves(event.publisher):
                 self.retire_replaced(now_ns)
-        return self.publishers.note(event, now_ns) is not Arrival.DUPLICATE
+        return self.publishers.note(sequence, event, now_ns)
 
     def publisher_state(self, event: ev.PublisherState, now_ns: int) -> None:
         """Replace the slice of state that this publisher owns; what it lists and we know stays as it is."""

@@ -76,9 +76,12 @@ class Lateness:
         """An event of the publisher's ``at_ns``, which is 0 where it did not say, was read at our ``now_ns``."""
         if not at_ns:
             return
-        between_ns = now_ns - at_ns
-        least_ns, judged_ns = self.seen.get(publisher, (between_ns, now_ns))
-        self.seen[publisher] = (min(between_ns, least_ns + (now_ns - judged_ns) // _DRIFT), now_ns)
+        between_ns, known = now_ns - at_ns, self.seen.get(publisher)
+        if known is not None:
+            least_ns = known[0] + (now_ns - known[1]) // _DRIFT
+            self.seen[publisher] = (least_ns if least_ns < between_ns else between_ns, now_ns)
+            return
+        self.seen[publisher] = (between_ns, now_ns)
         if len(self.seen) > _MOST_JUDGED:
             del self.seen[min(self.seen, key=lambda name: self.seen[name][1])]
 
@@ -112,22 +115,21 @@ class Publishers:
     sequences: dict[str, Sequence] = kept(dict)  # by publisher
     resync: dict[str, int] = kept(dict)  # publishers whose state is needed: times asked
     early_ends: dict[str, int] = kept(dict)  # ids of turns and tool calls whose end came first, and when
-    lateness: Lateness = field(
-        default_factory=Lateness
-    )  # not kept: our own clock may be another one in the next life
+    lateness: Lateness = field(default_factory=Lateness)  # not kept: our own clock may be another in the next life
 
-    def note(self, event: ev.Event, now_ns: int) -> Arrival:
-        """Take a numbered event's number in. Duplicates and gaps are counted, and a gap is asked about."""
-        sequence = self.sequences[event.publisher]
+    def note(self, sequence: Sequence, event: ev.Event, now_ns: int) -> bool:
+        """Take a numbered event's number in; False for a duplicate. A gap is counted, and asked about."""
         sequence.heard_at_ns = now_ns
         sequence.unanswered = 0
         arrival = sequence.note(event.sequence)
+        if arrival is Arrival.NEW:
+            return True
         if arrival is Arrival.DUPLICATE:
             self.counts.duplicates += 1
-        elif arrival is Arrival.AFTER_GAP:
-            self.counts.gaps += 1
-            self.resync[event.publisher] = 0
-        return arrival
+            return False
+        self.counts.gaps += 1
+        self.resync[event.publisher] = 0
+        return True
 
     def ended_early(self, key: str, publisher: str, now_ns: int, what: str) -> None:
         """An end without a beginning: late delivery where the publisher has gaps, else its fault."""

@@ -7,11 +7,9 @@ from typing import Any
 from controlplane.core.errors import require
 from controlplane.core.policies import MemoryPolicy, PriorityPolicy
 from controlplane.gate import GateLimits
-from controlplane.lab.sim.lower_tiers import TierSpec
+from controlplane.lab.experiment import Hardware
 
 MODEL_NAME = "penstock-engine-double"
-
-_INFINITE = float("inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +19,7 @@ class DoubleOptions:
     ``bus`` is the NATS address or a callable that tells it; None: no events leave and no command comes, so
     the gate lets everything pass. ``time_scale``: engine time runs this much faster than the wall; every time
     that the double reports or is given is engine time. ``tokens_per_word``: tokens that one word of a prompt
-    or reply stands for. ``pool_tokens`` and ``context_tokens`` default to the profile's.
+    or reply stands for.
 
     Raises ``ConfigError`` for a value out of its range.
     """
@@ -31,13 +29,7 @@ class DoubleOptions:
     bus: str | Callable[[], str] | None = None
     connect_options: dict[str, Any] = field(default_factory=dict)
     node: str = "local"
-    profile: str = "h200-llama31-8b"
-    pool_tokens: int | None = None
-    context_tokens: int | None = None
-    block_tokens: int = 16
-    chunk_tokens: int = 8192
-    max_running: int = 256
-    tiers: tuple[TierSpec, ...] = ()  # KV memory below the device, the fastest first
+    hardware: Hardware = field(default_factory=Hardware)  # one engine of it
     memory: MemoryPolicy | None = None
     priority: PriorityPolicy | None = None
     time_scale: float = 1.0
@@ -52,7 +44,3 @@ class DoubleOptions:
         require("time_scale", self.time_scale, low=0, high=1000, ends="(]")
         require("tokens_per_word", self.tokens_per_word, low=1, high=1_000_000)
         require("grace_s", self.grace_s, low=0, high=3600)
-        for name in ("pool_tokens", "context_tokens"):
-            value = getattr(self, name)
-            if value is not None:
-                require(name, value, low=self.block_tokens, high=_INFINITE, ends="[)")

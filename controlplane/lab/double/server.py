@@ -20,8 +20,7 @@ from controlplane.lab.double.clock import EngineClock
 from controlplane.lab.double.conversations import Conversations
 from controlplane.lab.double.driver import Driver
 from controlplane.lab.double.options import DoubleOptions
-from controlplane.lab.sim.engine_model import EngineModel
-from controlplane.lab.sim.profile import load_profile
+from controlplane.lab.simulate import engine_of
 
 _ROLE = "engine"
 _BACKLOG = 2048
@@ -47,7 +46,7 @@ class _Double:
     def __init__(self, options: DoubleOptions) -> None:
         self._options = options
         clock = EngineClock(options.time_scale)
-        engine = _engine(options)
+        engine = engine_of(options.hardware).build(memory=options.memory, priority=options.priority)
         limits = replace(options.gate or GateLimits(), time_scale=options.time_scale)
         self._gate = Gate(send=self._send, now_ns=clock.now_ns, limits=limits)
         self._driver = Driver(
@@ -153,22 +152,6 @@ def _server(app: GateMiddleware) -> uvicorn.Server:
         timeout_graceful_shutdown=_LAST_WORDS_S,
     )
     return _Server(config)
-
-
-def _engine(options: DoubleOptions) -> EngineModel:
-    profile = load_profile(options.profile)
-    pool_tokens = options.pool_tokens if options.pool_tokens is not None else profile.kv_pool_tokens
-    return EngineModel(
-        profile,
-        pool_blocks=pool_tokens // options.block_tokens,
-        block_tokens=options.block_tokens,
-        chunk_tokens=options.chunk_tokens,
-        max_running=options.max_running,
-        max_context_tokens=options.context_tokens,
-        memory=options.memory,
-        priority=options.priority,
-        tiers=options.tiers,
-    )
 
 
 def _listen(host: str, port: int) -> socket.socket:

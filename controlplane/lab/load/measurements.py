@@ -80,7 +80,7 @@ class Measurements:
             rate=0.0 if isinstance(options.arrival, Closed) else options.arrival.rate,
             arrival=str(options.arrival),
             seed=options.seed,
-            scale=options.scale,
+            scale=options.workload.scale,
             summary=replace(
                 summarize(self.programs, self._turns, end_ns - begin_ns), tool_wait_mean_s=tool_wait_mean_s
             ),
@@ -96,12 +96,12 @@ class Measurements:
         return {
             "trace": f"{trace.name}: {len(trace.programs)} programs, {trace.turns} turns"
             + (f", {len(trace.rejected)} rejected" if trace.rejected else ""),
-            "scale": str(options.scale),
+            "scale": str(options.workload.scale),
             "time scale": f"{options.time_scale:g}x",
             "endpoint": options.url,
             "tokens per word": str(options.tokens_per_word),
-            "shared prefix": f"{options.shared_prefix_tokens} tokens",
-            "telemetry": str(Telemetry.NONE if options.nats is None else options.telemetry),
+            "shared prefix": f"{options.workload.shared_prefix} tokens",
+            "telemetry": str(Telemetry.NONE if options.nats is None else options.workload.telemetry),
             "tools": f"slots {options.tools.slots or 'unlimited'}, {options.tools.cpu_ratio:.0%} on the CPU"
             + (f", {options.tools.storm}" if options.tools.storm else ""),
             "python": python_version(),

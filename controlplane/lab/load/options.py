@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 from controlplane.core.errors import ConfigError, require
 from controlplane.core.types import Pressure
+from controlplane.lab.experiment import Workload
 from controlplane.lab.load.client import Identity, RetryRule
 from controlplane.lab.load.tools import ToolOptions
 from controlplane.lab.workload.arrivals import Arrival
-from controlplane.lab.workload.scale import Scale
 from controlplane.lab.workload.telemetry import Telemetry
 from controlplane.lab.workload.trace import Trace
 
@@ -33,9 +33,12 @@ class ReplayOptions:
     Raises ``ConfigError`` for a value out of range.
     """
 
-    trace: Trace  # already scaled
+    trace: Trace  # already scaled as ``workload`` says
     url: str  # with or without /v1
     arrival: Arrival
+    workload: Workload = field(
+        default_factory=lambda: Workload(trace="")
+    )  # what the trace's programs share and tell
     label: str = "replay"
     preset: str = ""
     seed: int = 0
@@ -45,29 +48,25 @@ class ReplayOptions:
     identity: Identity = "header"
     retry: RetryRule = field(default_factory=RetryRule)
     stall_wall_s: float = 900.0  # a turn fails when its endpoint sends nothing for so long
-    shared_prefix_tokens: int = 2000
     tokens_per_word: int = 1
     tool_role: str = "tool"  # "user" for chat templates that refuse a tool message without a call
     tools: ToolOptions = field(default_factory=ToolOptions)
     time_scale: float = 1.0
     nats: str | Callable[[], str] | None = None  # None: nothing is reported, whatever the telemetry
     node: str = "local"
-    telemetry: Telemetry = Telemetry.FULL  # of a mix, a program's kind goes by the trace's id of it
     observe: Callable[[], Observation | None] | None = None
     sample_every_s: float = 1.0
     ideal_ns: Mapping[str, int] = field(default_factory=dict)  # by the trace's program id
-    scale: Scale = field(default_factory=Scale)  # what was applied to the trace, for the record
     facts: Mapping[str, str] = field(default_factory=dict)  # what else the result should say
 
     def __post_init__(self) -> None:
         require("time_scale", self.time_scale, low=0, high=INFINITY, ends="()")
         require("tokens_per_word", self.tokens_per_word, low=1, high=INFINITY)
-        require("shared_prefix_tokens", self.shared_prefix_tokens, low=0, high=INFINITY)
         require("stall_wall_s", self.stall_wall_s, low=0, high=INFINITY, ends="(]")
         require("sample_every_s", self.sample_every_s, low=0, high=INFINITY, ends="()")
         _one_of("identity", self.identity, IDENTITIES)
         _one_of("tool_role", self.tool_role, TOOL_ROLES)
-        if self.identity == "none" and self.telemetry is Telemetry.TURNS:
+        if self.identity == "none" and self.workload.telemetry is Telemetry.TURNS:
             raise ConfigError("telemetry: no gate reads the replies of programs without a name", field="telemetry")
         if not self.url.startswith(("http://", "https://")):
             raise ConfigError(f"url: expected http://HOST:PORT or https://…, got {self.url!r}", field="url")

@@ -44,7 +44,7 @@ class ProgramRunner:
     async def run(self, program_id: str, trace: ProgramTrace, arrived_ns: int) -> None:
         """Run it and record it, whatever happens to it. Never raises but for its cancellation."""
         self.running += 1
-        tells = told(self._options.telemetry, trace.program_id)
+        tells = told(self._options.workload.telemetry, trace.program_id)
         if tells.run:
             self._send(ProgramArrived(program_id=program_id))
         turns_ended = 0
@@ -73,7 +73,7 @@ class ProgramRunner:
         """How many turns ended well, and the error of the one that did not."""
         conversation = Conversation(
             seed=f"{self._options.seed}/{program_id}",
-            shared_prefix_tokens=self._options.shared_prefix_tokens,
+            shared_prefix_tokens=self._options.workload.shared_prefix,
             tokens_per_word=self._options.tokens_per_word,
             tool_role=self._options.tool_role,
         )

@@ -29,7 +29,7 @@ class Conversation:
         self,
         *,
         seed: str,
-        shared_prefix_tokens: int = 2000,
+        shared_prefix_tokens: int,
         tokens_per_word: int = 1,
         tool_role: str = "tool",
     ) -> None:

@@ -143,7 +143,7 @@ class _Replay:
             await sleep(min(UPDATE_EVERY_S, sample_s))
 
     def _make_emitter(self) -> Emitter | None:
-        if self._options.nats is None or self._options.telemetry is Telemetry.NONE:
+        if self._options.nats is None or self._options.workload.telemetry is Telemetry.NONE:
             return None
         return Emitter(
             url=self._options.nats,

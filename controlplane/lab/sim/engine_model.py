@@ -18,7 +18,7 @@ from controlplane.core.policies import EngineShape, MemoryPolicy, PriorityPolicy
 from controlplane.core.priority.fcfs import Fcfs
 from controlplane.lab.sim import turn_events
 from controlplane.lab.sim.call import Call, ContextTooLong, Progress
-from controlplane.lab.sim.hardware import PS, Profile
+from controlplane.lab.sim.hardware import BLOCK_TOKENS, CHUNK_TOKENS, MAX_RUNNING, PS, Profile
 from controlplane.lab.sim.kv_pool import KvPool
 from controlplane.lab.sim.lower_tiers import TierSpec, build_tiers
 from controlplane.lab.sim.publisher import Publisher
@@ -40,9 +40,9 @@ class EngineModel:
         profile: Profile,
         *,
         pool_blocks: int,
-        block_tokens: int = 16,
-        chunk_tokens: int = 8192,
-        max_running: int = 256,
+        block_tokens: int = BLOCK_TOKENS,
+        chunk_tokens: int = CHUNK_TOKENS,
+        max_running: int = MAX_RUNNING,
         max_context_tokens: int | None = None,
         memory: MemoryPolicy | None = None,
         priority: PriorityPolicy | None = None,

@@ -2,38 +2,26 @@
 
 from dataclasses import dataclass
 
-from controlplane.core.errors import require
-from controlplane.core.presets import Preset
+from controlplane.core.policies import MemoryPolicy, PriorityPolicy
 from controlplane.lab.sim.engine_model import EngineModel
 from controlplane.lab.sim.hardware import Profile
 from controlplane.lab.sim.lower_tiers import TierSpec
 from controlplane.lab.sim.publisher import Publisher
 
-MAX_RUNNING = 256  # turns that an engine runs at once, as a stock SGLang on a large device
-LINK_GB_PER_S = 50.0  # one 400 Gb/s port an engine
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSpec:
-    """The engine to simulate, and how many of it; 0 stands for the profile's own size.
-
-    ``link_gb_per_s``: at which one engine sends another KV, in 10^9 bytes a second; 0: none is sent.
-    """
+    """An experiment's hardware with its profile and tiers read (``lab/simulate.py:engine_of``)."""
 
     profile: Profile
-    pool_tokens: int = 0
-    block_tokens: int = 16
-    chunk_tokens: int = 8192
-    max_running: int = MAX_RUNNING
-    max_context_tokens: int = 0
-    tiers: tuple[TierSpec, ...] = ()  # KV memory below the device, the fastest first
-    replicas: int = 1
-    link_gb_per_s: float = LINK_GB_PER_S
-
-    def __post_init__(self) -> None:
-        require("max_running", self.max_running, low=1, high=1_000_000)
-        require("replicas", self.replicas, low=1, high=1024)
-        require("link_gb_per_s", self.link_gb_per_s, low=0, high=1e6)
+    pool_tokens: int
+    block_tokens: int
+    chunk_tokens: int
+    max_running: int
+    max_context_tokens: int
+    tiers: tuple[TierSpec, ...]
+    replicas: int
+    link_gb_per_s: float
 
     @property
     def size_tokens(self) -> int:
@@ -52,19 +40,23 @@ class EngineSpec:
         size = self.profile.kv_bytes_per_token
         return self.link_gb_per_s * 1e9 / size if size else 0.0
 
-    def build(self, preset: Preset, publisher: Publisher | None = None) -> EngineModel:
-        """An engine with the preset's memory and priority policies."""
-        require("pool_tokens", self.pool_tokens, low=0, high=float("inf"))
-        require("block_tokens", self.block_tokens, low=1, high=65_536)
+    def build(
+        self,
+        publisher: Publisher | None = None,
+        *,
+        memory: MemoryPolicy | None = None,
+        priority: PriorityPolicy | None = None,
+    ) -> EngineModel:
+        """One engine; the policies of a stock one where none are given."""
         return EngineModel(
             self.profile,
             pool_blocks=self.size_tokens // self.block_tokens,
             block_tokens=self.block_tokens,
             chunk_tokens=self.chunk_tokens,
             max_running=self.max_running,
-            max_context_tokens=self.max_context_tokens or None,
-            memory=preset.memory,
-            priority=preset.priority,
+            max_context_tokens=self.max_context_tokens,
+            memory=memory,
+            priority=priority,
             publisher=publisher,
             tiers=self.tiers,
         )

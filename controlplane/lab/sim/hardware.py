@@ -9,6 +9,10 @@ from bisect import bisect_right
 from dataclasses import dataclass, replace
 
 PS = 1000  # picoseconds a nanosecond
+# As a stock SGLang on a large device.
+BLOCK_TOKENS = 16
+CHUNK_TOKENS = 8192  # of prefill in a step
+MAX_RUNNING = 256  # turns at once
 _FS_PER_NS = 1_000_000
 
 

@@ -1,61 +1,81 @@
 """``penstock sweep``: what is missing is run, then all of it is told."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 
 from rich.console import Console
+from rich.progress import TimeRemainingColumn
 
+from controlplane.lab.compare.rows import BASELINE, JCT, Grid
+from controlplane.lab.compare.terminal import print_sweep, progress_bar
 from controlplane.lab.sim.laboratory import simulated_preset
 from controlplane.lab.sweep import parquet, results
-from controlplane.lab.sweep.grid import Grid
-from controlplane.lab.sweep.progress import run_with_progress
+from controlplane.lab.sweep.executors import LOCAL, Executor, executor
 from controlplane.lab.sweep.run_cell import check_workloads, code
-from controlplane.lab.sweep.spec import cells, load_sweep
-from controlplane.lab.sweep.table import print_sweep
+from controlplane.lab.sweep.runner import run_missing
+from controlplane.lab.sweep.spec import Cell, SweepSpec, cells, load_sweep
+
+INTERRUPTED = 130
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepOptions:
-    """As the command's; ``out`` None: beside the spec."""
-
-    spec: Path
-    out: Path | None
-    jobs: int
-    on: str
-    figure: str
-    baseline: str
-    redo: bool
-    dry: bool
-
-
-def run_sweep(options: SweepOptions) -> int:
+def run_sweep(
+    file: Path,
+    *,
+    out: Path | None = None,
+    jobs: int = 0,
+    on: str = LOCAL,
+    figure: str = JCT,
+    baseline: str = BASELINE,
+    redo: bool = False,
+    dry: bool = False,
+) -> int:
     """Run what is missing, print the tables, name the report's command. Returns how many runs went wrong.
 
     Raises ``ConfigError`` and ``UnknownPolicy`` before any work.
     """
-    spec = load_sweep(options.spec)
-    if options.baseline not in spec.names:
-        simulated_preset(options.baseline)
-    out = options.out or options.spec.with_suffix(".csv")
+    spec = load_sweep(file)
+    if baseline not in spec.names:
+        simulated_preset(baseline)
+    out = out or file.with_suffix(".csv")
     if out.suffix == parquet.SUFFIX:
         parquet.require_parquet()
     path = out.with_suffix(".csv") if out.suffix == parquet.SUFFIX else out
     wanted = list(cells(spec))
-    there = results.done(results.read(path), wanted, code() if options.redo else "")
+    there = results.done(results.read(path), wanted, code() if redo else "")
     missing = [cell for cell in wanted if cell not in there]
     told = Console(stderr=True)
     for note in check_workloads(spec) if missing else ():
         told.print(note, highlight=False, soft_wrap=True)
     told.print(f"{len(wanted)} runs, {len(there)} of them in {path}", highlight=False)
-    if options.dry:
+    if dry:
         return 0
-    failed = run_with_progress(spec, missing, path, on=options.on, jobs=options.jobs, console=told)
+    failed = _run(spec, missing, path, executor(on, jobs, len(missing)), told) if missing else 0
     keys = {results.key_of(cell) for cell in wanted}
     rows = [row for row in results.read(path) if tuple(row[key] for key in results.KEYS) in keys]
-    print_sweep(Grid(rows), Console(), options.figure, options.baseline)
+    print_sweep(Grid(rows), Console(), figure, baseline)
     if out != path:
         parquet.write(rows, out)
     told.print(f"all figures: {out}; plots: penstock sweep-report {path}", highlight=False, soft_wrap=True)
     if failed:
         told.print(f"{failed} runs went wrong: column `error` of {path}; the same command tries them again")
     return failed
+
+
+def _run(spec: SweepSpec, missing: Sequence[Cell], path: Path, on: Executor, console: Console) -> int:
+    """As ``run_missing``, with a bar. Raises ``SystemExit`` after Ctrl-C."""
+    with on as workers, progress_bar(console, "runs", TimeRemainingColumn()) as advance:
+        done, total = count(), len(missing)
+        advance("sweep", next(done), total)
+
+        def note(cell: Cell, error: str) -> None:
+            advance("sweep", next(done), total)
+            if error:
+                where = f"{cell.preset} {cell.arrival} seed {cell.seed}, {cell.workload} on {cell.hardware}"
+                console.print(f"{where}: {error}", highlight=False)
+
+        try:
+            return run_missing(spec, missing, path, workers, note)
+        except KeyboardInterrupt:
+            console.print(f"interrupted; the same command goes on with what is in {path}", highlight=False)
+            raise SystemExit(INTERRUPTED) from None

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.core.errors import ConfigError
-from controlplane.lab.sweep.results import COLUMNS, FIGURES, Row
+from controlplane.lab.compare.rows import Row
+from controlplane.lab.sweep.results import COLUMNS, FIGURES
 
 SUFFIX = ".parquet"
 

@@ -6,24 +6,18 @@ and no preset is favoured by it. What a real order sustains lies below it.
 """
 
 import functools
-import statistics
+
+import msgspec
 
 from controlplane.core.errors import ConfigError
 from controlplane.core.presets import preset
-from controlplane.lab.runs import load_tools, load_workload
+from controlplane.lab.experiment import Experiment, Hardware, Workload
 from controlplane.lab.sim.bound import Bound
-from controlplane.lab.sim.bound_of_run import bound_of
-from controlplane.lab.sim.contention import parse_contention
-from controlplane.lab.sim.lower_tiers import parse_tier
-from controlplane.lab.sim.profile import load_profile
-from controlplane.lab.sim.simulate import EngineSpec, SimSpec
-from controlplane.lab.sweep.model import HardwareSpec, WorkloadSpec
+from controlplane.lab.simulate import bound_of, engine_of, trace_of
 from controlplane.lab.workload.arrivals import Arrival, Closed, at_rate, parse_arrival
-from controlplane.lab.workload.trace import Trace
+from controlplane.lab.workload.telemetry import Telemetry
 
 _LOAD = "load:"
-_LONGEST_RATIO = 1.05  # of the longest context: a pool that is sized by programs runs every one of them
-tools_of = functools.lru_cache(maxsize=4)(load_tools)
 
 
 def check_arrival(text: str) -> None:
@@ -31,12 +25,14 @@ def check_arrival(text: str) -> None:
     _at_load(text, 1.0)
 
 
-def resolved(text: str, workload: WorkloadSpec, hardware: HardwareSpec) -> Arrival:
+def resolved(text: str, workload: Workload, hardware: Hardware) -> Arrival:
     """The arrivals on that hardware: a load as a rate, any other open rate times the hardware's factor."""
     if text.startswith(_LOAD):
         return _at_load(text, saturation_rate(workload, hardware))
     arrival = parse_arrival(text)
-    return arrival if isinstance(arrival, Closed) else at_rate(arrival, hardware.rate_factor * arrival.rate)
+    if isinstance(arrival, Closed) or hardware.rate_factor == 1:
+        return arrival
+    return at_rate(arrival, hardware.rate_factor * arrival.rate)
 
 
 def _at_load(text: str, saturation: float) -> Arrival:
@@ -53,75 +49,32 @@ def _at_load(text: str, saturation: float) -> Arrival:
     return at_rate(arrival, saturation * arrival.rate)
 
 
-def saturation_rate(workload: WorkloadSpec, hardware: HardwareSpec) -> float:
+def saturation_rate(workload: Workload, hardware: Hardware) -> float:
     """Programs a second that no order can sustain more of; 0 where none fits. Raises ``ConfigError``."""
     return _bound(workload, hardware, "closed:1", 1).rate
 
 
-def bound_jct_s(workload: WorkloadSpec, hardware: HardwareSpec, arrival: str, seed: int) -> float:
+def bound_jct_s(workload: Workload, hardware: Hardware, arrival: str, seed: int) -> float:
     """The mean JCT that no order can beat, with those arrivals."""
     return _bound(workload, hardware, arrival, seed).jct_mean_s
 
 
-@functools.lru_cache(maxsize=256)
-def _bound(workload: WorkloadSpec, hardware: HardwareSpec, arrival: str, seed: int) -> Bound:
-    return bound_of(run_of(workload, hardware, parse_arrival(arrival), seed))
-
-
-def run_of(workload: WorkloadSpec, hardware: HardwareSpec, arrival: Arrival, seed: int) -> SimSpec:
-    """The run, but for its preset, rules and telemetry."""
-    return SimSpec(
-        trace=trace_of(workload),
-        arrival=arrival,
-        engine=engine_of(workload, hardware),
-        preset=preset("fcfs"),
-        seed=seed,
-        scale=workload.scale,
-        programs=workload.programs,
-        shared_prefix_tokens=workload.shared_prefix,
-        cpus=workload.cpus,
-        tool_slots=workload.tool_slots,
-        tools=tools_of(workload.tools),
-        contention=parse_contention(workload.contention, workload.cpu_shares),
-        routing=hardware.routing,
-    )
-
-
-@functools.lru_cache(maxsize=32)
-def trace_of(workload: WorkloadSpec) -> Trace:
-    """The workload's programs, not scaled. Raises ``ConfigError``."""
-    return load_workload(
-        workload.source,
-        programs=workload.programs,
-        max_context_tokens=workload.max_context,
-        humans=workload.humans,
-    )
+def _bound(workload: Workload, hardware: Hardware, arrival: str, seed: int) -> Bound:
+    silent = msgspec.structs.replace(workload, telemetry=Telemetry.NONE)  # what is told does not matter
+    return _bound_of(silent, hardware, arrival, seed)
 
 
 @functools.lru_cache(maxsize=256)
-def engine_of(workload: WorkloadSpec, hardware: HardwareSpec) -> EngineSpec:
-    """The engine, its pool sized by the workload's programs where the hardware says so."""
-    return EngineSpec(
-        profile=load_profile(hardware.profile),
-        pool_tokens=_pool_tokens(workload, hardware.pool_programs) or hardware.pool_tokens,
-        chunk_tokens=hardware.chunk_tokens,
-        max_running=hardware.max_running,
-        tiers=tuple(map(parse_tier, hardware.tiers)),
-        replicas=hardware.replicas,
-        link_gb_per_s=hardware.link_gb_per_s,
+def _bound_of(workload: Workload, hardware: Hardware, arrival: str, seed: int) -> Bound:
+    plain = Experiment(
+        workload=workload, hardware=hardware, arrival=parse_arrival(arrival), preset=preset("fcfs"), seed=seed
     )
+    return bound_of(plain)
 
 
-def _pool_tokens(workload: WorkloadSpec, programs: float) -> int:
-    if not programs:
-        return 0
-    contexts = [program.context_tokens for program in workload.scale.apply(trace_of(workload)).programs]
-    return round(max(programs * statistics.fmean(contexts), _LONGEST_RATIO * max(contexts)))
-
-
-def found(workload: WorkloadSpec, hardware: HardwareSpec) -> str:
+def found(workload: Workload, hardware: Hardware) -> str:
     """What was found for the two, in words."""
-    engine = engine_of(workload, hardware)
+    engine = engine_of(hardware, workload.scale.apply(trace_of(workload)).programs)
     return (
         f"{workload.title} on {hardware.title}: a pool of {engine.size_tokens:,} tokens, saturated at "
         f"{saturation_rate(workload, hardware):.4g} programs/s"

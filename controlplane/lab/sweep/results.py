@@ -7,12 +7,12 @@ from dataclasses import fields
 from pathlib import Path
 
 from controlplane.core.errors import ConfigError
+from controlplane.lab.compare.rows import COSTS, Row
 from controlplane.lab.sweep.run_cell import Outcome
 from controlplane.lab.sweep.spec import Cell
 from controlplane.lab.workload.summary import Summary
 
 KEYS = ("workload", "hardware", "preset", "arrival", "seed", "digest", "telemetry")
-COSTS = ("cpu_s", "wall_s", "turns_per_cpu_min")
 KNOWN = ("kv_pool_tokens", "saturation_rate", "bound_jct_mean_s")  # before the run, of what is run
 FIGURES = ("rate", "programs", *(item.name for item in fields(Summary)), *COSTS, *KNOWN)
 COLUMNS = (*KEYS, *FIGURES, "code", "revision", "error")
@@ -20,8 +20,6 @@ _LATER: dict[str, str] = {
     "telemetry": "full",
     **dict.fromkeys((*KNOWN, "tpot_mean_s", "tpot_p99_s"), "0"),
 }  # columns that older files lack
-
-Row = dict[str, str]
 
 
 def read(path: Path) -> list[Row]:
@@ -71,7 +69,7 @@ def read_all(path: Path) -> list[Row]:
         raise ConfigError(f"{path}: no such file: expected the CSV that penstock sweep writes")
     rows = read(path)
     if not rows:
-        raise ConfigError(f"{path}: no run is in it yet")
+        raise ConfigError(f"{path}: it has no runs yet")
     return rows
 
 

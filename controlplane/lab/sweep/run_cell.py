@@ -3,32 +3,21 @@
 import functools
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from traceback import extract_tb
 
 import msgspec
 
 from controlplane.core.errors import ControlPlaneError
-from controlplane.core.presets import preset
-from controlplane.lab.runs import unknown_tools
-from controlplane.lab.sim.simulate import choose_programs, simulate
+from controlplane.lab.sim.engine_spec import EngineSpec
 from controlplane.lab.sim.solo import IdealTimes
-from controlplane.lab.sweep.resolve import (
-    bound_jct_s,
-    engine_of,
-    found,
-    run_of,
-    saturation_rate,
-    tools_of,
-    trace_of,
-)
-from controlplane.lab.sweep.spec import Cell, HardwareSpec, SweepSpec, WorkloadSpec, of_title
-from controlplane.lab.workload.arrivals import parse_arrival
+from controlplane.lab.simulate import run_of, simulate, unknown_tools
+from controlplane.lab.sweep.resolve import bound_jct_s, found, saturation_rate
+from controlplane.lab.sweep.spec import Cell, SweepSpec, experiment
 from controlplane.lab.workload.provenance import ROOT, code_digest, revision
 
 Figures = dict[str, float]
-_DECIDING = ("core", "sim", "workload")
+_DECIDING = ("core", "lab/sim", "lab/workload", "lab/experiment.py", "lab/simulate.py")
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,28 +49,22 @@ def run_cell(spec: SweepSpec, cell: Cell) -> Figures:
     ``cpu_s``, ``wall_s`` and ``turns_per_cpu_min`` are of the run itself, without reading the trace and finding the
     ideal times, which all runs of this process share. Raises ``ControlPlaneError``.
     """
-    workload, hardware = of_title(spec.workload, cell.workload), of_title(spec.hardware, cell.hardware)
-    config = spec.config(cell.preset)
-    arrival = parse_arrival(cell.arrival)
-    chosen = replace(
-        run_of(workload, hardware, arrival, cell.seed),
-        preset=config.policies,
-        rules=config.control,
-        telemetry=cell.telemetry,
-    )
-    ideal = _ideal(workload, hardware)
-    for program in choose_programs(chosen):
-        ideal.of(program, workload.shared_prefix)
+    asked = experiment(spec, cell)
+    run = run_of(asked)
+    ideal = _ideal(run.engine)
+    for program in run.programs:
+        ideal.of(program, asked.workload.shared_prefix)
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
-    result = simulate(chosen, ideal=ideal)
+    result = simulate(run, ideal=ideal)
     cpu_s = time.process_time() - began_cpu_s
+    place = asked.workload, asked.hardware
     return {
         "rate": result.rate,
         "programs": len(result.programs),
         **result.summary.to_json(),
-        "kv_pool_tokens": chosen.engine.size_tokens,
-        "saturation_rate": saturation_rate(workload, hardware),
-        "bound_jct_mean_s": bound_jct_s(workload, hardware, cell.arrival, cell.seed),
+        "kv_pool_tokens": run.engine.size_tokens,
+        "saturation_rate": saturation_rate(*place),
+        "bound_jct_mean_s": bound_jct_s(*place, cell.arrival, cell.seed),
         "cpu_s": round(cpu_s, 3),
         "wall_s": round(time.perf_counter() - began_s, 3),
         "turns_per_cpu_min": round(60 * result.summary.turns_ended / max(cpu_s, 1e-9)),
@@ -91,7 +74,7 @@ def run_cell(spec: SweepSpec, cell: Cell) -> Figures:
 @functools.cache
 def code() -> str:
     """Digest of the code that a result depends on, as it was when first asked for."""
-    return code_digest(ROOT / "controlplane" / room for room in _DECIDING)
+    return code_digest(ROOT / "controlplane" / part for part in _DECIDING)
 
 
 @functools.cache
@@ -102,7 +85,7 @@ def _revision() -> str:
 def check_workloads(spec: SweepSpec) -> Iterator[str]:
     """Read each workload; yields what to know of it. Raises ``ConfigError`` for one that cannot be read."""
     for workload in spec.workload:
-        if note := unknown_tools(workload.tools, tools_of(workload.tools), trace_of(workload)):
+        if note := unknown_tools(workload):
             yield f"{workload.title}: {note}"
         for hardware in spec.hardware:
             if hardware.pool_programs or any("load:" in text for text in workload.arrivals or spec.arrivals):
@@ -110,6 +93,6 @@ def check_workloads(spec: SweepSpec) -> Iterator[str]:
 
 
 @functools.lru_cache(maxsize=64)
-def _ideal(workload: WorkloadSpec, hardware: HardwareSpec) -> IdealTimes:
+def _ideal(engine: EngineSpec) -> IdealTimes:
     """Solo times on that engine, computed once for all runs of this process."""
-    return IdealTimes(lambda: engine_of(workload, hardware).build(preset("fcfs")))
+    return IdealTimes(engine.build)

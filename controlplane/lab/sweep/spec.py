@@ -22,26 +22,64 @@ each of ``telemetries`` where the file names some.
 import functools
 import tomllib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from controlplane.config import show
-from controlplane.core.errors import ConfigError, UnknownPolicy, require
-from controlplane.lab.runs import REPLAY, load_tools
+from controlplane.config import Config, parse, show
+from controlplane.core.errors import ConfigError, UnknownPolicy
+from controlplane.core.presets import PRESETS
+from controlplane.lab.experiment import REPLAY, USUAL_ARRIVAL, Experiment, Hardware, Workload
 from controlplane.lab.sim.contention import parse_contention
-from controlplane.lab.sim.engine_spec import MAX_RUNNING
-from controlplane.lab.sim.laboratory import SIMULATED, simulated_preset
+from controlplane.lab.sim.hardware import BLOCK_TOKENS, MAX_RUNNING
+from controlplane.lab.sim.laboratory import LABORATORY, SIMULATED, simulated_preset
 from controlplane.lab.sim.lower_tiers import parse_tier
 from controlplane.lab.sim.profile import load_profile
-from controlplane.lab.sim.simulate import placement_named
-from controlplane.lab.sweep.model import Cell, HardwareSpec, SweepSpec, WorkloadSpec
+from controlplane.lab.simulate import load_tools, placement_named
 from controlplane.lab.sweep.resolve import check_arrival, resolved
+from controlplane.lab.workload.arrivals import parse_arrival
 from controlplane.lab.workload.provenance import digest
 from controlplane.lab.workload.telemetry import Telemetry
 
-__all__ = ["Cell", "HardwareSpec", "SweepSpec", "WorkloadSpec", "cells", "load_sweep", "of_title"]
+
+class SweepSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole grid."""
+
+    workload: tuple[Workload, ...]
+    hardware: tuple[Hardware, ...] = (Hardware(),)
+    presets: tuple[str, ...] = tuple(PRESETS)
+    variants: dict[str, dict[str, Any]] = {}
+    arrivals: tuple[str, ...] = (USUAL_ARRIVAL,)
+    seeds: tuple[int, ...] = (1, 2, 3)
+    telemetries: tuple[Telemetry, ...] = ()  # a dimension of the grid, in place of the workloads' own
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Presets, then variants: column ``preset`` of the results."""
+        return (*self.presets, *self.variants)
+
+    def config(self, name: str) -> Config:
+        """The configuration of one of ``names``. Raises ``ConfigError`` and ``UnknownPolicy``."""
+        if name in LABORATORY:
+            return replace(Config(), preset=name, policies=LABORATORY[name])
+        return parse(self.variants.get(name, {"preset": name}))
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of the grid.
+
+    ``digest`` names all that its result depends on but the code: of workload and hardware, a dash, of the preset.
+    """
+
+    workload: str
+    hardware: str
+    preset: str
+    arrival: str
+    seed: int
+    digest: str
+    telemetry: Telemetry = Telemetry.FULL
 
 
 def load_sweep(path: Path) -> SweepSpec:
@@ -73,7 +111,7 @@ def _check(spec: SweepSpec) -> None:
         ("presets", list(spec.presets)),
     ):
         if twice := sorted({title for title in titles if titles.count(title) > 1}):
-            raise ConfigError(f"{kind}: {', '.join(twice)}: twice; give each a name of its own", field=kind)
+            raise ConfigError(f"{kind}: {', '.join(twice)}: named twice; give each its own name", field=kind)
     for name in spec.presets:
         simulated_preset(name)
     for name in spec.variants:
@@ -87,14 +125,8 @@ def _check(spec: SweepSpec) -> None:
         load_profile(hardware.profile)
         for tier in hardware.tiers:
             parse_tier(tier)
-        require("replicas", hardware.replicas, low=1, high=1024)
-        require("link_gb_per_s", hardware.link_gb_per_s, low=0, high=1e6)
         for name in spec.names:
             placement_named(hardware.routing, spec.config(name).policies)
-        require("rate_factor", hardware.rate_factor, low=0, high=1e6, ends="(]")
-        require("pool_programs", hardware.pool_programs, low=0, high=1e6)
-        if hardware.pool_programs and hardware.pool_tokens:
-            raise ConfigError("pool_programs: give it or pool_tokens, not both", field="pool_programs")
     for workload in spec.workload:
         load_tools(workload.tools)
         parse_contention(workload.contention, workload.cpu_shares)
@@ -127,27 +159,48 @@ def cells(spec: SweepSpec) -> Iterator[Cell]:
                     )
 
 
-def of_title(specs: Sequence[Any], title: str) -> Any:
-    """The workload or hardware of that title."""
+def experiment(spec: SweepSpec, cell: Cell) -> Experiment:
+    """The run that a cell stands for, telling what the cell says. Raises ``ConfigError``."""
+    workload, hardware, config = (
+        _titled(spec.workload, cell.workload),
+        _titled(spec.hardware, cell.hardware),
+        spec.config(cell.preset),
+    )
+    return Experiment(
+        workload=msgspec.structs.replace(workload, telemetry=cell.telemetry),
+        hardware=hardware,
+        arrival=parse_arrival(cell.arrival),
+        preset=config.policies,
+        rules=config.control,
+        seed=cell.seed,
+    )
+
+
+def _titled(specs: Sequence[Any], title: str) -> Any:
     return next(spec for spec in specs if spec.title == title)
 
 
-# Fields that came later, with what stood for them before: rows of then keep their digest.
+# Fields that came later, with what stood for them before: rows of then keep their digest. So they do their names.
 _BEFORE = (
     ", humans=True",
     ", scale_turns=1",
     ", pool_programs=0.0",
     f", max_running={MAX_RUNNING}",
     f", telemetry={Telemetry.FULL!r}",
+    f", block_tokens={BLOCK_TOKENS}",
+    ", max_context_tokens=0",
+    "compute = false\n",
 )
 
 
 @functools.cache
-def _digest(workload: WorkloadSpec, hardware: HardwareSpec, shown: str, drawn: str) -> str:
+def _digest(workload: Workload, hardware: Hardware, shown: str, drawn: str) -> str:
     workload = msgspec.structs.replace(workload, telemetry=Telemetry.FULL)  # it has a column
     hardware = msgspec.structs.replace(hardware, rate_factor=1.0)  # so have arrivals
-    said = f"{workload!r} {hardware!r}"
+    said = f"{workload!r} {hardware!r}".replace("Workload(", "WorkloadSpec(", 1).replace(
+        " Hardware(", " HardwareSpec(", 1
+    )
     for field in _BEFORE:
-        said = said.replace(field, "")
+        said, shown = said.replace(field, ""), shown.replace(field, "")
     tools = drawn if workload.tools != REPLAY else ""  # in the file: under its name there may be another by now
     return f"{digest(f'{said} {load_profile(hardware.profile)!r}{tools}')}-{digest(shown)}"

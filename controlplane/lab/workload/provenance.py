@@ -25,9 +25,9 @@ def revision() -> str:
         return ""
 
 
-def code_digest(folders: Iterable[Path]) -> str:
-    """Of all Python files in ``folders``: the same where the code is."""
-    files = sorted(path for folder in folders for path in folder.rglob("*.py"))
+def code_digest(parts: Iterable[Path]) -> str:
+    """Of Python files, and of all those in folders: the same where the code is."""
+    files = sorted(path for part in parts for path in (part.rglob("*.py") if part.is_dir() else (part,)))
     return digest("".join(path.read_text() for path in files))
 
 

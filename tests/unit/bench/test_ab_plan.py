@@ -9,7 +9,7 @@ import pytest
 from ab import plan, results, series, tuning
 from ab.engine import EngineShape
 from ab.machine import cpus
-from ab.prediction import engine_of, spec_of
+from ab.prediction import spec_of
 from ab.scenario import SMOKE, Scenario
 from ab.systems import System, code_digest, effective_digest, parse_system, static
 from ab_rows import SCENARIO, row
@@ -134,9 +134,9 @@ def test_a_prediction_simulates_what_the_programs_told() -> None:
     profile = load_profile(PROFILE)
     for told in Telemetry:
         scenario = replace(SMOKE, telemetry=told)
-        asked = partial(spec_of, scenario, engine_of(scenario, profile), rate=1.0, seed=1)
-        assert asked(toml='preset = "mars"\n').telemetry is told
-        assert asked(toml="").telemetry is Telemetry.FULL, "stock takes nobody's silence for anything"
+        asked = partial(spec_of, scenario, profile, rate=1.0, seed=1)
+        assert asked(toml='preset = "mars"\n').workload.telemetry is told
+        assert asked(toml="").workload.telemetry is Telemetry.FULL, "stock takes nobody's silence for anything"
 
 
 def test_arrivals_are_one_pattern_at_every_rate() -> None:

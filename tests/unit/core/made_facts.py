@@ -19,6 +19,7 @@ class MadeFacts:
     turn_service_ns: int = 0
     turns_running: float = 0.0
     again_ns: int = 0
+    alone_ratio: float = 1.0
     kept_ratio: float = 0.0
     load_ratio: float = 1.0
     hit_ratio: float = 1.0

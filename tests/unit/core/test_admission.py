@@ -98,6 +98,22 @@ def test_room_is_told_apart_from_the_window() -> None:
     assert window.excess_ratio == 0.0, "nothing is known of what it costs"
 
 
+@pytest.mark.parametrize(("alone_ratio", "filled"), [(1.0, 1600.0), (0.5, 1200.0), (0.0, 800.0)])
+def test_the_more_computing_is_saturated_the_less_the_forecast_may_fill(alone_ratio: float, filled: float) -> None:
+    """What one more program would bring is added to kv_high: all of it where the engine idles (ADR 0041)."""
+    pressure = Pressure(
+        kv_total_blocks=1000, kv_demand_blocks=600, kv_forecast_blocks=(700,) * 16, programs_active=3
+    )
+    facts = MadeFacts(alone_ratio=alone_ratio, again_ns=10, turn_service_ns=20, turns_running=1.0)
+    policy = Aimd(kv_high=0.8, compute=True)
+    _, window = policy.update(policy.initial(), facts, pressure, 0)
+    assert window.filled_blocks == pytest.approx(filled)
+    assert window.ahead_blocks == pytest.approx((filled - 700,) * 16)
+    assert window.excess_ratio == pytest.approx(min(0.5, 0.1 * (2 * alone_ratio) ** 4))
+    _, other = Aimd(kv_high=0.8).update(policy.initial(), facts, pressure, 0)
+    assert (other.filled_blocks, other.excess_ratio) == (800.0, 0.5), "without it nothing is asked of computing"
+
+
 def test_room_does_not_matter_while_the_pool_is_unknown() -> None:
     window = run(Aimd(), Pressure(programs_active=3, queue_length=2))[-1]
     assert (window.limit, window.room_blocks, window.ahead_blocks) == (8, (), ())

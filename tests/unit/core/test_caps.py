@@ -63,6 +63,12 @@ def test_less_is_tolerated_now_than_is_over_the_time_to_come() -> None:
     assert (later, now) == (0.5, pytest.approx((0.4 * (10 / 9) ** 4) ** 2))
 
 
+def test_a_turn_is_worth_what_it_would_take_alone() -> None:
+    """Where sharing makes turns four times as long, what is gained by one more is a quarter of one."""
+    (shared, _), (alone, _) = (tolerated_excess(MadeFacts(**FACTS), 0.4, alone_ratio=r) for r in (0.25, 1.0))
+    assert shared == pytest.approx(alone / 4**4)
+
+
 @pytest.mark.parametrize("unknown", [{"again_ns": 0}, {"turn_service_ns": 0}])
 def test_nothing_is_tolerated_while_it_is_not_known_what_that_costs(unknown: dict[str, float]) -> None:
     assert tolerated_excess(MadeFacts(**FACTS | unknown), 0.4) == (0.0, 0.0)

@@ -195,6 +195,41 @@ def test_prefill_speed_is_learned_from_what_was_computed() -> None:
     assert d.ledger.estimates.prefill_ns(10) == 20_000, "so few tokens measure the step's overhead"
 
 
+def reply(d: Driver, name: str, turn: str, service_ns: int, **figures: int) -> None:
+    d.submit(name, turn)
+    first_token(d, name, turn, **{"prompt_tokens": 1000, "prefill_ns": 1_000_000} | figures)
+    d.send(d.engine(ev.TurnEnded, program_id=name, turn_id=turn, output_tokens=101, service_ns=service_ns))
+
+
+def test_what_turns_would_take_alone_is_learned_from_those_that_end() -> None:
+    """1 us a token for a prefill, 10 us for one of a reply; then ten times as long beside another turn."""
+    d = Driver()
+    reply(d, "a", "a.1", 2_000_000)
+    sharing = d.ledger.estimates.sharing
+    assert (sharing.token_ns, sharing.alone_ns, sharing.service_ns) == (10_000.0, 2_000_000, 2_000_000)
+    d.submit("b")
+    reply(d, "a", "a.2", 20_000_000, prefill_ns=10_000_000, loaded_tokens=400)
+    assert sharing.token_ns == 10_000.0, "it was not alone"
+    assert sharing.alone_ns == pytest.approx(0.98 * 2_000_000 + 11_000_000), "loading is not computing"
+    reply(d, "a", "a.3", 20_000_000, prefill_ns=10_000_000)
+    assert d.ledger.estimates.alone_ratio < 0.5, "ten times as long beside another"
+
+
+def test_a_turn_without_a_timed_prefill_teaches_nothing_of_sharing() -> None:
+    d = Driver()
+    reply(d, "a", "a.1", 2_000_000, prefill_ns=0)
+    assert d.ledger.estimates.alone_ratio == 1.0
+    assert d.ledger.estimates.sharing.service_ns == 0
+
+
+def test_a_turn_whose_beginning_was_lost_teaches_nothing_of_sharing() -> None:
+    d = Driver()
+    d.run_turn("a")
+    first_token(d, "a", "a.9", prompt_tokens=1000, prefill_ns=1_000_000)
+    d.send(d.engine(ev.TurnEnded, program_id="a", turn_id="a.9", output_tokens=101, service_ns=2_000_000))
+    assert d.ledger.estimates.sharing.service_ns == 0
+
+
 def test_a_return_to_a_lost_context_teaches_its_delay() -> None:
     d = Driver()
     d.run_turn("a", prompt=1000)

@@ -112,7 +112,7 @@ def test_any_body_is_either_taken_or_refused(body: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("port", 70_000), ("time_scale", 0.0), ("tokens_per_word", 0), ("pool_tokens", 1), ("grace_s", -1.0)],
+    [("port", 70_000), ("time_scale", 0.0), ("tokens_per_word", 0), ("grace_s", -1.0)],
 )
 def test_options_out_of_range_are_refused_by_name(field: str, value: float) -> None:
     with pytest.raises(ConfigError, match=field):

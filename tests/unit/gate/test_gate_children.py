@@ -7,7 +7,7 @@ from gate_virtual_time import Bench, in_virtual_time, ticket
 
 from controlplane.core.commands import Admit, Adopt, Pause
 from controlplane.core.events import ProgramArrived, TurnQueued
-from controlplane.gate.proofs import Proofs
+from controlplane.gate.programs import Proofs
 
 
 def active_parent(bench: Bench, *, leaves: bool = True) -> None:

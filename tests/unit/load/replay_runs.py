@@ -5,6 +5,7 @@ from typing import Any
 
 from endpoint_double import EndpointDouble, serving
 
+from controlplane.lab.experiment import Workload
 from controlplane.lab.load.options import ReplayOptions
 from controlplane.lab.load.progress import ReplayProgress
 from controlplane.lab.load.replay import replay
@@ -45,6 +46,8 @@ async def run(endpoint: EndpointDouble, *programs: ProgramTrace, **options: Any)
     async def both() -> RunResult:
         async with serving(endpoint):
             options.setdefault("arrival", Closed(2))
+            told = {name: options.pop(name) for name in ("shared_prefix", "telemetry") if name in options}
+            options["workload"] = Workload(trace="in hand", **told)
             asked = ReplayOptions(trace=Trace(programs=programs, rejected=[]), url=endpoint.url, **options)
             return await asyncio.to_thread(replay, asked, recorder)
 

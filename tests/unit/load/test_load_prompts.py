@@ -35,7 +35,7 @@ def test_prompt_length_is_the_traces_for_any_history(turns: list[tuple[int, int]
 
 @given(st.lists(st.integers(100, 20_000), min_size=1, max_size=8), st.integers(2, 64))
 def test_a_word_may_stand_for_many_tokens(growths: list[int], tokens_per_word: int) -> None:
-    conversation = Conversation(seed="s", tokens_per_word=tokens_per_word)
+    conversation = Conversation(seed="s", shared_prefix_tokens=2000, tokens_per_word=tokens_per_word)
     tokens = 0
     for growth in growths:
         tokens += growth
@@ -81,5 +81,5 @@ def test_an_engines_own_count_corrects_ours() -> None:
 
 
 def test_the_same_seed_gives_the_same_words() -> None:
-    one, two = (Conversation(seed="s").prompt(turn(5000, 1)) for _ in range(2))
+    one, two = (Conversation(seed="s", shared_prefix_tokens=2000).prompt(turn(5000, 1)) for _ in range(2))
     assert one == two

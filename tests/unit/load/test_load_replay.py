@@ -39,7 +39,7 @@ async def test_every_program_ends_and_prompts_grow_as_the_trace_says() -> None:
         program("a", (50, 5), (80, 5), (100, 5)),
         program("b", (40, 3), (60, 3)),
         program("c", (30, 2)),
-        shared_prefix_tokens=10,
+        shared_prefix=10,
         label="grow",
     )
     assert [p.failed for p in result.programs] == [False] * 3
@@ -58,7 +58,7 @@ async def test_every_program_ends_and_prompts_grow_as_the_trace_says() -> None:
 @pytest.mark.asyncio
 async def test_each_turn_repeats_the_history_and_programs_share_only_the_system_message() -> None:
     endpoint = EndpointDouble()
-    await run(endpoint, program("a", (50, 5), (80, 5)), program("b", (50, 5)), shared_prefix_tokens=10)
+    await run(endpoint, program("a", (50, 5), (80, 5)), program("b", (50, 5)), shared_prefix=10)
     by_length = sorted(endpoint.requests, key=lambda body: len(body["messages"]))
     first = [body["messages"] for body in by_length if len(body["messages"]) == 2]
     assert first[0][0] == first[1][0]

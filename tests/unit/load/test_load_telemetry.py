@@ -9,6 +9,7 @@ from replay_runs import Recorder, program, run
 from controlplane.core.errors import ConfigError
 from controlplane.core.events import Event, ProgramArrived, ProgramEnded, ReplyRead, ToolEnded
 from controlplane.emit.stats import EmitterStats
+from controlplane.lab.experiment import Workload
 from controlplane.lab.load import replay
 from controlplane.lab.load.options import Observation, ReplayOptions
 from controlplane.lab.load.tools import ToolOptions
@@ -133,7 +134,7 @@ def test_replies_of_programs_without_a_name_are_refused() -> None:
             url="http://127.0.0.1:9",
             arrival=Closed(1),
             identity="none",
-            telemetry=Telemetry.TURNS,
+            workload=Workload(trace="in hand", telemetry=Telemetry.TURNS),
         )
 
 

@@ -6,16 +6,9 @@ from dataclasses import replace
 from made_up_runs import made_up_run
 from rich.console import Console
 
-from controlplane.lab.report.compare import (
-    caveats,
-    column_names,
-    group_runs,
-    jct_ratio,
-    lower_is_better,
-    rows,
-    verdict,
-)
-from controlplane.lab.report.tables import comparison_tables, print_comparison
+from controlplane.lab.compare.rows import column_names, group_runs, jct_ratio, lines, lower_is_better
+from controlplane.lab.compare.terminal import comparison_tables, print_comparison
+from controlplane.lab.compare.words import run_caveats, verdict
 from controlplane.lab.workload.run import RunResult
 from controlplane.lab.workload.summary import ROWS
 
@@ -39,7 +32,7 @@ def test_groups_come_by_rate_with_the_baseline_first() -> None:
 
 def test_the_ratio_row_and_the_best_values() -> None:
     (group,) = group_runs(runs_at(0.1, 200, 150))
-    by_label = {row.label: row.cells for row in rows(group)}
+    by_label = {row.label: row.cells for row in lines(group)}
     assert [cell.text for cell in by_label["mean JCT vs fcfs"]] == ["1.00x", "0.75x"]
     assert [cell.best for cell in by_label["mean JCT vs fcfs"]] == [False, True]
     assert [cell.best for cell in by_label["JCT mean (s)"]] == [False, True]
@@ -50,7 +43,7 @@ def test_goodput_without_ideal_times_is_unknown_not_zero() -> None:
     run = made_up_run("fcfs", 0.1, slowdown=2, programs=3)
     run = replace(run, programs=tuple(replace(p, ideal_ns=0) for p in run.programs))
     (group,) = group_runs([run])
-    texts = {row.label: row.cells[0].text for row in rows(group)}
+    texts = {row.label: row.cells[0].text for row in lines(group)}
     assert texts["goodput, JCT <= 2x ideal (programs/s)"] == "–"
     assert texts["Jain index of slowdowns"] == "–"
 
@@ -63,7 +56,7 @@ def test_how_much_tools_were_slowed_is_unknown_where_nothing_slows_them() -> Non
             for run, ratio in zip(runs, ratios, strict=True)
         ]
         (group,) = group_runs(runs)
-        (row,) = (row for row in rows(group) if row.label == "tool time / without contention")
+        (row,) = (row for row in lines(group) if row.label == "tool time / without contention")
         return [(cell.text, cell.best) for cell in row.cells]
 
     assert cells(1.5, 4.0) == [("4.00x", False), ("1.50x", True)]  # the baseline comes first
@@ -93,7 +86,7 @@ def test_what_limits_a_comparison_is_said() -> None:
     failing = made_up_run("fcfs", 0.1, slowdown=2, programs=5, failed=2)
     cut = replace(made_up_run("penstock", 0.1, slowdown=2, programs=5), cut=True)
     closed = made_up_run("penstock", 0.0, slowdown=2, programs=5)
-    said = " ".join(caveats(group_runs([failing, cut, closed])))
+    said = " ".join(run_caveats(group_runs([failing, cut, closed])))
     assert "2 of 5 programs failed" in said
     assert "stopped before every program had ended" in said
     assert "Little's law" in said
@@ -106,11 +99,11 @@ def test_runs_of_different_telemetry_are_named_as_such() -> None:
     )
     (table,) = comparison_tables([full, none])
     assert table.caption == "* best of its load; telemetry full, none"
-    (caveat,) = caveats(group_runs([full, none]))
+    (caveat,) = run_caveats(group_runs([full, none]))
     assert caveat == "The runs differ in what their programs told (telemetry full, none)."
     same = [full, replace(none, facts=full.facts)]
     assert comparison_tables(same)[0].caption == "* best of its load; telemetry full"
-    assert caveats(group_runs(same)) == []
+    assert run_caveats(group_runs(same)) == []
     assert comparison_tables(runs_at(0.1, 100, 80))[0].caption == "* best of its load", "older runs do not say"
 
 

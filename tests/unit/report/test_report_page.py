@@ -9,9 +9,9 @@ import pytest
 from made_up_runs import made_up_run
 
 from controlplane.core.errors import ConfigError
-from controlplane.lab.report.page import ReportOptions, render, write_report
-from controlplane.lab.report.style import colour_of
-from controlplane.lab.report.timeline import caption, intervals_s, shared_scales, timeline_svg
+from controlplane.lab.compare.html import ReportOptions, runs_html, write_report
+from controlplane.lab.compare.style import colour_of
+from controlplane.lab.compare.timeline import caption, intervals_s, shared_scales, timeline_svg
 from controlplane.lab.workload.series import Series
 
 
@@ -19,7 +19,7 @@ from controlplane.lab.workload.series import Series
 def page() -> str:
     runs = [made_up_run(preset, rate, slowdown=2) for rate in (0.05, 0.2) for preset in ("fcfs", "mars")]
     command = ["penstock", "demo", "--label", "two words"]
-    return render(runs, ReportOptions(command=command, facts={"penstock": "0.1.0"}))
+    return runs_html(runs, ReportOptions(command=command, facts={"penstock": "0.1.0"}))
 
 
 class Tags(HTMLParser):
@@ -87,19 +87,19 @@ def test_a_long_run_does_not_make_a_large_plot() -> None:
 
 def test_runs_without_series_or_ended_programs_still_make_a_report() -> None:
     bare = replace(made_up_run("fcfs", 0.1, slowdown=2, programs=3, failed=3), series=Series())
-    text = render([bare], ReportOptions())
+    text = runs_html([bare], ReportOptions())
     assert "nothing ended" in text
     assert "Inside the runs" not in text
 
 
 def test_names_are_escaped() -> None:
     run = replace(made_up_run("mars", 0.1, slowdown=2, programs=3), facts={"note": "<script>alert(1)</script>"})
-    assert "<script>" not in render([run], ReportOptions(title="a <b> & c"))
+    assert "<script>" not in runs_html([run], ReportOptions(title="a <b> & c"))
 
 
 def test_a_report_of_nothing_or_into_nowhere_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="at least one run"):
-        render([], ReportOptions())
+        runs_html([], ReportOptions())
     with pytest.raises(ConfigError, match="cannot write the report"):
         write_report([made_up_run("mars", 0.1, slowdown=2, programs=3)], tmp_path / "missing" / "report.html")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from controlplane.core.types import seconds
-from controlplane.lab.report.throughput import BINS, tokens_per_s
+from controlplane.lab.compare.throughput import BINS, tokens_per_s
 from controlplane.lab.workload.records import ProgramRecord, TurnRecord
 from controlplane.lab.workload.run import RunResult
 from controlplane.lab.workload.summary import summarize

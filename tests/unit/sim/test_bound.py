@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 from engine_operations import TOY
+from experiments import experiment
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controlplane.lab.experiment import Hardware
 from controlplane.lab.sim.bound import bound, engine_weight, shortest_remaining
-from controlplane.lab.sim.bound_of_run import bound_of
 from controlplane.lab.sim.laboratory import SIMULATED, simulated_preset
-from controlplane.lab.sim.lower_tiers import parse_tier
 from controlplane.lab.sim.profile import load_profile
-from controlplane.lab.sim.simulate import EngineSpec, SimSpec, simulate
 from controlplane.lab.sim.solo import solo_ns
+from controlplane.lab.simulate import bound_of, engine_of, simulate
 from controlplane.lab.workload.arrivals import Burst, Closed, Poisson
 from controlplane.lab.workload.synthetic import synthesize
 from controlplane.lab.workload.telemetry import Telemetry
@@ -45,21 +45,19 @@ def trace_of(programs: list[list[tuple[int, int, int, bool]]]) -> Trace:
     preset=st.sampled_from(SIMULATED),
     pool_tokens=st.sampled_from([1024, 4096]),
     arrival=st.sampled_from([Poisson(2.0), Poisson(0.1), Burst(1.0, 3), Closed(2)]),
-    shared=st.sampled_from([0, 200]),
+    shared_prefix=st.sampled_from([0, 200]),
     replicas=st.sampled_from([1, 2]),
     profile=st.sampled_from([TOY, load_profile("rtx3090")]),
 )
 def test_no_preset_gets_below_it(
     programs: list[list[tuple[int, int, int, bool]]], preset: str, replicas: int, **how: object
 ) -> None:
-    engine = EngineSpec(profile=how["profile"], pool_tokens=how["pool_tokens"], replicas=replicas)  # type: ignore[arg-type]
-    spec = SimSpec(
+    spec = experiment(
         trace=trace_of(programs),
-        arrival=how["arrival"],  # type: ignore[arg-type]
-        engine=engine,
         preset=simulated_preset(preset),
-        shared_prefix_tokens=how["shared"],  # type: ignore[arg-type]
+        replicas=replicas,
         telemetry=Telemetry.HALF,
+        **how,
     )
     found, least = simulate(spec).summary, bound_of(spec)
     if found.programs_ended:
@@ -69,10 +67,11 @@ def test_no_preset_gets_below_it(
 
 @pytest.mark.parametrize("rate", [0.05, 0.3, 2.0])
 def test_it_is_near_what_the_clairvoyant_reaches(rate: float) -> None:
-    spec = SimSpec(
+    spec = experiment(
         trace=synthesize("swe-bench", programs=40, seed=3),
         arrival=Poisson(rate),
-        engine=EngineSpec(profile=load_profile("h200-llama31-8b"), pool_tokens=60_000),
+        profile=None,
+        pool_tokens=60_000,
         preset=simulated_preset("clairvoyant"),
     )
     found, least = simulate(spec).summary, bound_of(spec)
@@ -82,35 +81,33 @@ def test_it_is_near_what_the_clairvoyant_reaches(rate: float) -> None:
 
 def test_alone_it_is_nearly_the_solo_time() -> None:
     (program,) = synthesize("swe-bench", programs=1, seed=3).programs
-    engine = EngineSpec(profile=load_profile("h200-llama31-8b"))
+    engine = engine_of(Hardware())
     least = bound([program], engine, 0, [0])
-    alone_s = solo_ns(program, engine.build(simulated_preset("fcfs"))) / 1e9
+    alone_s = solo_ns(program, engine.build()) / 1e9
     assert 0.95 * alone_s < least.jct_mean_s <= alone_s
     assert least.makespan_s == least.jct_mean_s
 
 
 def test_what_an_engine_cannot_take_counts_nothing() -> None:
     programs = synthesize("swe-bench", programs=3, seed=3).programs
-    engine = EngineSpec(profile=load_profile("h200-llama31-8b"), pool_tokens=1000)
+    engine = engine_of(Hardware(pool_tokens=1000))
     least = bound(programs, engine, 0, [0, 0, 0])
     assert (least.makespan_s, least.jct_mean_s, least.rate) == (0.0, 0.0, 0.0)
 
 
 def test_memory_below_the_device_and_more_engines_lower_it() -> None:
     programs = synthesize("swe-bench", programs=20, seed=3).programs
-    profile = load_profile("h200-llama31-8b")
-    one = bound(programs, EngineSpec(profile=profile, pool_tokens=15_000))
-    tiers = (parse_tier("dram:100000:20"),)
-    assert bound(programs, EngineSpec(profile=profile, pool_tokens=15_000, tiers=tiers)).rate > one.rate
-    assert bound(programs, EngineSpec(profile=profile, pool_tokens=15_000, replicas=2)).rate == pytest.approx(
-        2 * one.rate
+    one, tiered, two = (
+        bound(programs, engine_of(Hardware(pool_tokens=15_000, **more))).rate
+        for more in ({}, {"tiers": ("dram:100000:20",)}, {"replicas": 2})
     )
+    assert tiered > one
+    assert two == pytest.approx(2 * one)
 
 
 def test_memory_weighs_most_where_the_pool_is_small() -> None:
     programs = synthesize("five-kinds", programs=20, seed=3).programs
-    profile = load_profile("h200-llama31-8b")
-    weights = [engine_weight(programs, EngineSpec(profile=profile, pool_tokens=size)) for size in (90_000, 900_000)]
+    weights = [engine_weight(programs, engine_of(Hardware(pool_tokens=size))) for size in (90_000, 900_000)]
     assert 0 < weights[0] < weights[1] <= 1
 
 

@@ -4,19 +4,21 @@ from pathlib import Path
 
 import pytest
 from engine_operations import TOY
+from experiments import experiment
 
 from controlplane.config import parse
 from controlplane.core.errors import ConfigError, UnknownPolicy
 from controlplane.core.policies import Resident
 from controlplane.core.presets import PRESETS
 from controlplane.core.types import Program, Status, seconds
-from controlplane.lab.runs import SimulateOptions, simulate_all
+from controlplane.lab.experiment import Hardware, Workload
 from controlplane.lab.sim.clairvoyant import Belady, Decision
 from controlplane.lab.sim.foresight import Foresight, Plan
 from controlplane.lab.sim.laboratory import LABORATORY, simulated_preset
-from controlplane.lab.sim.profile import load_profile
 from controlplane.lab.sim.session import Session
-from controlplane.lab.sim.simulate import EngineSpec, SimSpec, simulate
+from controlplane.lab.simulate import engine_of, simulate
+from controlplane.lab.sweep.here import run_here
+from controlplane.lab.sweep.spec import SweepSpec
 from controlplane.lab.workload.arrivals import Poisson
 from controlplane.lab.workload.summary import Summary
 from controlplane.lab.workload.synthetic import synthesize
@@ -27,12 +29,13 @@ CLAIRVOYANT = "clairvoyant"
 
 
 def summary(name: str, *, rate: float = 0.8, telemetry: Telemetry = Telemetry.FULL, replicas: int = 1) -> Summary:
-    engine = EngineSpec(profile=load_profile("h200-llama31-8b"), pool_tokens=60_000, replicas=replicas)
     return simulate(
-        SimSpec(
+        experiment(
             trace=synthesize("swe-bench", programs=40, seed=3),
             arrival=Poisson(rate),
-            engine=engine,
+            profile=None,
+            pool_tokens=60_000,
+            replicas=replicas,
             preset=simulated_preset(name),
             seed=1,
             telemetry=telemetry,
@@ -61,10 +64,15 @@ def test_the_same_run_twice_is_the_same() -> None:
 
 
 def test_a_program_that_fills_the_pool_runs_alone() -> None:
-    engine = EngineSpec(profile=load_profile("h200-llama31-8b"), pool_tokens=14_000)
     trace = synthesize("swe-bench", programs=12, seed=3)
     assert max(program.context_tokens for program in trace.programs) > 0.93 * 14_000
-    spec = SimSpec(trace=trace, arrival=Poisson(2.0), engine=engine, preset=simulated_preset(CLAIRVOYANT))
+    spec = experiment(
+        trace=trace,
+        arrival=Poisson(2.0),
+        profile=None,
+        pool_tokens=14_000,
+        preset=simulated_preset(CLAIRVOYANT),
+    )
     assert simulate(spec).summary.programs_ended == 12
 
 
@@ -77,14 +85,10 @@ def test_a_daemon_does_not_get_it() -> None:
 
 
 def test_a_run_of_it_is_not_recorded(tmp_path: Path) -> None:
-    options = SimulateOptions(
-        trace=synthesize("swe-bench", programs=2),
-        presets=[CLAIRVOYANT],
-        arrivals=[Poisson(1.0)],
-        record=tmp_path / "x.log",
-    )
+    workload = Workload(trace="synthetic:swe-bench", programs=2)
+    spec = SweepSpec(workload=(workload,), presets=(CLAIRVOYANT,), arrivals=("poisson:1",), seeds=(1,))
     with pytest.raises(ConfigError, match="could not replay clairvoyant"):
-        simulate_all(options)
+        run_here(spec, record=tmp_path / "x.log")
 
 
 def program(name: str, *gaps_s: float, prompt: int = 100) -> ProgramTrace:
@@ -106,7 +110,7 @@ def test_the_context_goes_that_is_needed_last() -> None:
     for session in sessions.values():
         session.turn_ended_ns = seconds(5)
     sessions["over"].ended = True
-    foresight = Foresight(list(sessions.values()), programs, EngineSpec(profile=TOY, pool_tokens=1000), 0)
+    foresight = Foresight(list(sessions.values()), programs, engine_of(Hardware(pool_tokens=1000), profile=TOY), 0)
     assert foresight.due_ns(sessions["late"]) == seconds(14)
     residents = [Resident(program_id=name, blocks=2, last_used_ns=0) for name in ("\0prefix:system", *sessions)]
     records = {name: Program(program_id=name, status=Status.ACTIVE) for name in sessions}

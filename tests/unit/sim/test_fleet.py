@@ -18,15 +18,16 @@ from controlplane.core.placement.session import Session as SessionAware
 from controlplane.core.policies import Choice, Placed
 from controlplane.core.presets import PRESETS
 from controlplane.core.types import seconds
+from controlplane.lab.experiment import Hardware
 from controlplane.lab.sim.call import Call
 from controlplane.lab.sim.engine_model import EngineModel
 from controlplane.lab.sim.fleet import Fleet, Router, Site
 from controlplane.lab.sim.kernel import Kernel
 from controlplane.lab.sim.publisher import Publisher
 from controlplane.lab.sim.session import Session
-from controlplane.lab.sim.simulate import EngineSpec, placement_named, simulate
 from controlplane.lab.sim.solo import solo_ns
 from controlplane.lab.sim.world import World
+from controlplane.lab.simulate import placement_named, run_of, simulate
 from controlplane.lab.workload.arrivals import Closed
 from controlplane.lab.workload.synthetic import synthesize
 from controlplane.lab.workload.trace import ProgramTrace, Turn
@@ -322,11 +323,11 @@ def test_a_program_that_the_ledger_forgot_is_a_new_one() -> None:
 @pytest.mark.parametrize("routing", ROUTINGS)
 @pytest.mark.parametrize("preset", sorted(PRESETS))
 def test_every_preset_ends_every_program_with_every_routing_and_reproduces(preset: str, routing: str) -> None:
-    chosen = spec(preset, engine=EngineSpec(profile=TOY, pool_tokens=25_000, replicas=2), routing=routing)
+    chosen = spec(preset, pool_tokens=25_000, replicas=2, routing=routing)
     result = simulate(chosen)
     assert result == simulate(chosen)
     summary = result.summary
-    assert (summary.programs_ended, summary.turns_ended) == (12, chosen.trace.turns)
+    assert (summary.programs_ended, summary.turns_ended) == (12, run_of(chosen).trace.turns)
     assert summary.routed_new == 12
     turns = summary.routed_new + summary.routed_stay + summary.routed_migrate + summary.routed_reprefill
     assert turns == summary.turns_ended
@@ -343,45 +344,42 @@ def test_one_engine_is_not_routed() -> None:
 
 
 def test_a_run_says_how_many_engines_it_had_and_how_turns_were_routed() -> None:
-    two = simulate(spec(engine=EngineSpec(profile=TOY, pool_tokens=40_000, replicas=2), programs=2))
+    two = simulate(spec(replicas=2, programs=2))
     assert (two.facts["engines"], two.facts["routing"], two.facts["link"]) == ("2", "session", "50 GB/s")
     assert {turn.routed.replica for turn in two.turns if turn.routed} == {ONE, TWO}
 
 
 def test_ten_engines_have_names_that_sort() -> None:
-    ten = simulate(spec(engine=EngineSpec(profile=TOY, pool_tokens=40_000, replicas=10), arrival=Closed(10)))
+    ten = simulate(spec(replicas=10, arrival=Closed(10)))
     names = {turn.routed.replica for turn in ten.turns if turn.routed}
     assert {"sim/engine-01", "sim/engine-10"} <= names
 
 
 def test_overfull_engines_send_contexts_to_one_with_room() -> None:
-    engine = EngineSpec(
-        profile=replace(TOY, kv_bytes_per_token=1000), pool_tokens=25_000, replicas=2, link_gb_per_s=1000.0
-    )
-    moved = simulate(spec("fcfs", engine=engine)).summary
+    engines = {"profile": replace(TOY, kv_bytes_per_token=1000), "pool_tokens": 25_000, "replicas": 2}
+    moved = simulate(spec("fcfs", **engines, link_gb_per_s=1000.0)).summary
     assert moved.routed_migrate > 0
     assert moved.routed_moved_tokens > 0
-    kept = simulate(spec("fcfs", engine=replace(engine, link_gb_per_s=0.0))).summary
+    kept = simulate(spec("fcfs", **engines, link_gb_per_s=0.0)).summary
     assert (kept.routed_migrate, kept.routed_moved_tokens) == (0, 0)
 
 
 def test_a_link_that_was_configured_is_believed() -> None:
     """A policy that takes the link for endless sends at once; the transfers take what they take."""
-    engine = EngineSpec(
-        profile=replace(TOY, kv_bytes_per_token=1000), pool_tokens=25_000, replicas=2, link_gb_per_s=1e-6
-    )
+    slow = {"profile": replace(TOY, kv_bytes_per_token=1000), "pool_tokens": 25_000, "replicas": 2}
+    slow["link_gb_per_s"] = 1e-6
     hopeful = replace(PRESETS["fcfs"], placement=SessionAware(link_tokens_per_s=1e12))
-    assert simulate(spec("fcfs", engine=engine)).summary.routed_migrate == 0
-    assert simulate(replace(spec("fcfs", engine=engine), preset=hopeful)).summary.routed_migrate > 0
+    assert simulate(spec("fcfs", **slow)).summary.routed_migrate == 0
+    assert simulate(replace(spec("fcfs", **slow), preset=hopeful)).summary.routed_migrate > 0
 
 
 def test_unknown_routings_and_impossible_fleets_are_refused() -> None:
     with pytest.raises(
         ConfigError, match="routing: no placement policy 'x'; there are: single, round_robin, "
     ) as e:
-        spec(routing="x")
+        simulate(spec(routing="x"))
     assert e.value.field == "routing"
     with pytest.raises(ConfigError, match="replicas"):
-        EngineSpec(profile=TOY, replicas=0)
+        Hardware(replicas=0)
     with pytest.raises(ConfigError, match="link_gb_per_s"):
-        EngineSpec(profile=TOY, link_gb_per_s=-1.0)
+        Hardware(link_gb_per_s=-1.0)

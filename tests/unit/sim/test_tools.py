@@ -1,12 +1,11 @@
 """Simulated tools: drawn times, a contended host, and what the controller makes of it."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_operations import TOY
+from experiments import experiment
 from test_world import TWO_TURNS, ControllerDouble, trace_of, world_of
 from typer.testing import CliRunner
 
@@ -15,10 +14,10 @@ from controlplane.core import events as ev
 from controlplane.core.errors import ConfigError
 from controlplane.core.presets import PRESETS
 from controlplane.core.types import seconds
-from controlplane.lab.runs import SimulateOptions, simulate_all
+from controlplane.lab.experiment import Experiment
 from controlplane.lab.sim.contention import Contention, parse_contention
-from controlplane.lab.sim.simulate import EngineSpec, SimSpec, choose_programs, simulate
 from controlplane.lab.sim.solo import IdealTimes
+from controlplane.lab.simulate import run_of, simulate
 from controlplane.lab.workload.arrivals import Closed, Poisson
 from controlplane.lab.workload.scale import Scale
 from controlplane.lab.workload.synthetic import synthesize
@@ -99,18 +98,12 @@ def test_the_host_is_sampled_every_second() -> None:
     assert {event.cpus for _, event in samples} == {2.0}
 
 
-def spec(**changes: Any) -> SimSpec:
-    options: dict[str, Any] = {
-        "trace": synthesize("swe-bench", programs=12, seed=2),
-        "arrival": Poisson(0.5),
-        "engine": EngineSpec(profile=TOY, pool_tokens=40_000),
-        "shared_prefix_tokens": 0,
-    }
-    return SimSpec(**(options | changes))
+def spec(**changes: Any) -> Experiment:
+    return experiment(**{"pool_tokens": 40_000, "shared_prefix": 0, **changes})
 
 
 def test_a_host_with_cpus_for_all_changes_nothing() -> None:
-    plain, contended = (simulate(spec(contention=shared, cpus=100.0)) for shared in (None, EACH))
+    plain, contended = (simulate(spec(contention=shared, cpus=100.0)) for shared in (False, True))
     assert contended.turns == plain.turns
     assert contended.programs == plain.programs
     assert (plain.summary.tool_slowdown_ratio, contended.summary.tool_slowdown_ratio) == (0.0, 1.0)
@@ -118,13 +111,14 @@ def test_a_host_with_cpus_for_all_changes_nothing() -> None:
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_ends_every_program_on_a_crowded_host(preset: str) -> None:
-    ideal = IdealTimes(lambda: spec().engine.build(PRESETS["fcfs"]))
+    ideal = IdealTimes(run_of(spec()).engine.build)
     crowded = spec(
         preset=PRESETS[preset],
-        contention=Contention(share=0.7),
+        contention=True,
+        cpu_shares=("0.7",),
         cpus=1.0,
-        tools=fit_tools(spec().trace.programs, "t"),
-        scale=Scale(tools=5.0),
+        tools=fit_tools(run_of(spec()).trace.programs, "t"),
+        scale_tools=5.0,
     )
     result = simulate(crowded, ideal=ideal)
     assert result == simulate(crowded, ideal=ideal)
@@ -155,11 +149,11 @@ def test_mars_admits_fewer_programs_than_fcfs_when_tools_starve_each_other() -> 
         "trace": builds(40, 20),
         "arrival": Poisson(0.2),
         "seed": 1,
-        "engine": EngineSpec(profile=TOY, pool_tokens=1_000_000),
+        "pool_tokens": 1_000_000,
         "cpus": 4.0,
-        "contention": EACH,
+        "contention": True,
     }
-    stock, mars = (simulate(SimSpec(**options, preset=PRESETS[name])) for name in ("fcfs", "mars"))
+    stock, mars = (simulate(experiment(**options, preset=PRESETS[name])) for name in ("fcfs", "mars"))
     assert max(stock.series.active) > 25
     assert max(mars.series.active) < 20
     assert any(mars.series.cpu_overloaded)
@@ -172,14 +166,14 @@ def test_mars_admits_fewer_programs_than_fcfs_when_tools_starve_each_other() -> 
 
 def test_a_host_that_is_crowded_from_the_first_call_on_is_seen_to_be_overloaded() -> None:
     """All come at once: no call meets an idle host, and none is slower than the others."""
-    crowd = SimSpec(
+    crowd = experiment(
         trace=builds(20, 20),
         preset=PRESETS["mars-no-admission"],
         arrival=Closed(20),
         seed=1,
-        engine=EngineSpec(profile=TOY, pool_tokens=1_000_000),
+        pool_tokens=1_000_000,
         cpus=4.0,
-        contention=EACH,
+        contention=True,
     )
     series = simulate(crowd).series
     crowded = [
@@ -201,32 +195,28 @@ def test_drawn_times_differ_with_the_seed_and_the_copy_and_not_with_the_preset()
     fits = fit_tools(trace.programs, trace.name)
 
     def times(**changes: Any) -> list[list[float | None]]:
-        chosen = choose_programs(spec(**({"trace": trace, "tools": fits, "programs": 8} | changes)))
+        chosen = run_of(spec(**({"trace": trace, "tools": fits, "programs": 8} | changes))).programs
         return [[turn.tool_ms for turn in program.turns] for program in chosen]
 
     assert times() == times(preset=PRESETS["fcfs"], arrival=Poisson(9.0))
     assert times() != times(seed=1)
     assert times()[:4] != times()[4:]
     assert times(tools=None)[:4] == times(tools=None)[4:]
-    doubled = times(scale=Scale(tools=2.0))
+    doubled = times(scale_tools=2.0)
     assert doubled == [[None if ms is None else 2.0 * ms for ms in program] for program in times()]
 
 
 def test_what_was_drawn_is_told() -> None:
-    fits = fit_tools(spec().trace.programs, "mine")
+    fits = fit_tools(run_of(spec()).trace.programs, "mine")
     assert simulate(spec(tools=fits)).facts["tool times"] == f"drawn, fitted to {fits.pool.calls} calls of mine"
     assert simulate(spec()).facts["tool times"] == "the trace's"
     assert simulate(spec()).facts["tool contention"] == "none"
 
 
 def test_the_scale_that_was_asked_for_is_told() -> None:
-    options = SimulateOptions(
-        trace=spec().trace, presets=["fcfs"], arrivals=[Poisson(0.5)], scale=Scale(tools=0.5), programs=3
-    )
-    (run,) = simulate_all(options)
+    run, whole = (simulate(spec(scale_tools=factor, programs=3)) for factor in (0.5, 1.0))
     assert run.scale == Scale(tools=0.5)
     assert run.facts["scale"] == "tokens x1, outputs x1, tools x0.5"
-    (whole,) = simulate_all(replace(options, scale=Scale()))
     assert run.summary.jct_mean_s < whole.summary.jct_mean_s
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from engine_operations import TOY
+from experiments import experiment
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
@@ -15,17 +16,17 @@ from controlplane.core.errors import ConfigError, ControlPlaneError
 from controlplane.core.policies import Window
 from controlplane.core.presets import PRESETS
 from controlplane.core.types import Pressure, seconds
+from controlplane.lab.experiment import Experiment
 from controlplane.lab.sim.engine_model import EngineModel
 from controlplane.lab.sim.fleet import Fleet, Site
 from controlplane.lab.sim.hardware import Profile
 from controlplane.lab.sim.kernel import Kernel
 from controlplane.lab.sim.publisher import Publisher
 from controlplane.lab.sim.session import Session
-from controlplane.lab.sim.simulate import EngineSpec, SimSpec, choose_programs, simulate
 from controlplane.lab.sim.solo import IdealTimes, solo_ns
 from controlplane.lab.sim.world import World
-from controlplane.lab.workload.arrivals import Closed, Poisson
-from controlplane.lab.workload.scale import Scale
+from controlplane.lab.simulate import run_of, simulate
+from controlplane.lab.workload.arrivals import Closed
 from controlplane.lab.workload.synthetic import synthesize
 from controlplane.lab.workload.telemetry import Telemetry
 from controlplane.lab.workload.trace import ProgramTrace, Trace, Turn
@@ -298,25 +299,19 @@ def test_samples_are_taken_every_second() -> None:
 # Whole runs, with the real controller.
 
 
-def spec(preset: str = "mars", **changes: Any) -> SimSpec:
-    options: dict[str, Any] = {
-        "trace": synthesize("swe-bench", programs=12, seed=2),
-        "arrival": Poisson(0.5),
-        "engine": EngineSpec(profile=TOY, pool_tokens=40_000),
-        "shared_prefix_tokens": 0,  # a prefix that others left warm may beat the ideal time
-        "preset": PRESETS[preset],
-    }
-    return SimSpec(**(options | changes))
+def spec(preset: str = "mars", **changes: Any) -> Experiment:
+    # A prefix that others left warm may beat the ideal time.
+    return experiment(**{"pool_tokens": 40_000, "shared_prefix": 0, "preset": PRESETS[preset], **changes})
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_ends_every_program_and_reproduces(preset: str) -> None:
-    ideal = IdealTimes(lambda: spec().engine.build(PRESETS["fcfs"]))
+    ideal = IdealTimes(run_of(spec()).engine.build)
     result = simulate(spec(preset), ideal=ideal)
     again = simulate(spec(preset), ideal=ideal)
     assert result == again
     assert result.summary.programs_ended == 12
-    assert result.summary.turns_ended == spec().trace.turns
+    assert result.summary.turns_ended == run_of(spec()).trace.turns
     assert (result.preset, result.rate, result.label) == (preset, 0.5, f"{preset} poisson:0.5")
     assert result.facts["profile"] == "toy"
     for program in result.programs:
@@ -350,7 +345,7 @@ def test_a_run_can_be_recorded_and_replays_to_the_same_commands(tmp_path: Path) 
 
 
 def test_a_run_may_be_longer_or_shorter_than_its_trace() -> None:
-    names = [program.program_id for program in choose_programs(spec(programs=30))]
+    names = [program.program_id for program in run_of(spec(programs=30)).programs]
     assert len(names) == len(set(names)) == 30
     assert names[12] == f"{names[0]}#2"
     assert names[24] == f"{names[0]}#3"
@@ -364,7 +359,7 @@ def test_progress_is_reported() -> None:
 
 
 def test_scale_is_applied_and_reported() -> None:
-    small = simulate(spec(scale=Scale(tokens=0.1, outputs=0.1, tools=0.0)))
+    small = simulate(spec(scale_tokens=0.1, scale_outputs=0.1, scale_tools=0.0))
     assert small.facts["scale"] == "tokens x0.1, outputs x0.1, tools x0"
     assert small.summary.jct_mean_s < simulate(spec()).summary.jct_mean_s / 5
 
@@ -373,6 +368,6 @@ def test_bad_specs_are_refused() -> None:
     with pytest.raises(ConfigError, match="cpus"):
         spec(cpus=0)
     with pytest.raises(ConfigError, match="trace: expected at least one program"):
-        spec(trace=Trace(programs=(), rejected=[]))
-    with pytest.raises(ConfigError, match="pool_blocks"):
-        simulate(spec(engine=EngineSpec(profile=TOY, pool_tokens=3)))
+        simulate(spec(trace=Trace(programs=(), rejected=[])))
+    with pytest.raises(ConfigError, match="expected 16 <= pool_tokens, got 3"):
+        spec(pool_tokens=3)

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from controlplane.lab.sweep.results import COLUMNS, FIGURES, Row
+from controlplane.lab.compare.rows import Row
+from controlplane.lab.sweep.results import COLUMNS, FIGURES
 
 
 def made_up_row(

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,13 @@ import sweep_workers
 from controlplane.cli.sweep import EXAMPLE
 from controlplane.core.errors import ConfigError, UnknownPolicy
 from controlplane.core.presets import PRESETS
+from controlplane.lab.experiment import Workload
 from controlplane.lab.sweep import parquet, results
-from controlplane.lab.sweep.command import SweepOptions, run_sweep
+from controlplane.lab.sweep.command import run_sweep
 from controlplane.lab.sweep.executors import executor
 from controlplane.lab.sweep.run_cell import Outcome, check_workloads, code, run_cell
 from controlplane.lab.sweep.runner import run_missing
-from controlplane.lab.sweep.spec import Cell, SweepSpec, WorkloadSpec, cells, load_sweep
+from controlplane.lab.sweep.spec import Cell, SweepSpec, cells, load_sweep
 from controlplane.lab.workload.synthetic import synthesize
 from controlplane.lab.workload.telemetry import Telemetry
 from controlplane.lab.workload.tool_fits import fit_tools
@@ -75,13 +75,13 @@ def test_a_workload_is_enough(tmp_path: Path) -> None:
         (SMALL + "spread = 2", "unknown field `spread`"),
         ('presets = ["marz"]\n[[workload]]\ntrace = "x"', "no preset 'marz'"),
         ('presets = []\n[[workload]]\ntrace = "x"', "presets: expected at least one"),
-        ('presets = ["mars", "mars"]\n[[workload]]\ntrace = "x"', "mars: twice"),
+        ('presets = ["mars", "mars"]\n[[workload]]\ntrace = "x"', "mars: named twice"),
         (SMALL + '[variants.mars]\npreset = "fcfs"', "variants.mars: is a preset"),
         (SMALL + '[variants.x]\npreset = "marz"', "variants.x: .*no preset 'marz'"),
         (SMALL + "[variants.x]\nadmission.waste = 2.0", "variants.x: .*waste"),
         ('arrivals = ["poisson:-1"]\n[[workload]]\ntrace = "x"', "poisson"),
         ('seeds = ["one"]\n[[workload]]\ntrace = "x"', r"\$.seeds\[0\]"),
-        ('[[workload]]\ntrace = "x"\n[[workload]]\ntrace = "x"', "x: twice; give each a name"),
+        ('[[workload]]\ntrace = "x"\n[[workload]]\ntrace = "x"', "x: named twice; give each its own name"),
         ('[[workload]]\ntrace = "x"\n[[hardware]]\nprofile = "tpu"', "tpu"),
         ('[[workload]]\ntrace = "x"\n[[hardware]]\nrate_factor = 0.0', "rate_factor"),
         ('[[workload]]\ntrace = "x"\ntools = "none.json"', "none.json: cannot read the tool times"),
@@ -166,8 +166,9 @@ def test_the_rows_that_are_kept_are_of_full_telemetry() -> None:
     root = Path(__file__).parents[3]
     spec = load_sweep(root / "examples" / "sweeps" / "all-presets.toml")
     with (root / "bench" / "results" / "all-presets.csv").open() as file:
-        kept = {row["digest"].partition("-")[0] for row in csv.DictReader(file)}
-    assert {cell.digest.partition("-")[0] for cell in cells(spec)} <= kept
+        kept = {row["digest"] for row in csv.DictReader(file)}
+    assert {cell.digest.partition("-")[0] for cell in cells(spec)} <= {each.partition("-")[0] for each in kept}
+    assert {cell.digest for cell in cells(spec) if cell.preset == "mars"} <= kept, "a new parameter that it has not"
 
 
 def test_a_cell_is_known_by_the_tool_times_that_are_in_the_file(tmp_path: Path) -> None:
@@ -265,8 +266,8 @@ def test_a_file_of_something_else_is_not_touched(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda text: "", "no run is in it yet"),
-        (lambda text: text.splitlines()[0] + "\n", "no run is in it yet"),
+        (lambda text: "", "it has no runs yet"),
+        (lambda text: text.splitlines()[0] + "\n", "it has no runs yet"),
         (lambda text: text.replace("jct_p99_s", "p99"), "no column jct_p99_s"),
         (lambda text: text.replace("12.5", "fast"), r"out.csv:2: jct_mean_s: expected a number, got 'fast'"),
         (lambda text: text.replace("w,h,mars", "w,mars"), r"out.csv:2: expected \d+ columns"),
@@ -290,7 +291,7 @@ def ran(
     folder: Path, run: Callable[..., Any], seeds: tuple[int, ...] = (1, 2, 3)
 ) -> tuple[int, dict[int, str], list[tuple[str, str]]]:
     spec = SweepSpec(
-        workload=(WorkloadSpec(trace="synthetic:swe-like", name=str(folder)),), presets=("mars",), seeds=seeds
+        workload=(Workload(trace="synthetic:swe-like", name=str(folder)),), presets=("mars",), seeds=seeds
     )
     notes: dict[int, str] = {}
     path = folder / "out.csv"
@@ -429,14 +430,14 @@ def test_rows_of_older_code_are_run_anew_when_asked(
     for number, wanted in enumerate(cells(load_sweep(spec))):
         results.append(path, wanted, Outcome(figures=outcome().figures, code=code() if number else "older"))
     for redo, there in ((False, 4), (True, 3)):
-        assert run_sweep(replace(options(spec, path), redo=redo, dry=True)) == 0
+        assert run_sweep(spec, out=path, redo=redo, dry=True) == 0
         assert f"4 runs, {there} of them in" in capsys.readouterr().err
 
 
 def test_parquet_needs_pyarrow_and_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ConfigError, match=r"pip install 'penstock\[parquet\]'"):
-        run_sweep(options(written(tmp_path, SMALL), tmp_path / "out.parquet"))
+        run_sweep(written(tmp_path, SMALL), out=tmp_path / "out.parquet")
     assert not (tmp_path / "out.csv").exists(), "it ran before it was told"
 
 
@@ -451,9 +452,3 @@ def test_a_parquet_file_has_the_rows_with_their_types(tmp_path: Path) -> None:
     rows = pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist()
     assert [(row["seed"], row["jct_mean_s"], row["error"]) for row in rows] == [(3, 12.5, ""), (4, None, "stuck")]
     assert set(rows[0]) == set(results.COLUMNS)
-
-
-def options(spec: Path, out: Path) -> SweepOptions:
-    return SweepOptions(
-        spec=spec, out=out, jobs=1, on="local", figure="jct_mean_s", baseline="fcfs", redo=False, dry=False
-    )

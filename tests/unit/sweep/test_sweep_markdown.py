@@ -6,9 +6,8 @@ from sweep_rows import made_up_row, rows_of
 from typer.testing import CliRunner
 
 from controlplane.cli.app import app
-from controlplane.lab.report.compare import UNKNOWN
-from controlplane.lab.sweep.grid import Grid
-from controlplane.lab.sweep.markdown import markdown
+from controlplane.lab.compare.markdown import markdown
+from controlplane.lab.compare.rows import UNKNOWN, Grid
 from controlplane.lab.sweep.results import COLUMNS
 
 

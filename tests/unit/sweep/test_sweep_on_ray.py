@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import sweep_workers
 
+from controlplane.lab.experiment import Hardware, Workload
 from controlplane.lab.sweep import results
 from controlplane.lab.sweep.executors import Executor, executor
 from controlplane.lab.sweep.run_cell import run_cell
 from controlplane.lab.sweep.runner import TWICE, run_missing
-from controlplane.lab.sweep.spec import HardwareSpec, SweepSpec, WorkloadSpec, cells
+from controlplane.lab.sweep.spec import SweepSpec, cells
 
 pytestmark = pytest.mark.filterwarnings("default")  # Ray's own are not ours to mend
 
@@ -27,8 +28,8 @@ def ran(
     folder: Path, on: Executor, run: Callable[..., Any], name: str = "", seeds: tuple[int, ...] = (1, 2, 3)
 ) -> dict[str, results.Row]:
     spec = SweepSpec(
-        workload=(WorkloadSpec(trace="synthetic:swe-like", name=name or str(folder), programs=4),),
-        hardware=(HardwareSpec(pool_tokens=100_000),),
+        workload=(Workload(trace="synthetic:swe-like", name=name or str(folder), programs=4),),
+        hardware=(Hardware(pool_tokens=100_000),),
         presets=("mars",),
         seeds=seeds,
     )

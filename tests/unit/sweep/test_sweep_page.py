@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 from controlplane.cli.app import app
 from controlplane.core.errors import ConfigError
 from controlplane.core.presets import PRESETS
-from controlplane.lab.report.style import colour_of, marks_of, plot_style
-from controlplane.lab.sweep.grid import Grid
-from controlplane.lab.sweep.page import families, render, write_page
-from controlplane.lab.sweep.plots import lines_figure, uses_figure
-from controlplane.lab.sweep.results import COLUMNS, Row
+from controlplane.lab.compare.html import families, sweep_html, write_page
+from controlplane.lab.compare.plots import lines_figure, uses_figure
+from controlplane.lab.compare.rows import Grid, Row
+from controlplane.lab.compare.style import colour_of, marks_of, plot_style
+from controlplane.lab.sweep.results import COLUMNS
 
 
 def rows(seeds: int = 3) -> list[Row]:
@@ -30,7 +30,7 @@ def rows(seeds: int = 3) -> list[Row]:
 
 @pytest.fixture(scope="module")
 def page() -> str:
-    return render(rows(), baseline="fcfs", command=["penstock", "sweep-report", "two words.csv"])
+    return sweep_html(rows(), baseline="fcfs", command=["penstock", "sweep-report", "two words.csv"])
 
 
 def test_nothing_is_loaded_from_elsewhere(page: str) -> None:
@@ -56,7 +56,7 @@ def test_it_shows_every_preset_and_says_who_wins(page: str) -> None:
 
 
 def test_the_same_rows_give_the_same_page(page: str) -> None:
-    assert page == render(rows(), baseline="fcfs", command=["penstock", "sweep-report", "two words.csv"])
+    assert page == sweep_html(rows(), baseline="fcfs", command=["penstock", "sweep-report", "two words.csv"])
 
 
 def test_lines_are_told_by_more_than_their_colour() -> None:
@@ -90,7 +90,7 @@ def test_a_single_seed_is_drawn_without_bars_and_closed_arrivals_by_concurrency(
     figure = lines_figure(section, ["mars"], "fcfs")
     assert figure.axes[0].get_xlabel() == "programs at once"
     assert [axes.get_visible() for axes in figure.axes] == [True] * 5 + [False], "there is no ratio to fcfs"
-    assert "w on h, closed arrivals" in render([made_up_row("mars", 1, 9.0, "closed:4")], baseline="mars")
+    assert "w on h, closed arrivals" in sweep_html([made_up_row("mars", 1, 9.0, "closed:4")], baseline="mars")
 
 
 def test_the_pools_uses_fill_the_bar() -> None:
@@ -116,15 +116,15 @@ def test_thousands_of_rows_take_seconds() -> None:
     ]
     assert len(many) >= 5000
     began_s = time.process_time()
-    assert f"{len(many):,} simulated runs" in render(many, baseline="fcfs")
+    assert f"{len(many):,} simulated runs" in sweep_html(many, baseline="fcfs")
     assert time.process_time() - began_s < 30
 
 
 def test_what_cannot_be_drawn_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="a run that ended well: stuck"):
-        render([made_up_row("mars", error="stuck")], baseline="mars")
+    with pytest.raises(ConfigError, match="a successful run: stuck"):
+        sweep_html([made_up_row("mars", error="stuck")], baseline="mars")
     with pytest.raises(ConfigError, match=r"--baseline: expected one of fcfs, .*, got 'marz'"):
-        render(rows(1), baseline="marz")
+        sweep_html(rows(1), baseline="marz")
     with pytest.raises(ConfigError, match="cannot write the report"):
         write_page(rows(1), tmp_path / "no" / "page.html", baseline="fcfs")
 

@@ -9,10 +9,11 @@ from typer.testing import CliRunner
 
 from controlplane.cli.app import app
 from controlplane.core.errors import ConfigError
+from controlplane.lab.compare.html import write_regret
+from controlplane.lab.compare.markdown import regret_markdown
+from controlplane.lab.compare.regret import cases, losses, standings
+from controlplane.lab.compare.rows import Grid
 from controlplane.lab.sweep import results
-from controlplane.lab.sweep.grid import Grid
-from controlplane.lab.sweep.regret import cases, losses, standings
-from controlplane.lab.sweep.regret_page import regret_markdown, write_regret
 
 KNOWN = {"saturation_rate": 1.0, "bound_jct_mean_s": 20.0}
 # Below saturation penstock costs 5% of fcfs; above it, it is 20% behind mori and twice the clairvoyant.
@@ -77,7 +78,7 @@ def test_the_page_is_markdown_or_html(tmp_path: Path) -> None:
     page = (tmp_path / "page.html").read_text()
     assert page.count("<table") == 2
     assert "http" not in page
-    with pytest.raises(ConfigError, match="needs a run"):
+    with pytest.raises(ConfigError, match="needs a successful run"):
         regret_markdown(Grid([]), "fcfs")
 
 

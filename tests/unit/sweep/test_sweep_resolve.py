@@ -6,17 +6,19 @@ from pathlib import Path
 import pytest
 
 from controlplane.core.errors import ConfigError
+from controlplane.lab.experiment import Hardware, Workload
+from controlplane.lab.simulate import engine_of, trace_of
 from controlplane.lab.sweep import results
-from controlplane.lab.sweep.model import HardwareSpec, WorkloadSpec
-from controlplane.lab.sweep.resolve import engine_of, found, resolved, saturation_rate, trace_of
+from controlplane.lab.sweep.here import run_here
+from controlplane.lab.sweep.resolve import found, resolved, saturation_rate
 from controlplane.lab.sweep.run_cell import Outcome, check_workloads, run_cell
 from controlplane.lab.sweep.spec import SweepSpec, cells, load_sweep
 from controlplane.lab.workload.arrivals import Burst, Closed, Poisson
 from controlplane.lab.workload.telemetry import Telemetry
 
-SWE = WorkloadSpec(trace="synthetic:swe-bench", programs=12)
-SMALL = HardwareSpec(name="small", pool_programs=2.5)
-LARGE = HardwareSpec(name="large", pool_programs=20.0)
+SWE = Workload(trace="synthetic:swe-bench", programs=12)
+SMALL = Hardware(name="small", pool_programs=2.5)
+LARGE = Hardware(name="large", pool_programs=20.0)
 
 
 def read(folder: Path, text: str) -> SweepSpec:
@@ -25,14 +27,18 @@ def read(folder: Path, text: str) -> SweepSpec:
     return load_sweep(path)
 
 
+def pool_tokens(workload: Workload, hardware: Hardware) -> int:
+    return engine_of(hardware, workload.scale.apply(trace_of(workload)).programs).pool_tokens
+
+
 def test_a_pool_is_sized_by_the_workloads_programs_and_holds_the_longest() -> None:
     contexts = [program.context_tokens for program in trace_of(SWE).programs]
-    assert engine_of(SWE, LARGE).pool_tokens == pytest.approx(20 * sum(contexts) / len(contexts), abs=1)
-    one = HardwareSpec(pool_programs=1.0)
-    assert engine_of(SWE, one).pool_tokens > max(contexts)
-    scaled = WorkloadSpec(trace="synthetic:swe-bench", programs=12, scale_tokens=2.0)
-    assert engine_of(scaled, LARGE).pool_tokens > 1.8 * engine_of(SWE, LARGE).pool_tokens
-    assert engine_of(SWE, HardwareSpec(pool_tokens=5000)).pool_tokens == 5000
+    assert pool_tokens(SWE, LARGE) == pytest.approx(20 * sum(contexts) / len(contexts), abs=1)
+    one = Hardware(pool_programs=1.0)
+    assert pool_tokens(SWE, one) > max(contexts)
+    scaled = Workload(trace="synthetic:swe-bench", programs=12, scale_tokens=2.0)
+    assert pool_tokens(scaled, LARGE) > 1.8 * pool_tokens(SWE, LARGE)
+    assert pool_tokens(SWE, Hardware(pool_tokens=5000)) == 5000
 
 
 def test_a_load_is_a_share_of_what_no_order_could_sustain() -> None:
@@ -40,7 +46,7 @@ def test_a_load_is_a_share_of_what_no_order_could_sustain() -> None:
     assert 0 < rate < saturation_rate(SWE, LARGE)
     assert resolved("load:0.5", SWE, SMALL) == Poisson(float(f"{rate / 2:.6g}"))
     assert resolved("load:2:8", SWE, SMALL) == Burst(float(f"{rate * 2:.6g}"), 8)
-    slower = HardwareSpec(name="small", pool_programs=2.5, rate_factor=0.5)
+    slower = Hardware(name="small", pool_programs=2.5, rate_factor=0.5)
     assert resolved("load:0.5", SWE, slower) == resolved("load:0.5", SWE, SMALL)
     assert resolved("burst:1:4", SWE, slower) == Burst(0.5, 4)
     assert resolved("closed:3", SWE, slower) == Closed(3)
@@ -55,11 +61,11 @@ def test_loads_that_make_no_sense_are_refused_before_any_work(tmp_path: Path, te
 
 def test_a_load_needs_a_program_that_fits() -> None:
     with pytest.raises(ConfigError, match="no program fits"):
-        resolved("load:1", SWE, HardwareSpec(pool_tokens=100))
+        resolved("load:1", SWE, Hardware(pool_tokens=100))
 
 
 def test_a_pool_has_one_size(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="pool_programs: give it or pool_tokens"):
+    with pytest.raises(ConfigError, match="pool_programs: set this or pool_tokens"):
         read(tmp_path, '[[workload]]\ntrace = "x"\n[[hardware]]\npool_programs = 2.0\npool_tokens = 9')
 
 
@@ -81,18 +87,18 @@ def test_several_traces_are_a_mix_and_telemetry_is_a_dimension(tmp_path: Path) -
     assert {row["programs_ended"] for row in rows.values()} == {6}
     assert all(row["bound_jct_mean_s"] <= row["jct_mean_s"] for row in rows.values())
     assert {row["saturation_rate"] for row in rows.values()} == {saturation_rate(*places(spec))}
-    assert {row["kv_pool_tokens"] for row in rows.values()} == {engine_of(*places(spec)).pool_tokens}
+    assert {row["kv_pool_tokens"] for row in rows.values()} == {pool_tokens(*places(spec))}
 
 
-def places(spec: SweepSpec) -> tuple[WorkloadSpec, HardwareSpec]:
+def places(spec: SweepSpec) -> tuple[Workload, Hardware]:
     return spec.workload[0], spec.hardware[0]
 
 
 def test_a_trace_file_names_its_workload_whatever_its_folder() -> None:
-    assert WorkloadSpec(trace="../x/a.jsonl.gz").title == "a"
-    assert WorkloadSpec(trace=("x/a.jsonl", "b.jsonl.gz")).title == "mix:a+b"
-    assert WorkloadSpec(trace="change:x/a.jsonl>y/b.jsonl").title == "change:a>b"
-    assert WorkloadSpec(trace="synthetic:bfcl-v4").title == "synthetic:bfcl-v4"
+    assert Workload(trace="../x/a.jsonl.gz").title == "a"
+    assert Workload(trace=("x/a.jsonl", "b.jsonl.gz")).title == "mix:a+b"
+    assert Workload(trace="change:x/a.jsonl>y/b.jsonl").title == "change:a>b"
+    assert Workload(trace="synthetic:bfcl-v4").title == "synthetic:bfcl-v4"
 
 
 def test_results_of_an_older_version_are_read_and_completed(tmp_path: Path) -> None:
@@ -110,3 +116,19 @@ def test_results_of_an_older_version_are_read_and_completed(tmp_path: Path) -> N
     first, second = results.read(path)
     assert (first["telemetry"], first["saturation_rate"], second["error"]) == ("full", "0", "made up")
     assert path.read_text().splitlines()[0].split(",") == list(results.COLUMNS)
+
+
+def test_a_sweep_in_this_process_gives_the_figures_that_its_cells_give(tmp_path: Path) -> None:
+    spec = read(
+        tmp_path,
+        'presets = ["fcfs", "mars"]\narrivals = ["load:1.5", "closed:2"]\nseeds = [3]\n'
+        '[[workload]]\ntrace = "synthetic:swe-bench"\nprograms = 4\nscale_tokens = 0.5\ntelemetry = "none"\n'
+        "[[hardware]]\npool_programs = 2.0\nreplicas = 2",
+    )
+    runs = run_here(spec)
+    figures = {(cell.arrival, cell.preset): run_cell(spec, cell) for cell in cells(spec)}
+    assert [(run.arrival, run.preset) for run in runs] == list(figures)
+    for run in runs:
+        found = figures[run.arrival, run.preset]
+        assert run.summary.to_json().items() <= found.items()
+        assert (run.rate, run.facts["telemetry"]) == (found["rate"], "none")

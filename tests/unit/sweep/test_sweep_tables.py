@@ -6,10 +6,9 @@ import pytest
 from rich.console import Console
 from sweep_rows import made_up_row, rows_of
 
-from controlplane.lab.sweep.grid import Grid, Section
-from controlplane.lab.sweep.results import Row
-from controlplane.lab.sweep.table import print_sweep, tables
-from controlplane.lab.sweep.wording import against_best, caveats, headlines, losses, plus_minus, winners
+from controlplane.lab.compare.rows import Grid, Row, Section
+from controlplane.lab.compare.terminal import print_sweep, tables
+from controlplane.lab.compare.words import against_best, grid_caveats, headlines, losses, plus_minus, winners
 from controlplane.lab.workload.interval import mean_interval
 
 
@@ -36,7 +35,7 @@ def test_closed_arrivals_are_by_concurrency_and_apart_from_open_ones() -> None:
     ]
     titles = {section.title: [load.title for load in section.loads] for section in Grid(rows).sections}
     assert titles == {"w on h, closed arrivals": ["8 at once", "16 at once"], "w on h": ["0.1/s"]}
-    assert "Little's law" in " ".join(caveats(Grid(rows)))
+    assert "Little's law" in " ".join(grid_caveats(Grid(rows)))
 
 
 def test_a_ratio_is_of_seeds_that_both_have() -> None:
@@ -57,7 +56,7 @@ def test_a_run_of_which_no_program_ended_is_in_no_mean() -> None:
     assert found is not None
     assert (found.value, found.is_known) == (30.0, False)
     assert section.values("penstock", load, "programs_failed") == {"1": 0.0, "2": 10.0}
-    assert "Programs failed, and are in no time figure: penstock 10." in caveats(Grid(rows))
+    assert "Programs failed, and are in no time figure: penstock 10." in grid_caveats(Grid(rows))
 
 
 def test_rows_of_other_parameters_are_left_out_and_told() -> None:
@@ -68,7 +67,7 @@ def test_rows_of_other_parameters_are_left_out_and_told() -> None:
     ]
     grid = Grid(rows)
     assert (grid.outdated, grid.presets) == (2, ["penstock"])
-    assert caveats(grid)[0].startswith("2 rows of other parameters")
+    assert grid_caveats(grid)[0].startswith("2 rows of other parameters")
     only_its_policies = [
         *rows_of(("fcfs", 0.1, [10]), digest="same-fcfs"),
         *rows_of(("penstock", 0.1, [10]), digest="same-slow"),
@@ -152,25 +151,25 @@ def test_without_the_default_there_is_no_headline() -> None:
 
 
 def test_one_seed_is_told_and_so_are_seeds_that_differ() -> None:
-    assert "One seed" in caveats(Grid(rows_of(("penstock", 0.1, [1.0]))))[0]
-    assert "Means over 3 seeds, with 95% intervals by Student's t" in caveats(Grid(rows_with_a_loss()))[0]
+    assert "One seed" in grid_caveats(Grid(rows_of(("penstock", 0.1, [1.0]))))[0]
+    assert "Means over 3 seeds, with 95% intervals by Student's t" in grid_caveats(Grid(rows_with_a_loss()))[0]
     differing = rows_of(("penstock", 0.1, [1.0, 2.0]), ("fcfs", 0.1, [1.0]))
-    assert "1 to 2 seeds (CAREFUL: they differ)" in caveats(Grid(differing))[0]
+    assert "1 to 2 seeds (CAREFUL: they differ)" in grid_caveats(Grid(differing))[0]
 
 
 def test_several_versions_of_the_code_are_told() -> None:
     rows = [*rows_of(("penstock", 0.1, [1.0])), *rows_of(("fcfs", 0.1, [1.0]), code="0ther", revision="4d5e6f+")]
-    (careful, *_) = caveats(Grid(rows))
+    (careful, *_) = grid_caveats(Grid(rows))
     assert careful.startswith(
         "CAREFUL: runs of several versions of the code are mixed: 1a2b3c (1 runs), 4d5e6f+ (1"
     )
     same_code = [*rows_of(("penstock", 0.1, [1.0])), *rows_of(("fcfs", 0.1, [1.0]), revision="4d5e6f")]
-    assert "CAREFUL" not in " ".join(caveats(Grid(same_code))), "a commit that changes no decision"
+    assert "CAREFUL" not in " ".join(grid_caveats(Grid(same_code))), "a commit that changes no decision"
 
 
 def test_runs_that_went_wrong_are_told_with_their_reasons() -> None:
     rows = [*rows_of(("penstock", 0.1, [1.0, 2.0])), made_up_row("penstock", 3, error="stuck")]
-    assert "1 runs went wrong and are in no figure: stuck (1)." in caveats(Grid(rows))
+    assert "1 runs went wrong and are in no figure: stuck (1)." in grid_caveats(Grid(rows))
 
 
 # On a terminal

@@ -6,12 +6,13 @@ ratio to the clairvoyant is a preset's regret: what it loses by not knowing the 
 """
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from controlplane.core.errors import ConfigError
 from controlplane.core.presets import FORESEEING
-from controlplane.lab.sweep.grid import Grid, Load, Section
-from controlplane.lab.sweep.wording import JCT
+from controlplane.lab.compare.rows import JCT, SUBJECT, UNKNOWN, Grid, Load, Section
+from controlplane.lab.compare.words import Match, grid_caveats, plus_minus
 from controlplane.lab.workload.interval import Interval, ratio_interval
 
 BOUND = "bound_jct_mean_s"
@@ -47,20 +48,6 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
-    """A case in which the subject is worse than it may be. ``ratio``: its mean JCT over the other's."""
-
-    case: Case
-    other: str
-    ratio: Interval
-
-    @property
-    def text(self) -> str:
-        sure = "" if self.ratio.excludes(1.0) else ", within noise"
-        return f"{self.case.title}: {self.ratio} times {self.other}'s{sure}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
     """A preset over all cases: medians and the worst of its ratios; None where there were none."""
 
@@ -87,7 +74,7 @@ def cases(grid: Grid) -> list[Case]:
     ]
 
 
-def losses(found: Iterable[Case], subject: str, baseline: str) -> list[Loss]:
+def losses(found: Iterable[Case], subject: str, baseline: str) -> list[Match]:
     """Where the subject loses, the worst first: to the baseline below saturation, to the best from there on."""
     lost = []
     for case in found:
@@ -95,8 +82,10 @@ def losses(found: Iterable[Case], subject: str, baseline: str) -> list[Loss]:
         other, most = (baseline, LIGHT_LOSS) if light else (case.best, HEAVY_LOSS)
         ratio = case.over(subject, other)
         if ratio is not None and ratio.value > most:
-            lost.append(Loss(case=case, other=other, ratio=ratio))
-    return sorted(lost, key=lambda loss: -loss.ratio.value)
+            lost.append(
+                Match(section=case.section, load=case.load, figure=JCT, other=other, ratio=ratio, where=case.title)
+            )
+    return sorted(lost, key=lambda match: -match.ratio.value)
 
 
 def standings(found: Sequence[Case], presets: Iterable[str], baseline: str) -> list[Standing]:
@@ -135,3 +124,93 @@ def _load_ratio(section: Section, load: Load) -> float:
     rates = {float(row["saturation_rate"]) for preset in section.presets for row in section.rows(preset, load)}
     saturation = max(rates, default=0.0)
     return load.size / saturation if saturation else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sheet:
+    """A part of the page: what it says, then a table or a list, either of which may be empty."""
+
+    title: str
+    says: str
+    header: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    items: Sequence[str] = ()
+
+
+def sheets(grid: Grid, baseline: str) -> list[Sheet]:
+    """The whole page, in its order. Raises ``ConfigError`` without a run that ended well."""
+    found = cases(grid)
+    if not found:
+        raise ConfigError("a report needs a successful run")
+    return [_summary(grid, found, baseline), _lost(found, baseline), *_by_section(found, baseline), _notes(grid)]
+
+
+def regret_title(grid: Grid) -> str:
+    return f"Penstock: regrets of {len(grid.rows):,} simulated runs"
+
+
+def _summary(grid: Grid, found: Sequence[Case], baseline: str) -> Sheet:
+    return Sheet(
+        title="All cases",
+        says=(
+            f"{len(found)} cases: a workload on a hardware with one telemetry at one load. Median and worst over "
+            f"them of each preset's mean JCT over that of {baseline}, of the best preset, of the {CLAIRVOYANT} "
+            "(its regret), and over the bound that no order can beat."
+        ),
+        header=("preset", "cases", *_ratios(baseline), "worst regret at"),
+        rows=[_told(standing) for standing in standings(found, grid.presets, baseline)],
+    )
+
+
+def _told(standing: Standing) -> list[str]:
+    spreads = (standing.over_baseline, standing.over_best, standing.regret, standing.over_bound)
+    told = [UNKNOWN if spread is None else f"{spread[0]:.2f}, {spread[1]:.2f}" for spread in spreads]
+    return [standing.preset, str(standing.cases), *told, standing.worst or UNKNOWN]
+
+
+def _lost(found: Sequence[Case], baseline: str) -> Sheet:
+    lost = losses(found, SUBJECT, baseline)
+    return Sheet(
+        title=f"Where {SUBJECT} loses",
+        says=(
+            f"Cases in which its mean JCT is more than {LIGHT_LOSS} times {baseline}'s below saturation, or more "
+            f"than {HEAVY_LOSS} times that of the best preset from there on: {len(lost)} of {len(found)}, the "
+            "worst first."
+        ),
+        items=[match.text for match in lost],
+    )
+
+
+def _by_section(found: Sequence[Case], baseline: str) -> Iterator[Sheet]:
+    for section in dict.fromkeys(case.section for case in found):
+        rows = []
+        for case in (case for case in found if case.section is section):
+            for preset in section.presets:
+                ratios = (case.over(preset, baseline), case.over(preset, case.best), case.over(preset, CLAIRVOYANT))
+                rows.append(
+                    [
+                        case.load.title + (f" ({case.load_ratio:.2g})" if case.load_ratio else ""),
+                        preset + (" (best)" if preset == case.best else ""),
+                        plus_minus(section.interval(preset, case.load, JCT), JCT),
+                        *map(_ratio, ratios),
+                        _ratio(case.over_bound(preset)),
+                    ]
+                )
+        yield Sheet(
+            title=section.title,
+            says="Behind each load in brackets: times the rate that no order could sustain more of.",
+            header=("load", "preset", "mean JCT (s)", *_ratios(baseline)),
+            rows=rows,
+        )
+
+
+def _notes(grid: Grid) -> Sheet:
+    return Sheet(title="Before you believe a figure", says="", items=grid_caveats(grid))
+
+
+def _ratios(baseline: str) -> tuple[str, ...]:
+    return f"over {baseline}", "over the best", "regret", "over the bound"
+
+
+def _ratio(ratio: Interval | None) -> str:
+    return UNKNOWN if ratio is None else str(ratio)

@@ -13,9 +13,9 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from controlplane.core.types import NANOSECONDS_PER_SECOND
-from controlplane.lab.report.compare import name_of
-from controlplane.lab.report.style import CPU, INK, KV, MUTED, colour_of, plot_style, svg_of, tidy
-from controlplane.lab.report.throughput import tokens_per_s
+from controlplane.lab.compare.rows import name_of
+from controlplane.lab.compare.style import CPU, INK, KV, MUTED, colour_of, plot_style, svg_of, tidy
+from controlplane.lab.compare.throughput import tokens_per_s
 from controlplane.lab.workload.run import RunResult
 from controlplane.lab.workload.series import Series
 

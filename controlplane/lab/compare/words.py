@@ -1,17 +1,32 @@
-"""A sweep in words: where a preset wins and where it loses, by how much, and what a reader must know first."""
+"""A comparison in words: where a preset wins and where it loses, by how much, and what a reader must know first."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import floor, log10
 
-from controlplane.lab.report.compare import BETTER, EVEN_BAND, SAME, SUBJECT, UNKNOWN, WORSE, lower_is_better
-from controlplane.lab.sweep.grid import Grid, Load, Section
+from controlplane.lab.compare.rows import (
+    BASELINE,
+    BETTER,
+    EVEN_BAND,
+    JCT,
+    SAME,
+    SUBJECT,
+    UNKNOWN,
+    WORSE,
+    Grid,
+    Group,
+    Load,
+    Section,
+    column_names,
+    jct_ratio,
+    lower_is_better,
+    standing,
+    telemetries,
+)
 from controlplane.lab.workload.interval import Interval
-from controlplane.lab.workload.summary import ROWS
 
-JCT = "jct_mean_s"
-LABELS = {name: label.strip() for name, label, _ in ROWS} | {"turns_per_cpu_min": "simulated turns per CPU-minute"}
+_LITTLE = "With closed arrivals mean JCT is concurrency over throughput (Little's law): compare steps/min."
 _MOST_DECIMALS = 4
 _MOST_REASONS = 3
 _MOST_RIVALS = 3
@@ -26,16 +41,17 @@ class Match:
     figure: str
     other: str
     ratio: Interval
+    where: str  # in words
 
     @property
-    def is_even(self) -> bool:
-        """Whether they are as good as each other, whatever the interval."""
-        return abs(self.ratio.value - 1) <= EVEN_BAND
+    def text(self) -> str:
+        """What came of it."""
+        return f"{self.where}: {self.ratio} times {self.other}'s" + ("" if self.is_sure else ", within noise")
 
     @property
     def is_loss(self) -> bool:
         """Whether the other's figure is the better one, sure or not."""
-        return not self.is_even and (self.ratio.value > 1) == bool(lower_is_better(self.figure))
+        return standing(self.ratio.value, self.figure) == WORSE
 
     @property
     def is_sure(self) -> bool:
@@ -45,9 +61,7 @@ class Match:
     @property
     def standing(self) -> str:
         """Better or worse, if both beyond noise and more than even; else the two are not told apart."""
-        if self.is_even or not self.is_sure:
-            return SAME
-        return WORSE if self.is_loss else BETTER
+        return standing(self.ratio.value, self.figure) if self.is_sure else SAME
 
 
 def plus_minus(found: Interval | None, figure: str) -> str:
@@ -62,30 +76,41 @@ def plus_minus(found: Interval | None, figure: str) -> str:
     return f"{value:,.{decimals}f}{unit} ± {half:,.{decimals}f}"
 
 
-def against_best(grid: Grid, subject: str, figure: str) -> Iterator[Match]:
+def against_best(grid: Grid, subject: str, figure: str) -> list[Match]:
     """``subject`` at each load against the best of the others; loads at which either was not run are left out."""
-    for section in grid.sections:
-        for load in section.loads:
-            other = section.best(load, figure, [preset for preset in section.systems if preset != subject])
-            ratio = section.ratio(subject, other, load, figure) if other else None
-            if ratio is not None:
-                yield Match(section=section, load=load, figure=figure, other=other, ratio=ratio)
+    return _met(
+        grid,
+        subject,
+        figure,
+        lambda section, load: section.best(load, figure, [name for name in section.systems if name != subject]),
+    )
 
 
 def against(grid: Grid, subject: str, baseline: str, figure: str = JCT) -> list[Match]:
     """``subject`` against one preset, at every load."""
+    return _met(grid, subject, figure, lambda section, load: baseline)
+
+
+def _met(grid: Grid, subject: str, figure: str, other: Callable[[Section, Load], str]) -> list[Match]:
     return [
-        Match(section=section, load=load, figure=figure, other=baseline, ratio=ratio)
+        Match(
+            section=section,
+            load=load,
+            figure=figure,
+            other=name,
+            ratio=ratio,
+            where=f"{section.title}, {load.title}",
+        )
         for section in grid.sections
         for load in section.loads
-        if (ratio := section.ratio(subject, baseline, load, figure)) is not None
+        if (name := other(section, load)) and (ratio := section.ratio(subject, name, load, figure)) is not None
     ]
 
 
 def headlines(grid: Grid, baseline: str, subject: str = SUBJECT) -> list[str]:
     """What the sweep says of mean JCT, in sentences; none where ``subject`` met nobody."""
     said = []
-    matches = list(against_best(grid, subject, JCT))
+    matches = against_best(grid, subject, JCT)
     if matches:
         stood = Counter(match.standing for match in matches)
         said.append(
@@ -96,8 +121,8 @@ def headlines(grid: Grid, baseline: str, subject: str = SUBJECT) -> list[str]:
     if subject != baseline and (met := against(grid, subject, baseline)):
         least, most = (choose(met, key=lambda match: match.ratio.value) for choose in (min, max))
         said.append(
-            f"Against {baseline} its mean JCT is {least.ratio} times as long at best ({_where(least)}) "
-            f"and {most.ratio} times at worst ({_where(most)})."
+            f"Against {baseline} its mean JCT is {least.ratio} times as long at best ({least.where}) "
+            f"and {most.ratio} times at worst ({most.where})."
         )
     return said
 
@@ -124,7 +149,7 @@ def _rivals(section: Section, load: Load, best: str) -> str:
         for preset in section.systems
         if preset != best
         and (ratio := section.ratio(preset, best, load, JCT)) is not None
-        and Match(section=section, load=load, figure=JCT, other=best, ratio=ratio).standing == SAME
+        and not (ratio.excludes(1.0) and standing(ratio.value) != SAME)
     ]
     if len(rivals) > _MOST_RIVALS:
         return f" (not told from {len(rivals)} others)"
@@ -136,17 +161,10 @@ def losses(grid: Grid, subject: str = SUBJECT, figure: str = JCT) -> list[str]:
     found = [match for match in against_best(grid, subject, figure) if match.is_loss]
     worst_first = -1 if lower_is_better(figure) else 1
     found.sort(key=lambda match: (not match.is_sure, worst_first * match.ratio.value))
-    return [
-        f"{_where(match)}: {match.ratio} times {match.other}'s" + ("" if match.is_sure else ", within noise")
-        for match in found
-    ]
+    return [match.text for match in found]
 
 
-def _where(match: Match) -> str:
-    return f"{match.section.title}, {match.load.title}"
-
-
-def caveats(grid: Grid) -> list[str]:
+def grid_caveats(grid: Grid) -> list[str]:
     """What a reader must know before believing a figure."""
     said = [*_of_codes(grid), *_of_rows(grid)]
     count = len(grid.seeds)
@@ -160,9 +178,7 @@ def caveats(grid: Grid) -> list[str]:
             "Ratios are of runs with the same seed, hence the same arrivals: they are surer than the means."
         )
     if any(section.closed for section in grid.sections):
-        said.append(
-            "With closed arrivals mean JCT is concurrency over throughput (Little's law): compare steps/min."
-        )
+        said.append(_LITTLE)
     return said
 
 
@@ -197,3 +213,43 @@ def _seeds(grid: Grid) -> tuple[int, int]:
         if (rows := section.rows(preset, load))
     ]
     return min(counts), max(counts)
+
+
+def verdict(groups: Sequence[Group], subject: str = SUBJECT, baseline: str = BASELINE) -> str:
+    """At which loads ``subject`` does not have the lower mean JCT; empty where they never met."""
+    ratios = [(group.title, jct_ratio(group, subject, baseline)) for group in groups]
+    met = [(title, ratio) for title, ratio in ratios if ratio is not None]
+    if not met:
+        return ""
+    told = [(f"{title} ({ratio:.2f}x)", standing(ratio)) for title, ratio in met]
+    better, same, worse = ([text for text, how in told if how == kind] for kind in (BETTER, SAME, WORSE))
+    if len(better) == len(told):
+        return f"{subject} has a lower mean JCT than {baseline} at every load measured: {', '.join(better)}."
+    parts = [
+        f"{subject} is NOT better than {baseline} in mean JCT at {', '.join(worse)}" if worse else "",
+        f"{subject} and {baseline} are even (within 2%) at {', '.join(same)}" if same else "",
+        f"{subject} is better at {', '.join(better)}" if better else "",
+    ]
+    return "; ".join(part for part in parts if part) + "."
+
+
+def run_caveats(groups: Sequence[Group]) -> list[str]:
+    """What a reader must know before believing a figure."""
+    found = []
+    for group in groups:
+        for name, run in zip(column_names(group), group.runs, strict=True):
+            where = f"{name} at {group.title}"
+            if run.cut:
+                found.append(f"{where} was stopped before every program had ended: its times are biased.")
+            elif run.summary.programs_failed:
+                failed, ended = run.summary.programs_failed, run.summary.programs_ended
+                why = next((f" ({turn.error})" for turn in run.turns if turn.error), "")
+                found.append(
+                    f"{where}: {failed} of {failed + ended} programs failed{why} and are in no time figure."
+                )
+    told = telemetries([run for group in groups for run in group.runs])
+    if len(told) > 1:
+        found.append(f"The runs differ in what their programs told (telemetry {', '.join(told)}).")
+    if any(not group.rate for group in groups):
+        found.append(_LITTLE)
+    return found

@@ -1,10 +1,10 @@
-"""A sweep's tables as Markdown, for a page that is kept with its results."""
+"""A comparison as Markdown, for a page that is kept with its results."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from controlplane.lab.report.compare import UNKNOWN
-from controlplane.lab.sweep.grid import Grid, Load, Section
-from controlplane.lab.sweep.wording import JCT, plus_minus
+from controlplane.lab.compare.regret import regret_title, sheets
+from controlplane.lab.compare.rows import JCT, UNKNOWN, Grid, Load, Section
+from controlplane.lab.compare.words import plus_minus
 
 _PER_MINUTE = 60.0
 # Title, the figures of the column, what they are multiplied by, and their form.
@@ -36,17 +36,36 @@ def markdown(grid: Grid) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def regret_markdown(grid: Grid, baseline: str) -> str:
+    """The regrets of a sweep as a page."""
+    page = [f"# {regret_title(grid)}", ""]
+    for sheet in sheets(grid, baseline):
+        page += [f"## {sheet.title}", "", sheet.says, ""]
+        if sheet.rows:
+            page += [*table(sheet.header, sheet.rows), ""]
+        if sheet.items:
+            page += [*(f"- {item}" for item in sheet.items), ""]
+    return "\n".join(page).rstrip() + "\n"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """The lines of a table whose figures are aligned to the right of their names."""
+    for cells in (header, ["---"] + ["---:"] * (len(header) - 1), *rows):
+        yield f"| {' | '.join(cells)} |"
+
+
 def _mean_jct(section: Section) -> Iterator[str]:
     best = {load: section.best(load, JCT) for load in section.loads}
-    yield f"**{section.title}**"
-    yield ""
-    unit = "programs at once" if section.closed else "programs/s"
-    yield f"| {unit} | " + " | ".join(f"{load.size:g}" for load in section.loads) + " |"
-    yield "| --- | " + " | ".join("---:" for _ in section.loads) + " |"
-    for preset in section.presets:
-        cells = [_cell(section, preset, load, is_best=best[load] == preset) for load in section.loads]
-        yield f"| `{preset}` | " + " | ".join(cells) + " |"
-    yield ""
+    rows = (
+        [f"`{preset}`", *(_cell(section, preset, load, is_best=best[load] == preset) for load in section.loads)]
+        for preset in section.presets
+    )
+    header = [_unit(section), *(f"{load.size:g}" for load in section.loads)]
+    yield from (f"**{section.title}**", "", *table(header, rows), "")
+
+
+def _unit(section: Section) -> str:
+    return "programs at once" if section.closed else "programs/s"
 
 
 def _cell(section: Section, preset: str, load: Load, *, is_best: bool) -> str:
@@ -55,15 +74,12 @@ def _cell(section: Section, preset: str, load: Load, *, is_best: bool) -> str:
 
 
 def _all_figures(section: Section, load: Load) -> Iterator[str]:
-    unit = "programs at once" if section.closed else "programs/s"
-    yield f"**{section.title}, {load.size:g} {unit}**"
-    yield ""
-    yield "| preset | JCT mean (s) | " + " | ".join(title for title, *_ in _COLUMNS) + " |"
-    yield "| --- | ---: | " + " | ".join("---:" for _ in _COLUMNS) + " |"
+    header = ["preset", "JCT mean (s)", *(title for title, *_ in _COLUMNS)]
+    rows = []
     for preset in section.presets:
-        cells = [plus_minus(section.interval(preset, load, JCT), JCT)]
+        cells = [f"`{preset}`", plus_minus(section.interval(preset, load, JCT), JCT)]
         for _, figures, factor, form in _COLUMNS:
             found = [section.interval(preset, load, figure) for figure in figures]
             cells.append(", ".join(UNKNOWN if one is None else form.format(factor * one.value) for one in found))
-        yield f"| `{preset}` | " + " | ".join(cells) + " |"
-    yield ""
+        rows.append(cells)
+    yield from (f"**{section.title}, {load.size:g} {_unit(section)}**", "", *table(header, rows), "")

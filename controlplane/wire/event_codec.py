@@ -1,14 +1,15 @@
-"""Batches from the bus as events of core, checked."""
+"""Events of core as protobuf messages, and back, checked."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
-from controlplane.core.errors import RemoteEventError
+from controlplane.core.errors import LocalEventError, RemoteEventError
 from controlplane.core.events import Event
 from controlplane.core.types import MOST_NAME
 from controlplane.wire._generated import events_pb2 as pb
-from controlplane.wire.copying import kinds, reader
+from controlplane.wire.copying import kinds, reader, writer
 from controlplane.wire.fault import find_fault
 
 
@@ -25,6 +26,29 @@ class DecodedBatch:
     rejected: list[str]
     first_sequence: int
     last_sequence: int
+
+
+def encode_events(publisher: str, first_sequence: int, items: Sequence[tuple[int, Event]]) -> bytes:
+    """One batch: ``items`` are (at_ns, event) in sequence, the first of them ``first_sequence``.
+
+    The events' own ``publisher``, ``sequence`` and ``at_ns`` are not read.
+
+    :raises LocalEventError: an event has a field of the wrong type or out of 64 bits, or is of no known kind.
+    """
+    batch = pb.EventBatch(publisher=publisher, first_sequence=first_sequence)
+    add = batch.events.add
+    for at_ns, event in items:
+        known = _WRITERS.get(type(event))
+        if known is None:
+            raise LocalEventError(f"no event: {type(event).__name__}")
+        kind, write = known
+        try:
+            message = add()
+            message.at_ns = at_ns
+            write(event, getattr(message, kind))
+        except (TypeError, ValueError, AttributeError) as error:
+            raise LocalEventError(f"cannot encode {event!r:.200}: {error}") from error
+    return batch.SerializeToString()
 
 
 def decode_events(data: bytes) -> DecodedBatch:
@@ -73,3 +97,4 @@ def decode_events(data: bytes) -> DecodedBatch:
 
 
 _READERS = {kind: reader(event_type, message) for event_type, kind, message in kinds()}
+_WRITERS = {event_type: (kind, writer(event_type, message)) for event_type, kind, message in kinds()}

@@ -1,0 +1,229 @@
+"""A comparison on a terminal: single runs side by side, a sweep's presets by loads, and progress until then."""
+
+import contextlib
+import json as stdlib_json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from controlplane.lab.compare.rows import (
+    BASELINE,
+    JCT,
+    LABELS,
+    SUBJECT,
+    UNKNOWN,
+    Cell,
+    Grid,
+    Group,
+    Load,
+    Section,
+    column_names,
+    group_runs,
+    lines,
+    telemetries,
+)
+from controlplane.lab.compare.words import (
+    grid_caveats,
+    headlines,
+    losses,
+    plus_minus,
+    run_caveats,
+    verdict,
+    winners,
+)
+from controlplane.lab.workload.run import RunResult
+from controlplane.lab.workload.trace import Trace
+
+LABEL_WIDTH = 38
+CELL_WIDTH = 13
+_NAME_WIDTH = 24
+_LOAD_WIDTH = 21
+_MOST_LOSSES = 12
+Advance = Callable[[str, int, int], None]
+
+
+def marked(cells: Iterable[Cell]) -> Iterator[str]:
+    """Texts of one width, the best with a star."""
+    return (f"[bold green]{cell.text} *[/]" if cell.best else f"{cell.text}  " for cell in cells)
+
+
+def _say(console: Console, said: Iterable[str], style: str = "") -> None:
+    for line in said:
+        console.print(line, style=style, highlight=False)
+
+
+def comparison_tables(runs: Sequence[RunResult], *, baseline: str = BASELINE, width: int = 120) -> list[Table]:
+    """Metrics down, runs across, grouped by arrival rate; as many tables as ``width`` columns of text need.
+
+    The best value of each rate is bold and marked with ``*``.
+    """
+    columns = max(1, (width - LABEL_WIDTH) // CELL_WIDTH)
+    pages: list[list[_Part]] = [[]]
+    for group in group_runs(runs):
+        for start in range(0, len(group.runs), columns):
+            part = _Part(group, slice(start, min(start + columns, len(group.runs))))
+            if sum(other.size for other in pages[-1]) + part.size > columns:
+                pages.append([])
+            pages[-1].append(part)
+    return [_runs_table(page, baseline) for page in pages if page]
+
+
+def print_comparison(
+    runs: Sequence[RunResult],
+    console: Console | None = None,
+    *,
+    subject: str = SUBJECT,
+    baseline: str = BASELINE,
+) -> None:
+    """Print the tables, the loads at which ``subject`` is not better, and what limits the comparison."""
+    console = console or Console()
+    for table in comparison_tables(runs, baseline=baseline, width=console.width):
+        console.print(table)
+    groups = group_runs(runs)
+    _say(console, filter(None, [verdict(groups, subject, baseline)]), "bold")
+    _say(console, (f"Note: {caveat}" for caveat in run_caveats(groups)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Runs of one group that stand in one table."""
+
+    group: Group
+    runs: slice
+
+    @property
+    def size(self) -> int:
+        return int(self.runs.stop - self.runs.start)
+
+
+def _runs_table(parts: Sequence[_Part], baseline: str) -> Table:
+    told = telemetries([run for part in parts for run in part.group.runs])
+    caption = "* best of its load" + (f"; telemetry {', '.join(told)}" if told else "")
+    table = Table(caption=caption, caption_justify="left", header_style="bold")
+    table.add_column("", no_wrap=True)
+    for part in parts:
+        for index, name in enumerate(column_names(part.group)[part.runs]):
+            head = part.group.title if index == 0 else ""
+            table.add_column(f"{head}\n{name}", justify="right", no_wrap=True)
+    for found in zip(*(lines(part.group, baseline) for part in parts), strict=True):
+        cells = [cell for part, line in zip(parts, found, strict=True) for cell in line.cells[part.runs]]
+        table.add_row(found[0].label, *marked(cells), end_section=found[0].label.startswith("mean JCT vs"))
+    return table
+
+
+def print_sweep(grid: Grid, console: Console, figure: str = JCT, baseline: str = BASELINE) -> None:
+    """The tables, then in words where presets win and lose, then what limits the comparison."""
+    for section in grid.sections:
+        for title, table in tables(section, figure, baseline, console.width):
+            console.print(title, style="bold", highlight=False)
+            console.print(table)
+    _say(console, (*headlines(grid, baseline), *winners(grid)))
+    if lost := losses(grid):
+        console.print(f"Where {SUBJECT} has a higher mean JCT than the best of the others:", highlight=False)
+        _say(console, (f"  {line}" for line in lost[:_MOST_LOSSES]))
+        if len(lost) > _MOST_LOSSES:
+            console.print(f"  and at {len(lost) - _MOST_LOSSES} loads more", highlight=False)
+    _say(console, (f"Note: {caveat}" for caveat in grid_caveats(grid)))
+
+
+def tables(
+    section: Section, figure: str = JCT, baseline: str = BASELINE, width: int = 120
+) -> Iterator[tuple[str, Table]]:
+    """Titles and tables: the figure, then its ratio to the baseline's where that was run; best values marked.
+
+    More loads than fit ``width`` columns of text go on in a further table.
+    """
+    most = max(1, (width - _NAME_WIDTH) // _LOAD_WIDTH)
+    title = f"{LABELS[figure]}: {section.title}"
+
+    def of_preset(preset: str, load: Load) -> str:
+        return plus_minus(section.interval(preset, load, figure), figure)
+
+    def against(preset: str, load: Load) -> str:
+        ratio = section.ratio(preset, baseline, load, figure)
+        return UNKNOWN if ratio is None else str(ratio)
+
+    for start in range(0, len(section.loads), most):
+        loads = section.loads[start : start + most]
+        yield title, _table(section, loads, section.presets, of_preset, figure)
+        others = [preset for preset in section.presets if preset != baseline]
+        if baseline in section.presets and others:
+            yield f"{title}, over {baseline}'s", _table(section, loads, others, against, figure)
+
+
+def _table(
+    section: Section, loads: Sequence[Load], presets: Sequence[str], cell: Callable[[str, Load], str], figure: str
+) -> Table:
+    table = Table(header_style="bold")
+    table.add_column("programs" if section.closed else "arrivals")
+    for load in loads:
+        table.add_column(load.title, justify="right", no_wrap=True)
+    best = {load: section.best(load, figure) for load in loads}
+    for preset in presets:
+        cells = (Cell(text=cell(preset, load), best=preset == best[load]) for load in loads)
+        table.add_row(preset, *marked(cells))
+    return table
+
+
+@contextlib.contextmanager
+def progress_bar(
+    console: Console | None = None, unit: str = "programs", *more: ProgressColumn
+) -> Iterator[Advance]:
+    """A bar on standard error; the function it yields is told a label, what is done, and of how much."""
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        TimeElapsedColumn(),
+        *more,
+        console=console or Console(stderr=True),
+    )
+    tasks: dict[str, int] = {}
+    with bar:
+
+        def advance(label: str, done: int, total: int) -> None:
+            if label not in tasks:
+                tasks[label] = int(bar.add_task(label, total=total))
+            bar.update(tasks[label], completed=done)  # type: ignore[arg-type]
+
+        yield advance
+
+
+def show_runs(runs: Sequence[RunResult], *, trace: Trace, out: Path | None, json: bool) -> None:
+    """Print ``runs`` and, if ``out`` is given, save them there beside a report."""
+    for problem in trace.rejected[:5]:
+        print(f"rejected: {problem}", file=sys.stderr)  # noqa: T201
+    if len(trace.rejected) > 5:
+        print(f"rejected: {len(trace.rejected) - 5} more programs", file=sys.stderr)  # noqa: T201
+    if json:
+        listing = [{"label": run.label, "preset": run.preset, **run.summary.to_json()} for run in runs]
+        print(stdlib_json.dumps(listing, indent=2))  # noqa: T201
+    else:
+        print_comparison(runs)
+    if out is not None:
+        from controlplane.lab.compare.html import (  # with matplotlib, which takes its time
+            ReportOptions,
+            write_report,
+        )
+
+        save_runs(runs, out)
+        write_report(runs, out / "report.html", ReportOptions(command=tuple(sys.argv)))
+        print(f"report: {out / 'report.html'}", file=sys.stderr)  # noqa: T201
+
+
+def save_runs(runs: Sequence[RunResult], out: Path) -> list[Path]:
+    """Write each run as JSON into ``out``; their paths."""
+    out.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for run in runs:
+        path = out / f"{re.sub(r'[^A-Za-z0-9.]+', '-', run.label)}.json"
+        run.save(path)
+        paths.append(path)
+    return paths

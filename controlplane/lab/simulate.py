@@ -1,0 +1,293 @@
+"""One simulated run: an ``Experiment`` in, a ``RunResult`` out; and what the names in an experiment stand for."""
+
+import functools
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+from controlplane.core.controller import Controller
+from controlplane.core.errors import ConfigError
+from controlplane.core.placement import PLACEMENT
+from controlplane.core.placement.session import Session as SessionAware
+from controlplane.core.policies import PlacementPolicy
+from controlplane.core.presets import Preset, policy_name
+from controlplane.lab.experiment import REPLAY, Experiment, Hardware, Workload
+from controlplane.lab.sim.bound import Bound, bound
+from controlplane.lab.sim.contention import Contention, parse_contention
+from controlplane.lab.sim.engine_spec import EngineSpec
+from controlplane.lab.sim.fleet import Fleet, Router, Site
+from controlplane.lab.sim.hardware import Profile
+from controlplane.lab.sim.kernel import Kernel
+from controlplane.lab.sim.laboratory import LabPreset
+from controlplane.lab.sim.lower_tiers import parse_tier
+from controlplane.lab.sim.profile import load_profile
+from controlplane.lab.sim.publisher import Publisher
+from controlplane.lab.sim.session import Session
+from controlplane.lab.sim.solo import IdealTimes
+from controlplane.lab.sim.world import Recorder, World
+from controlplane.lab.workload.arrivals import Closed, times_ns
+from controlplane.lab.workload.named import Wanted, named_workload
+from controlplane.lab.workload.run import RunResult
+from controlplane.lab.workload.summary import Summary, summarize
+from controlplane.lab.workload.tool_fits import ToolFits, load_fits
+from controlplane.lab.workload.trace import ProgramTrace, Trace
+
+Progress = Callable[[int, int, int, int], None]
+"""Called with programs ended, programs in all, turns ended and the virtual time in ns."""
+_LONGEST_RATIO = 1.05  # of the longest context: a pool that is sized by programs runs every one of them
+
+
+_named_workload = functools.lru_cache(maxsize=32)(named_workload)
+
+
+def trace_of(workload: Workload) -> Trace:
+    """The workload's programs, not scaled. Raises ``ConfigError``."""
+    wanted = Wanted(programs=workload.programs, max_context_tokens=workload.max_context, humans=workload.humans)
+    return _named_workload(workload.source, wanted)
+
+
+def load_tools(name: str) -> ToolFits | None:
+    """A file of ``penstock tools fit``, to draw tool times from; None for ``replay``. Raises ``ConfigError``."""
+    return None if name == REPLAY else load_fits(Path(name))
+
+
+_tools_of = functools.lru_cache(maxsize=4)(load_tools)
+
+
+def unknown_tools(workload: Workload) -> str:
+    """Which of its tools its file has no times of, in words; nothing where it knows all."""
+    programs, fits = trace_of(workload).programs, _tools_of(workload.tools)
+    unknown = fits.unknown(programs) if fits is not None else []
+    said = f"{workload.tools} has no times of {', '.join(unknown)}: drawn from those of all its tools"
+    return said if unknown else ""
+
+
+def engine_of(
+    hardware: Hardware, programs: Sequence[ProgramTrace] = (), profile: Profile | None = None
+) -> EngineSpec:
+    """The engine. ``programs``, scaled, size its pool where the hardware says how many of them it is to hold."""
+    pool_tokens = hardware.pool_tokens
+    if hardware.pool_programs:
+        contexts = [program.context_tokens for program in programs]
+        mean_tokens, longest_tokens = statistics.fmean(contexts), max(contexts)
+        pool_tokens = round(max(hardware.pool_programs * mean_tokens, _LONGEST_RATIO * longest_tokens))
+    return EngineSpec(
+        profile=profile or load_profile(hardware.profile),
+        pool_tokens=pool_tokens,
+        block_tokens=hardware.block_tokens,
+        chunk_tokens=hardware.chunk_tokens,
+        max_running=hardware.max_running,
+        max_context_tokens=hardware.max_context_tokens,
+        tiers=tuple(map(parse_tier, hardware.tiers)),
+        replicas=hardware.replicas,
+        link_gb_per_s=hardware.link_gb_per_s,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """An experiment with everything read that it names."""
+
+    asked: Experiment
+    trace: Trace
+    programs: Sequence[ProgramTrace]  # scaled, and drawn where tool times are
+    engine: EngineSpec
+    tools: ToolFits | None
+    contention: Contention | None
+
+    @property
+    def arrivals_ns(self) -> list[int] | None:
+        """When programs arrive; None: one comes when another ends."""
+        arrival = self.asked.arrival
+        return None if isinstance(arrival, Closed) else times_ns(arrival, len(self.programs), self.asked.seed)
+
+
+def run_of(asked: Experiment) -> Run:
+    """Read what the experiment names. Raises ``ConfigError``."""
+    workload, hardware = asked.workload, asked.hardware
+    placement_named(hardware.routing, asked.preset)
+    trace = asked.trace or trace_of(workload)
+    if not trace.programs:
+        raise ConfigError("trace: expected at least one program", field="trace")
+    tools = asked.tools or _tools_of(workload.tools)
+    scaled = workload.scale.apply(trace).programs
+    return Run(
+        asked=asked,
+        trace=trace,
+        programs=_chosen(scaled, workload, tools, asked.seed),
+        engine=engine_of(hardware, scaled, asked.profile),
+        tools=tools,
+        contention=parse_contention(workload.contention, workload.cpu_shares),
+    )
+
+
+def _chosen(
+    scaled: Sequence[ProgramTrace], workload: Workload, tools: ToolFits | None, seed: int
+) -> Sequence[ProgramTrace]:
+    """As many as are asked for; beyond the trace's end it begins again under new names.
+
+    Drawn tool times differ with each name, and with the seed.
+    """
+    count = workload.programs or len(scaled)
+    chosen = list(scaled[:count])
+    for number, program in enumerate(islice(cycle(scaled), len(scaled), count), start=len(scaled)):
+        chosen.append(replace(program, program_id=f"{program.program_id}#{number // len(scaled) + 1}"))
+    return chosen if tools is None else [tools.redraw(program, seed, workload.scale_tools) for program in chosen]
+
+
+def simulate(
+    asked: Experiment | Run,
+    *,
+    ideal: IdealTimes | None = None,
+    recorder: Recorder | None = None,
+    progress: Progress | None = None,
+) -> RunResult:
+    """Run until every program has ended. The same experiment gives the same result.
+
+    ``ideal`` remembers programs' solo times between runs of one engine and scale; without it, goodput and Jain's
+    index are left out. Raises ``ConfigError`` for an experiment that cannot run.
+    """
+    run = asked if isinstance(asked, Run) else run_of(asked)
+    asked, workload, total = run.asked, run.asked.workload, len(run.programs)
+    sessions = [
+        Session(
+            program,
+            shared_prefix_tokens=workload.shared_prefix,
+            ideal_ns=ideal.of(program, workload.shared_prefix) if ideal is not None else 0,
+            telemetry=workload.telemetry,
+        )
+        for program in run.programs
+    ]
+    preset = asked.preset
+    if isinstance(preset, LabPreset):
+        preset = preset.of_run(sessions, run.programs, run.engine, workload.shared_prefix)
+    control = Controller(preset, asked.rules)
+    fleet = _fleet(run, preset, control)
+    world = World(
+        Kernel(),
+        fleet,
+        control,
+        sessions,
+        arrivals_ns=run.arrivals_ns,
+        at_once=asked.arrival.n if isinstance(asked.arrival, Closed) else total,
+        cpus=workload.cpus,
+        tool_slots=workload.tool_slots,
+        tools_ask=asked.rules.tool_slots.per_cpu > 0,
+        contention=run.contention,
+        recorder=recorder,
+        progress=None if progress is None else _counted(progress, total),
+    )
+    makespan_ns = world.run()
+    return RunResult(
+        label=asked.label or f"{preset.name} {asked.arrival}",
+        preset=preset.name,
+        summary=_accounted(summarize(world.programs, world.turns, makespan_ns), fleet, world),
+        rate=0.0 if isinstance(asked.arrival, Closed) else asked.arrival.rate,
+        arrival=str(asked.arrival),
+        seed=asked.seed,
+        scale=workload.scale,
+        programs=tuple(world.programs),
+        turns=tuple(world.turns),
+        series=world.series,
+        facts=_facts(run),
+    )
+
+
+def bound_of(asked: Experiment) -> Bound:
+    """What no order of the same programs, arriving as they do there, can beat: whatever the preset."""
+    run = run_of(asked)
+    return bound(run.programs, run.engine, asked.workload.shared_prefix, run.arrivals_ns)
+
+
+def _fleet(run: Run, preset: Preset, control: Controller) -> Fleet:
+    """One engine, or several that differ in their role, as engines of one node have to (docs/adr/0018)."""
+    engine = run.engine
+    one = engine.replicas == 1
+    digits = len(str(engine.replicas))
+    roles = ["engine"] if one else [f"engine-{n:0{digits}}" for n in range(1, engine.replicas + 1)]
+    publishers = [Publisher(f"sim/{role}/1") for role in roles]
+    sites = [
+        Site(engine.build(publisher, memory=preset.memory, priority=preset.priority), publisher)
+        for publisher in publishers
+    ]
+    if one:
+        return Fleet(sites)
+    policy = placement_named(run.asked.hardware.routing, preset)
+    if isinstance(policy, SessionAware) and not policy.link_tokens_per_s:  # else it was configured
+        policy = SessionAware(link_tokens_per_s=engine.link_tokens_per_s)
+    return Fleet(sites, Router(policy, control.ledger), link_tokens_per_s=engine.link_tokens_per_s)
+
+
+def placement_named(name: str, preset: Preset) -> PlacementPolicy[Any]:
+    """The placement policy of that name, with the preset's parameters where it is the preset's; its own for none.
+
+    Raises ``ConfigError`` and lists the names there are.
+    """
+    if name in ("", policy_name("placement", preset.placement)):
+        return preset.placement
+    if name not in PLACEMENT:
+        raise ConfigError(
+            f"routing: no placement policy {name!r}; there are: {', '.join(PLACEMENT)}", field="routing"
+        )
+    make: Any = PLACEMENT[name]
+    return make()  # type: ignore[no-any-return]
+
+
+def _accounted(summary: Summary, fleet: Fleet, world: World) -> Summary:
+    """What only host and engines know: how tools fared, what memory was used for, and what was moved."""
+    summary = replace(
+        summary, tool_slowdown_ratio=world.tool_slowdown_ratio, tool_wait_mean_s=world.tool_wait_mean_s
+    )
+    engines = [site.engine for site in fleet.sites]
+    used = [engine.space_time for engine in engines]
+    total, minutes = sum(each.total for each in used), summary.makespan_s / 60
+    if total <= 0:
+        return summary
+    loaded_tokens = sum(e.cache.below.loaded_blocks * e.block_tokens for e in engines if e.cache.below is not None)
+    prompt_tokens = sum(turn.prompt_tokens for turn in world.turns)
+    return replace(
+        summary,
+        pool_decode_ratio=sum(each.decode for each in used) / total,
+        pool_prefill_ratio=sum(each.prefill for each in used) / total,
+        pool_recompute_ratio=sum(each.recompute for each in used) / total,
+        pool_caching_ratio=sum(each.caching for each in used) / total,
+        pool_unused_ratio=sum(each.unused for each in used) / total,
+        loaded_ratio=loaded_tokens / prompt_tokens if prompt_tokens else 0.0,
+        moves_per_min=world.moves / minutes,
+        ttl_misses_per_min=sum(engine.cache.ttl_misses for engine in engines) / minutes,
+        retractions=sum(engine.redone[0] for engine in engines),
+        recomputed_tokens=sum(engine.redone[1] for engine in engines),
+    )
+
+
+def _counted(progress: Progress, total: int) -> Callable[[int, int, int], None]:
+    return lambda ended, turns, now_ns: progress(ended, total, turns, now_ns)
+
+
+def _facts(run: Run) -> dict[str, str]:
+    engine, workload = run.engine, run.asked.workload
+    several = {
+        "engines": f"{engine.replicas}",
+        "routing": policy_name("placement", placement_named(run.asked.hardware.routing, run.asked.preset)),
+        "link": f"{engine.link_gb_per_s:g} GB/s",
+    }
+    return {
+        "system": "simulator",
+        "profile": engine.profile.name,
+        "profile source": engine.profile.source,
+        "KV pool": f"{engine.size_tokens} tokens",
+        "KV tiers below": ", ".join(map(str, engine.tiers)) or "none",
+        **(several if engine.replicas > 1 else {}),
+        "trace": run.trace.name,
+        "programs": str(len(run.programs)),
+        "rejected programs": str(len(run.trace.rejected)),
+        "scale": str(workload.scale),
+        "shared prefix": f"{workload.shared_prefix} tokens",
+        "telemetry": str(workload.telemetry),
+        "tool CPUs": f"{workload.cpus:g}",
+        "tool times": "the trace's" if run.tools is None else str(run.tools),
+        "tool contention": "none" if run.contention is None else str(run.contention),
+    }
