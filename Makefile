@@ -4,6 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Versions of SGLang for the engine tests: all of them on the first, the most important ones on each.
 ENGINES ?= 0.5.21 0.5.17
+VLLM ?= vllm-0.32.0
+TEST_VLLM = PENSTOCK_TEST_ENGINES="$(VLLM)" $(BIN)/pytest tests/engine
+# Which engine to try things on: sglang or vllm.
+ENGINE ?= sglang
 OTHERS := $(filter-out $(firstword $(ENGINES)),$(ENGINES))
 SPACE := $(subst ,, )
 OTHERS_OR := $(subst $(SPACE), or ,$(OTHERS))
@@ -12,7 +16,7 @@ SOAK_KILLS ?= 1000
 SOAK_INPUTS ?= 1000000
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help install debian-tools demo test test-parts test-whole test-no-engine test-quick test-engine test-engine-first test-engine-others test-whole-and-others engine-env engine agent-env lint soak-faults soak-kills soak-malformed bench proto docs clean engine-choice
+.PHONY: help install debian-tools demo test test-parts test-whole test-no-engine test-quick test-engine test-engine-first test-engine-others test-whole-and-others test-engine-vllm test-vllm-if-possible engine-env engine-env-vllm engine agent-env lint soak-faults soak-kills soak-malformed bench proto docs clean engine-choice
 
 help: ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -34,10 +38,10 @@ demo: install ## NATS, daemon and engine double on agent traces: fcfs, then pens
 	$(BIN)/penstock demo $(if $(DEMO_TRACE),--trace $(DEMO_TRACE)) $(DEMO_ARGS)
 
 # Most tests wait for processes half of their time, so that three rows of them run side by side: of the parts, of the
-# whole (then with other versions of SGLang), and with the real SGLang.
+# whole (then with other versions of SGLang), and with the real SGLang; with the real vLLM once one of them is done.
 test: engine-choice lint ## everything that CI runs; PENSTOCK_NO_ENGINE=1 leaves test-engine out
 	@$(MAKE) --no-print-directory -j3 -Oline test-parts \
-		$(if $(PENSTOCK_NO_ENGINE),test-whole test-no-engine,test-whole-and-others test-engine-first)
+		$(if $(PENSTOCK_NO_ENGINE),test-whole test-no-engine,test-whole-and-others test-engine-first test-vllm-if-possible)
 
 test-whole-and-others: test-whole
 	$(if $(OTHERS),@$(MAKE) --no-print-directory test-engine-others)
@@ -68,11 +72,22 @@ test-engine-first: engine-env
 test-engine-others: engine-env
 	PENSTOCK_TEST_ENGINES="$(ENGINES)" $(BIN)/pytest tests/engine -k "$(OTHERS_OR)"
 
+test-engine-vllm: engine-env-vllm ## the same with the real vLLM, what it has in common with SGLang and what is its own
+	$(TEST_VLLM)
+
+# The environment needs a CPU build of torch, which not every index offers: CI does not do without, others may.
+test-vllm-if-possible: install
+	@if $(BIN)/python scripts/engine_env.py --version $(VLLM); then $(TEST_VLLM); \
+	else [ "$$CI" != true ] && echo "left out: the tests with the real vLLM" >&2; fi
+
 engine-env: install ## the real SGLang for CPU, in environments of its own (3 GB, two minutes, kept)
 	@for version in $(ENGINES); do $(BIN)/python scripts/engine_env.py --version $$version || exit 1; done
 
-engine: engine-env ## the real SGLang on the CPU with the plugin and a small model, to try things on (ENGINE_ARGS=--help)
-	@$(BIN)/python scripts/cpu_engine.py $(ENGINE_ARGS)
+engine-env-vllm: install ## the real vLLM for CPU, likewise (3 GB, four minutes, kept)
+	@$(BIN)/python scripts/engine_env.py --version $(VLLM)
+
+engine: $(if $(filter vllm,$(ENGINE)),engine-env-vllm,engine-env) ## a real engine on the CPU with the plugin and a small model, to try things on (ENGINE=vllm, ENGINE_ARGS=--help)
+	@$(BIN)/python scripts/cpu_engine.py --engine $(ENGINE) $(ENGINE_ARGS)
 
 agent-env: install ## OpenHands and other agent frameworks, in an environment of their own (a GB, two minutes, kept)
 	@$(BIN)/python scripts/agent_env.py || { [ "$$CI" != true ] && echo "their tests are skipped" >&2; }

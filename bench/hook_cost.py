@@ -14,9 +14,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from controlplane.lab.sim.profile import load_profile
+from engine_hooks.engine.settings import Settings
+from engine_hooks.engine.view import PoolTokens
 from engine_hooks.sglang.attached import Attached
+from engine_hooks.sglang.engine_view import EngineView
 from engine_hooks.sglang.scheduler_side import SchedulerSide
-from engine_hooks.sglang.settings import Settings
 
 PROFILE = "h200-llama31-8b"
 CONTEXT_TOKENS = 8000
@@ -25,20 +27,11 @@ BUDGET_EVENT_US = 20.0
 BUDGET_SHARE = 0.01
 
 
-class ViewDouble:
-    """A double of ``EngineView`` without an engine: counters as cheap as the engine's own."""
+class ViewDouble(EngineView):
+    """The real view, but for the pool and the tree: counters as cheap as the engine's own."""
 
-    page_tokens = 1
-    has_host_tier = False
-
-    def __init__(self, scheduler: Any) -> None:
-        self.scheduler = scheduler
-
-    def pool(self) -> Any:
-        return SimpleNamespace(total=1 << 20, free=1 << 19, evictable=1 << 18)
-
-    def blocks(self, tokens: int) -> int:
-        return tokens
+    def pool(self) -> PoolTokens:
+        return PoolTokens(total=1 << 20, free=1 << 19, evictable=1 << 18)
 
     def late_key(self, request: Any) -> Any:
         return (lambda: request.rid), len(request.origin_input_ids)
@@ -69,7 +62,7 @@ def side_over(scheduler: Any) -> SchedulerSide:
     """The scheduler side, as ``scheduler_made`` leaves it, over the double."""
     import engine_hooks.sglang.attached as module
 
-    module.EngineView = ViewDouble  # type: ignore[assignment,misc]
+    module.EngineView = ViewDouble  # type: ignore[misc]
     side = SchedulerSide(Settings(nats_url="nats://127.0.0.1:9"))
     side.scheduler_made(None, None, scheduler)
     return side

@@ -1,4 +1,4 @@
-"""The real SGLang on this machine's CPU with Penstock's plugin and a small model without weights, to try on.
+"""A real engine on this machine's CPU with Penstock's plugin and a small model without weights, to try on.
 
 It is an engine in everything but what it says: random words, each one token. Prompts are best made of the load
 generator's words (`penstock replay`). Ctrl-C ends it.
@@ -10,42 +10,51 @@ import tempfile
 import time
 from pathlib import Path
 
+from engine_env import VLLM  # before bench is on the path, which has an ``environments`` as well
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "bench"))
 
 from ab.engine import find_environment
 from ab.model import SHAPES, write_model
 from engine_server import EngineServer
+from vllm_server import VllmServer
 
 from controlplane.wire.endpoint import default_state_dir
+
+# Many CPUs have no instructions for the model's bfloat16, and SGLang takes much longer with it there.
+SGLANG_ARGUMENTS = ("--context-length", "16384", "--chunked-prefill-size", "1024", "--dtype", "float32")
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter, prog="make engine ENGINE_ARGS="
     )
+    parser.add_argument("--engine", choices=("sglang", "vllm"), default="sglang", help="as of make engine ENGINE=")
     parser.add_argument("--port", type=int, default=30000)
     parser.add_argument("--node", default="local", help="that of the daemon")
     parser.add_argument("--state-dir", type=Path, default=default_state_dir(), help="that of the daemon")
     parser.add_argument("--pool-tokens", type=int, default=16_000, help="of the KV cache")
     parser.add_argument("--model", choices=sorted(SHAPES), default="20m", help="its size")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.engine == "vllm" and options.model == "tiny":
+        parser.error("vLLM has no attention for so small a head on a CPU: --model 20m")
+    return options
 
 
 def main() -> int:
     options = parse_arguments()
     with tempfile.TemporaryDirectory(prefix="penstock-engine-") as folder:
-        server = EngineServer(
+        server = (VllmServer if options.engine == "vllm" else EngineServer)(
             Path(folder),
-            environment=find_environment(),
+            environment=find_environment(VLLM if options.engine == "vllm" else ""),
             model=write_model(Path(folder) / "model", options.model),
             pool_tokens=options.pool_tokens,
             port=options.port,
             plugins=("penstock",),
             variables={"PENSTOCK_NODE": options.node, "PENSTOCK_STATE_DIR": str(options.state_dir.absolute())},
-            # Many CPUs have no instructions for the model's bfloat16, and take much longer with it.
-            arguments=("--context-length", "16384", "--chunked-prefill-size", "1024", "--dtype", "float32"),
+            arguments=() if options.engine == "vllm" else SGLANG_ARGUMENTS,
         )
-        print(f"starting SGLang, log {server.log_path}", flush=True)  # noqa: T201
+        print(f"starting {options.engine}, log {server.log_path}", flush=True)  # noqa: T201
         try:
             server.start().wait_ready()
             print(f"ready at {server.url}, health at {server.url}/penstock/health", flush=True)  # noqa: T201

@@ -1,13 +1,14 @@
-"""Make an environment of the engine tests: the real SGLang on a CPU, beside this checkout of Penstock.
+"""Make an environment of the engine tests: the real SGLang or vLLM on a CPU, beside this checkout of Penstock.
 
 Prints the environment's path; progress goes to the standard error. It takes two to three minutes and 3 GB the
 first time; later calls find it complete, and make it anew only when its requirements changed. Another version than
-the default is a layer on the default's environment: SGLang itself and what it pins otherwise lie in it, torch and
-the rest are borrowed; that takes seconds and some hundred MB. Environments lie below ``$XDG_CACHE_HOME/penstock``
-or ``~/.cache/penstock``, named after a digest of their requirements; the default's in ``$PENSTOCK_ENGINE_ENV`` if
-that is set, and layers beside it. Packages come from wherever pip is configured to look (``PIP_INDEX_URL``,
-``PIP_EXTRA_INDEX_URL``, ``PIP_FIND_LINKS``): a CPU build of torch is taken where one is on offer, and saves several
-GB.
+the default is a layer on the default's environment: the engine itself and what it pins otherwise lie in it, torch
+and the rest are borrowed; that takes seconds and some hundred MB. vLLM has an environment, and layers, of its own.
+
+Environments lie below ``$XDG_CACHE_HOME/penstock`` or ``~/.cache/penstock``, named after a digest of their
+requirements; the default's in ``$PENSTOCK_ENGINE_ENV`` if that is set, and the others beside it. Packages come from
+wherever pip is configured to look (``PIP_INDEX_URL``, ``PIP_EXTRA_INDEX_URL``, ``PIP_FIND_LINKS``): a CPU build of
+torch is taken where one is on offer, and saves several GB.
 """
 
 import argparse
@@ -24,7 +25,8 @@ from pathlib import Path
 from environments import Problem, base_python, cache, lock, read, run, say, step
 
 ENGINE = "0.5.21"
-LAYERS = ("0.5.17", "0.5.23")
+VLLM = "vllm-0.32.0"
+LAYERS = {"0.5.17": ENGINE, "0.5.23": ENGINE, "vllm-0.28.0": VLLM}  # and what each lies on
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "tests" / "engine"
 STANDIN = FOLDER / "cpu_standin"
@@ -39,18 +41,27 @@ BORROW_FILE = "penstock_borrows.pth"
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """The environment of one version of SGLang, there or not."""
+    """The environment of one version of an engine, there or not. A version without a name before it is SGLang's."""
 
     version: str
 
     @property
     def whole(self) -> "Environment":
         """The one that stands on its own: this one, or the one that it borrows from."""
-        return Environment(ENGINE)
+        return Environment(LAYERS[self.version]) if self.is_layer else self
 
     @property
     def is_layer(self) -> bool:
-        return self.version != ENGINE
+        return self.version in LAYERS
+
+    @property
+    def is_vllm(self) -> bool:
+        return self.version.startswith("vllm-")
+
+    @property
+    def engine(self) -> str:
+        """The engine and its version, for people."""
+        return f"vLLM {self.version.removeprefix('vllm-')}" if self.is_vllm else f"SGLang {self.version}"
 
     @property
     def requirements(self) -> Path:
@@ -70,6 +81,7 @@ class Environment:
             sources = [self.without_dependencies]
         else:
             standin = sorted(path for path in STANDIN.rglob("*") if path.suffix in (".py", ".toml"))
+            standin = [] if self.is_vllm else standin
             sources = [self.requirements, self.without_dependencies, *standin]
         for path in sources:
             digest.update(path.relative_to(FOLDER).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
@@ -80,7 +92,7 @@ class Environment:
         """Where it is, or would be made."""
         if chosen := os.environ.get("PENSTOCK_ENGINE_ENV"):
             path = Path(chosen).expanduser().absolute()
-            return path.with_name(f"{path.name}-{self.version}") if self.is_layer else path
+            return path if self.version == ENGINE else path.with_name(f"{path.name}-{self.version}")
         return cache() / f"engine-{self.version}-{self.digest}"
 
     @property
@@ -123,9 +135,9 @@ def _make_anew(environment: Environment) -> None:
     needed = NEEDED_BY_LAYER_BYTES if environment.is_layer else NEEDED_BYTES
     if free < needed and not path.exists():
         raise Problem(f"{path.parent} has {free >> 20} MiB free, and the environment needs {needed >> 20}")
-    python = base_python(PYTHON_VERSION, f"SGLang {ENGINE}")
+    python = base_python(PYTHON_VERSION, environment.whole.engine)
     began = time.monotonic()
-    say(f"SGLang {environment.version} for CPU: making {path}")
+    say(f"{environment.engine} for CPU: making {path}")
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)
     (path / STAMP).touch()
@@ -133,7 +145,9 @@ def _make_anew(environment: Environment) -> None:
         _fill_layer(environment, python)
     else:
         _fill_whole(environment, python)
-    look = [environment.python, "-c", "import sgl_kernel, sglang.launch_server"]
+    core = "vllm.v1.core.sched.scheduler, vllm.v1.engine.core"
+    modules = core if environment.is_vllm else "sgl_kernel, sglang.launch_server"
+    look = [environment.python, "-W", "ignore", "-c", f"import {modules}"]
     step("a first import", lambda: run(look, path))
     (path / STAMP).write_text(environment.digest)
     say(f"ready after {time.monotonic() - began:.0f} s")
@@ -146,7 +160,9 @@ def _fill_whole(environment: Environment, python: str) -> None:
     step(
         "torch, transformers and others", lambda: _pip(environment, "--requirement", str(environment.requirements))
     )
-    step("SGLang", lambda: _pip(environment, *wheels, *listed))
+    step("the engine", lambda: _pip(environment, *wheels, *listed))
+    if environment.is_vllm:
+        return
     step("torchvision for this torch", lambda: _fit_torchvision(environment))
     step("the stand-in for sgl_kernel", lambda: _install_standin(environment))
 
@@ -158,7 +174,7 @@ def _fill_layer(environment: Environment, python: str) -> None:
     (environment.packages / BORROW_FILE).write_text(f"import site; site.addsitedir({str(packages)!r})\n")
     wheels = ("--only-binary=:all:", "--no-deps", "--ignore-installed")
     listed = ("--requirement", str(environment.without_dependencies))
-    step("SGLang and what it pins", lambda: _pip(environment, *wheels, *listed))
+    step("the engine and what it pins", lambda: _pip(environment, *wheels, *listed))
 
 
 def _fit_torchvision(environment: Environment) -> None:
@@ -187,7 +203,8 @@ def _install_penstock(environment: Environment) -> None:
     whole = environment.whole
     listed = (whole.requirements, whole.without_dependencies)
     pins = [argument for path in listed for argument in ("--constraint", str(path))]
-    _pip(whole, "--no-build-isolation", *pins, "--editable", f"{ROOT}[sglang]")
+    extra = "vllm" if whole.is_vllm else "sglang"
+    _pip(whole, "--no-build-isolation", *pins, "--editable", f"{ROOT}[{extra}]")
     (whole.path / PROJECT_STAMP).write_text(_project_digest())
 
 
@@ -207,7 +224,7 @@ def main() -> int:
     """Make the environment and print its path."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--version", choices=(ENGINE, *LAYERS), default=ENGINE, help="SGLang's; default: %(default)s"
+        "--version", choices=(ENGINE, VLLM, *LAYERS), default=ENGINE, help="SGLang's; default: %(default)s"
     )
     parser.add_argument("--check", action="store_true", help="make nothing; exit with 1 if it is not up to date")
     arguments = parser.parse_args()

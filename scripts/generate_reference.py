@@ -85,20 +85,20 @@ def configuration() -> str:
         "# Configuration",
         "",
         _EDIT,
-        "A TOML file, given with `--config`. `penstock config template` prints one to begin with, `penstock config",
-        "check FILE` says whether a file would be accepted, `penstock config diff FILE` what it changes, and",
-        "`penstock config show` what is in force and where each value comes from. A wrong value is refused with",
-        "its line, path and range:",
+        "The configuration is a TOML file, given with `--config`. `penstock config template` prints one to start",
+        "from, `penstock config check FILE` says whether a file would be accepted, `penstock config diff FILE`",
+        "shows what it changes, and `penstock config show` prints what is in force and where each value comes",
+        "from. A wrong value is refused with its line, path and range:",
         "",
         "    penstock.toml:7: $.admission.beta: expected 0 < beta < 1, got 1.5",
         "",
         "A running daemon reads the file again when it changes, and on SIGHUP: see",
-        "[change a running daemon](../how-to/change-a-running-daemon.md). Not what names and connections go by: "
+        "[change a running daemon](../how-to/change-a-running-daemon.md). These keys wait for a restart: "
         + ", ".join(f"`{key}`" for key in UNTIL_RESTART)
-        + " wait for a restart.",
+        + ".",
         "",
-        "Order of precedence, lowest first: defaults, the file, the environment, options on the command line. An",
-        "unknown key is an error, with the nearest known key as a hint.",
+        "Later sources override earlier ones: defaults, the file, the environment, options on the command line. An",
+        "unknown key is an error, which suggests the nearest known key.",
         "",
         *table(("environment variable", "key"), [(f"`{name}`", f"`{key}`") for name, key in ENVIRONMENT.items()]),
         "",
@@ -122,8 +122,8 @@ def _gate_limits() -> list[str]:
     return [
         "## Gate limits",
         "",
-        "These belong to the gate, in the engine's HTTP process, and are no keys of this file: whoever builds a",
-        "gate passes them as `GateLimits`. Times count on the gate's clock.",
+        "These belong to the gate, in the engine's HTTP process, and are not keys of this file: code that builds a",
+        "gate passes them as `GateLimits`. Times are measured on the gate's clock.",
         "",
         *table(("limit", "default", "meaning"), rows),
     ]
@@ -140,8 +140,8 @@ def _tables(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 def _policies() -> list[str]:
     lines = [
         "A preset names one policy of each kind. A section of that kind overrides its parameters, or names another",
-        'policy with `policy = "..."`; what the section leaves out keeps the preset\'s value if the policy is the',
-        "preset's own, else the policy's default.",
+        'policy with `policy = "..."`. A key that it leaves out keeps the preset\'s value if the policy is',
+        "the preset's own, and otherwise has the policy's default.",
         "",
         *table(
             ("preset", *POLICIES),
@@ -187,11 +187,11 @@ def program_states() -> str:
         *drawn,
         "```",
         "",
-        "The whole table: rows are states, columns what happens.",
+        "This is the whole table: rows are states, columns are triggers.",
         "",
         *table(("state", *(f"`{trigger}`" for trigger in Trigger)), rows),
         "",
-        *table(("trigger", "what it is"), [(f"`{t}`", comments(Trigger)[t.name]) for t in Trigger]),
+        *table(("trigger", "meaning"), [(f"`{t}`", comments(Trigger)[t.name]) for t in Trigger]),
     ]
     return "\n".join(lines) + "\n"
 
@@ -231,15 +231,15 @@ def events_and_commands() -> str:
         "# Events and commands",
         "",
         _EDIT,
-        "The messages of [`proto/penstock/v1`](../../proto/penstock/v1). In the event log each goes by its name in",
-        "snake case. Times are nanoseconds, sizes KV blocks or tokens, ratios 0 to 1. Prompts, replies and tool",
-        "arguments never travel. An event whose count or duration is negative, or 2**53 or more, is left out and",
-        "counted.",
+        "These are the messages of [`proto/penstock/v1`](../../proto/penstock/v1). The event log names each in",
+        "snake case. Times are in nanoseconds, sizes in KV blocks or tokens, ratios from 0 to 1. Prompts, replies",
+        "and tool arguments never travel. An event whose count or duration is negative, or 2**53 or more, is",
+        "ignored and counted.",
         "",
         "## Events",
         "",
-        "Events travel in batches of one publisher. Every event carries the publisher (`node/role/boot`), its",
-        "sequence number within that publisher, from 1, and `at_ns`, the publisher's own monotonic clock. A",
+        "Events travel in batches, each from one publisher. Every event carries the publisher (`node/role/boot`),",
+        "its sequence number within that publisher, from 1, and `at_ns`, the publisher's own monotonic clock. A",
         "duplicate is dropped and counted; a gap is answered with a `StateRequest`.",
         "",
         *table(
@@ -249,9 +249,9 @@ def events_and_commands() -> str:
         "",
         "## Commands",
         "",
-        "Commands go to gates and engines over core NATS, in order. Each carries `command_id`, which counts from 1",
-        "within a daemon's state, and `reason`, for a person. It is answered with `CommandApplied` or",
-        "`CommandRejected`. An event or command kind that a reader does not know is skipped.",
+        "Commands go to gates and engines over core NATS, in order. Each carries `command_id`, which only grows,",
+        "and `reason`, for a person to read. Receivers answer it with `CommandApplied` or `CommandRejected`.",
+        "Readers skip event and command kinds that they do not know.",
         "",
         *table(
             ("command", "in the log", "obeyed by", "meaning"),
@@ -337,8 +337,8 @@ def command_line() -> str:
         "# Command line",
         "",
         _EDIT,
-        "Every command teaches itself with `--help`. A mistake that the user can mend is told in one line, and the",
-        "exit code is 1; a wrong option exits with 2.",
+        "Every command explains itself with `--help`. A mistake that the user can fix is reported in one line with",
+        "exit code 1; a wrong option exits with 2.",
     ]
     for path, command in _commands(typer.main.get_command(app), "penstock"):
         paragraphs = [" ".join(text.split()) for text in (command.help or "").split("\n\n")]
@@ -397,8 +397,8 @@ def hardware_profiles() -> str:
                     "prefill 1k (ms)",
                     "prefill 8k (ms)",
                     "prefill 32k (ms)",
-                    "decode 1 x 1k (ms a step)",
-                    "decode 16 x 16k (ms a step)",
+                    "decode 1 x 1k (ms per step)",
+                    "decode 16 x 16k (ms per step)",
                     "KV pool (tokens)",
                     "longest context (tokens)",
                 ),

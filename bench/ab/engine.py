@@ -32,10 +32,11 @@ class EngineShape:
     dtype: str = field(default="", repr=False)
 
 
-def find_environment() -> Path:
+def find_environment(version: str = "") -> Path:
     """The engine tests' environment, which is made where it is not there yet (minutes, 3 GB)."""
     script = ROOT / "scripts" / "engine_env.py"
-    said = subprocess.run([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, check=True)
+    command = [sys.executable, str(script), *(("--version", version) if version else ())]
+    said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return Path(said.stdout.strip().splitlines()[-1])
 
 

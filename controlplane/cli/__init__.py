@@ -1,8 +1,8 @@
-"""The ``penstock`` command: a module for each group of commands, and what starts them."""
+"""The ``penstock`` command: its entry point, and a module for each group of commands."""
 
 import sys
 
-# What the commands need beyond what a hook needs, by the extra that brings it.
+# Modules that the commands need beyond a hook's, and the extra that brings each.
 _EXTRAS = {
     **dict.fromkeys(("typer", "rich", "structlog"), "daemon"),
     **dict.fromkeys(("grpc", "grpc_health", "grpc_reflection"), "daemon"),
@@ -13,9 +13,9 @@ _EXTRAS = {
 
 
 def main() -> None:
-    """Entry point: what the user can mend is told in one line, without a stack trace.
+    """Run the command line; report what the user can fix in one line, without a stack trace.
 
-    It imports inside, as the base distribution, which engines and agents install for the hooks, has no Typer.
+    It imports inside, because the base distribution, which a hook needs, has no Typer.
     """
     from controlplane.core.errors import ControlPlaneError
 

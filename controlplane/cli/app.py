@@ -1,6 +1,6 @@
-"""The ``penstock`` command: its commands by what people do with them.
+"""The ``penstock`` command: its commands, grouped by what people do with them.
 
-Heavy imports wait inside the commands: ``penstock up`` must be back in a blink.
+Heavy imports wait inside the commands, so that ``penstock --help`` answers at once.
 """
 
 import typer
@@ -18,7 +18,7 @@ from controlplane.cli.sweep import sweep, sweep_report
 from controlplane.cli.tools import tools_app
 from controlplane.cli.watch import decisions, explain, programs, queue, status, top
 
-# What people do, in the order in which they come to it.
+# The groups are in the order in which people come to them.
 _PANELS = {
     "Run a node": (up, doctor, bus_app),
     "Watch it": (top, status, programs, queue, decisions, explain),

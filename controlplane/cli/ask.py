@@ -1,4 +1,4 @@
-"""A connection to the daemon that a command asks, and Ctrl-C while it watches."""
+"""The connection to the daemon that a command asks, and Ctrl-C while it watches."""
 
 import signal
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ _AGAIN_S = 1.0
 
 @contextmanager
 def until_interrupted() -> Iterator[None]:
-    """Ctrl-C ends what is done in here.
+    """Let Ctrl-C end the body without an error.
 
-    Python drops a ``KeyboardInterrupt`` that arises where nobody can take it, as in a finalizer or in one of gRPC's
-    callbacks: so it arises again, each second, until it was taken.
+    Python drops a ``KeyboardInterrupt`` that is raised where nobody can catch it, as in a finalizer or in one of
+    gRPC's callbacks. So it is raised again each second until it is caught.
     """
 
     def interrupt(number: int, frame: object) -> None:
@@ -36,7 +36,7 @@ def until_interrupted() -> Iterator[None]:
 
 @contextmanager
 def daemon(api: str | None, node: str, state_dir: Path | None) -> "Iterator[ControlClient]":
-    """The daemon's control API. Raises ``EngineUnavailable`` where it does not answer."""
+    """Connect to the daemon's control API. Raises ``EngineUnavailable`` if it does not answer."""
     from controlplane.operate.client import connect
 
     with connect(api, node, state_dir) as client:

@@ -1,4 +1,4 @@
-"""``penstock bus``: who may do what on the bus, for a nats-server of one's own; and the URL of one role."""
+"""``penstock bus``: users and permissions for your own nats-server, and the URL of one role."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,21 +8,23 @@ import typer
 from controlplane.wire.roles import BusRole
 
 bus_app = typer.Typer(
-    name="bus", no_args_is_help=True, help="Users of the bus: a server's configuration, and their URLs."
+    name="bus", no_args_is_help=True, help="Make the bus's users and permissions, and print their URLs."
 )
 
 
 @bus_app.command("config")
 def config(
-    node: Annotated[list[str], typer.Option("--node", help="A node that the server carries. Repeatable.")],
+    node: Annotated[list[str], typer.Option("--node", help="A node that the server serves. Repeatable.")],
     url: Annotated[str, typer.Option(help="Where clients reach the server: tls://bus.example:4222.")],
-    folder: Annotated[Path, typer.Option(help="Where the files go, or are.")] = Path("bus"),
+    folder: Annotated[Path, typer.Option(help="The folder that the files go to; passwords in it stay.")] = Path(
+        "bus"
+    ),
 ) -> None:
-    """Write the users and permissions of a nats-server of your own, and a URL for each of them.
+    """Write users and permissions for your own nats-server, and a URL for each user.
 
-    `roles.conf` is for the server: `include "bus/roles.conf"` in its configuration. `NODE.ROLE.env` sets the
-    variable `PENSTOCK_NATS_URL` of one client. Each node is an account of its own. Passwords are made once: those
-    in the folder stay, so that a node is added by naming all of them again.
+    `roles.conf` is for the server: put `include "bus/roles.conf"` into its configuration. `NODE.ROLE.env` sets
+    `PENSTOCK_NATS_URL` for one client. Each node has its own account. Passwords are made once: those in the folder
+    stay, so to add a node, name all nodes again.
     """
     from controlplane.shell.nats_config import write_roles
 
@@ -32,15 +34,16 @@ def config(
 
 @bus_app.command("url")
 def url_of(
-    role: Annotated[BusRole, typer.Option(help="As whom to connect.")],
-    node: Annotated[str, typer.Option("--node", envvar="PENSTOCK_NODE", help="The node.")] = "local",
+    role: Annotated[BusRole, typer.Option(help="The role to connect as.")],
+    node: Annotated[str, typer.Option("--node", envvar="PENSTOCK_NODE", help="The serving node.")] = "local",
     state_dir: Annotated[
-        Path | None, typer.Option("--state-dir", envvar="PENSTOCK_STATE_DIR", help="Where the endpoint file is.")
+        Path | None,
+        typer.Option("--state-dir", envvar="PENSTOCK_STATE_DIR", help="The folder of the endpoint file."),
     ] = None,
 ) -> None:
-    """Print the URL of the embedded server for one role, password included: for somebody who cannot read it.
+    """Print one role's URL of the embedded server, with the password, for a user who cannot read the endpoint file.
 
-    It stays the same where the daemon has a fixed `--nats-port`.
+    The URL stays the same if the daemon has a fixed `--nats-port`.
     """
     from controlplane.core.errors import EngineUnavailable
     from controlplane.wire.endpoint import endpoint_path, read_endpoint

@@ -1,4 +1,4 @@
-"""``penstock calibrate``: a hardware profile of a running engine."""
+"""``penstock calibrate``: measure a running engine and write its hardware profile."""
 
 import sys
 from pathlib import Path
@@ -8,22 +8,25 @@ import typer
 
 
 def calibrate(
-    url: Annotated[str, typer.Argument(help="The SGLang server, idle: http://127.0.0.1:30000.")],
+    url: Annotated[str, typer.Argument(help="The SGLang server, which must be idle: http://127.0.0.1:30000.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The profile file to write.")] = Path("profile.json"),
-    name: Annotated[str, typer.Option(help="Its name in tables. Default: the file's.")] = "",
+    name: Annotated[str, typer.Option(help="The profile's name in tables. Default: the file's.")] = "",
     source: Annotated[
-        str, typer.Option(help="Where the figures come from. Default: what the server says of itself.")
+        str, typer.Option(help="Where the figures come from. Default: what the server says about itself.")
     ] = "",
     kv_bytes_per_token: Annotated[
-        int, typer.Option(min=0, help="Of KV in all layers, which transfers between tiers need; 0: not known.")
+        int,
+        typer.Option(min=0, help="KV bytes per token over all layers, for transfers between tiers; 0: unknown."),
     ] = 0,
-    repetitions: Annotated[int, typer.Option(min=1, help="Of each figure; the median counts.")] = 5,
+    repetitions: Annotated[
+        int, typer.Option(min=1, help="How often each figure is measured; the median counts.")
+    ] = 5,
 ) -> None:
     """Measure a running SGLang and write a profile for `penstock simulate --profile FILE`.
 
-    Takes minutes: prefills of several lengths, with and without a cached beginning, decode steps of several
-    batches, and chats, for what a turn takes beside its prefill. The engine must do nothing else meanwhile. Ends
-    with how far fitted costs are from measured ones.
+    This takes minutes. It measures prefills of several lengths, with and without a cached beginning, decode steps
+    of several batches, and chats, which show what a turn takes beside its prefill. The engine must do nothing else
+    meanwhile. At the end it shows how far the fitted costs are from the measured ones.
     """
     import msgspec
     from rich.console import Console
@@ -38,7 +41,7 @@ def calibrate(
     costs = fit(measured)
     profile = to_profile(measured, costs, name or out.stem, source=source, kv_bytes_per_token=kv_bytes_per_token)
     out.write_bytes(msgspec.json.format(msgspec.json.encode(profile), indent=2) + b"\n")
-    load_profile(out)  # what was written can be read
+    load_profile(out)  # checks that what was written can be read
     table = Table("what", "measured (ms)", "fitted (ms)", "off by")
     for one in measured.prefill:
         table.add_row(

@@ -12,9 +12,9 @@ from controlplane.cli.options import Api, Json, Node, ProgramId, StateDir
 def hold(
     program: ProgramId, node: Node = "local", state_dir: StateDir = None, api: Api = None, json: Json = False
 ) -> None:
-    """Hold a program: it gives its slot back at the end of its turn, and its next turn waits until it is released.
+    """Hold a program: it gives its slot back at the end of its turn, and its next turn waits until you release it.
 
-    A turn waits at the gate for five minutes at most; then its client is told to come again.
+    A turn waits at the gate for ten minutes at most; then its client is told to come again.
     """
     from controlplane.operate.tables import show_orders
 
@@ -25,7 +25,7 @@ def hold(
 def release(
     program: ProgramId, node: Node = "local", state_dir: StateDir = None, api: Api = None, json: Json = False
 ) -> None:
-    """End a hold: the program gets a slot when its turn comes."""
+    """End a hold: the program gets a slot again when its turn comes."""
     from controlplane.operate.tables import show_orders
 
     with daemon(api, node, state_dir) as client:
@@ -39,10 +39,10 @@ def drain(
     api: Api = None,
     json: Json = False,
 ) -> None:
-    """Let no program in that has no slot; those that have one go on to their end. Holds over a restart.
+    """Let nobody in; programs that already have a slot go on to their end. A drain survives a restart.
 
     Clients of new programs are told at once to go elsewhere or come again (503). The node is empty once
-    `penstock status` tells of no active programs.
+    `penstock status` shows no active programs.
     """
     from controlplane.operate.tables import show_orders
 
@@ -57,7 +57,7 @@ def set_preset(
     api: Api = None,
     json: Json = False,
 ) -> None:
-    """Switch a running daemon to another preset, until it ends; no program is lost.
+    """Switch a running daemon to another preset until the daemon ends; no program is lost.
 
     To keep it, write `preset = "NAME"` into the daemon's file.
     """
@@ -68,7 +68,7 @@ def set_preset(
 
 
 def reload(node: Node = "local", state_dir: StateDir = None, api: Api = None, json: Json = False) -> None:
-    """Have a running daemon read its configuration again; a wrong one is refused and changes nothing."""
+    """Make a running daemon read its configuration again; a wrong one is refused and changes nothing."""
     from controlplane.operate.tables import show_config
 
     with daemon(api, node, state_dir) as client:

@@ -1,4 +1,4 @@
-"""What the shell offers at Tab: names that a person would else look up. Nothing here may fail or print."""
+"""The names that the shell offers at Tab. Nothing here may fail or print."""
 
 from collections.abc import Callable, Iterable
 
@@ -8,7 +8,7 @@ _MOST = 200  # programs
 
 
 def _offered(find: Callable[[typer.Context], Iterable[str]]) -> Callable[[typer.Context, str], list[str]]:
-    """Of what is found the names that begin as typed; none where anything goes wrong."""
+    """Complete with the found names that begin as typed, or with none if anything goes wrong."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         try:
@@ -21,7 +21,7 @@ def _offered(find: Callable[[typer.Context], Iterable[str]]) -> Callable[[typer.
 
 @_offered
 def presets(_: typer.Context) -> Iterable[str]:
-    """The presets."""
+    """Names of the presets."""
     from controlplane.core.presets import PRESETS
 
     return PRESETS
@@ -29,7 +29,7 @@ def presets(_: typer.Context) -> Iterable[str]:
 
 @_offered
 def programs(ctx: typer.Context) -> Iterable[str]:
-    """Programs that the daemon knows now."""
+    """Programs that the daemon knows now, by its control API."""
     from controlplane.operate.client import connect
 
     asked = ctx.params
@@ -39,7 +39,7 @@ def programs(ctx: typer.Context) -> Iterable[str]:
 
 @_offered
 def decided(ctx: typer.Context) -> Iterable[str]:
-    """Programs of the decision log, the latest first."""
+    """Programs in the decision log, the latest first."""
     from controlplane.operate.explain import names
     from controlplane.wire.decisions import log_path, read_decisions
     from controlplane.wire.endpoint import default_state_dir

@@ -12,7 +12,7 @@ config_app = typer.Typer(name="config", no_args_is_help=True, help="Check, show 
 
 @config_app.command("check")
 def check(file: Annotated[Path, typer.Argument(help="The TOML file.")]) -> None:
-    """Say whether a configuration would be accepted; exit 1 and say where and why if not."""
+    """Check whether a daemon would accept a configuration; if not, say where and why, and exit with 1."""
     from controlplane.config import Source
 
     for told in Source(path=file).read().without_effect:
@@ -25,21 +25,26 @@ def show_config(
     config: ConfigFile = None,
     preset: PresetName = None,
     comments: Annotated[
-        bool, typer.Option("--comments", help="Say what each key means, its unit and its range.")
+        bool, typer.Option("--comments", help="Explain each key above it, with its unit and range.")
     ] = False,
     running: Annotated[
-        bool, typer.Option("--running", help="That of the daemon of --node (its control API is asked).")
+        bool, typer.Option("--running", help="Ask the daemon of --node for the configuration in force.")
     ] = False,
-    node: Annotated[str, typer.Option("--node", envvar="PENSTOCK_NODE", help="With --running.")] = "local",
+    node: Annotated[
+        str, typer.Option("--node", envvar="PENSTOCK_NODE", help="The serving node, with --running.")
+    ] = "local",
     state_dir: Annotated[
-        Path | None, typer.Option("--state-dir", envvar="PENSTOCK_STATE_DIR", help="With --running.")
+        Path | None,
+        typer.Option("--state-dir", envvar="PENSTOCK_STATE_DIR", help="The daemon's folder, with --running."),
     ] = None,
-    api: Annotated[str | None, typer.Option("--api", envvar="PENSTOCK_API", help="With --running.")] = None,
+    api: Annotated[
+        str | None, typer.Option("--api", envvar="PENSTOCK_API", help="The control API, with --running.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Print the configuration as TOML, with every default written out.
 
-    A value that is no default has behind it where it comes from: file and line, environment variable or option.
+    A value that is not the default is followed by its origin: file and line, environment variable or option.
     """
     if running:
         from controlplane.operate.client import connect
@@ -61,9 +66,9 @@ def show_config(
 
 @config_app.command("template")
 def print_template(preset: PresetName = None) -> None:
-    """Print a file to begin with: every key, what it means and its default, commented out.
+    """Print a file to start from: every key with its meaning and its default, commented out.
 
-    `penstock config template > penstock.toml`, then take the # from what you change.
+    Run `penstock config template > penstock.toml`, then remove the # from the keys that you change.
     """
     from controlplane.config import load, template
 
@@ -73,12 +78,14 @@ def print_template(preset: PresetName = None) -> None:
 @config_app.command("diff")
 def diff(
     file: Annotated[Path, typer.Argument(help="The TOML file.")],
-    other: Annotated[Path | None, typer.Argument(help="Another one; default: the defaults.")] = None,
+    other: Annotated[
+        Path | None, typer.Argument(help="A file to compare with. Default: the built-in defaults.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Print what differs between a file and the defaults, or between two files, key by key.
 
-    Says of each key whether a running daemon takes it over, or only a restarted one.
+    For each key it says whether the change takes effect in a running daemon or only after a restart.
     """
     from controlplane.config import changes, load
     from controlplane.config.changes import said

@@ -33,7 +33,7 @@ def replay(
     trace: Trace = USUAL_TRACE,
     url: Annotated[str, typer.Option(help="An OpenAI-compatible endpoint.")] = "http://127.0.0.1:30000",
     arrival: Annotated[str, typer.Option("--arrival", "-a", help="`poisson:RATE` or `closed:N`.")] = "poisson:0.1",
-    seed: Annotated[int, typer.Option("--seed", "-s", help="Of the arrivals.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", "-s", help="Seed of the arrivals.")] = 1,
     programs: Programs = WORKLOAD.programs,
     max_context: MaxContext = WORKLOAD.max_context,
     scale_tokens: ScaleTokens = WORKLOAD.scale_tokens,
@@ -41,14 +41,18 @@ def replay(
     scale_tools: ScaleTools = WORKLOAD.scale_tools,
     shared_prefix: SharedPrefix = WORKLOAD.shared_prefix,
     tokens_per_word: Annotated[
-        int, typer.Option(min=1, help="For the engine double: tokens a word stands for.")
+        int, typer.Option(min=1, help="For the engine double: tokens that one word stands for.")
     ] = 1,
     time_scale: TimeScale = 1.0,
-    model: Annotated[str, typer.Option(help="Default: the first that the endpoint lists.")] = "",
+    model: Annotated[str, typer.Option(help="Model name. Default: the first that the endpoint lists.")] = "",
     identity: Annotated[str, typer.Option(help="How a program names itself: header, body or none.")] = "header",
-    tool_role: Annotated[str, typer.Option(help="`user` for chat templates that refuse tool messages.")] = "tool",
-    tool_slots: Annotated[int, typer.Option(help="Tools that run at once; 0: no limit.")] = WORKLOAD.tool_slots,
-    tool_cpu: Annotated[float, typer.Option(help="Share of each tool's time that is really burnt on CPUs.")] = 0.0,
+    tool_role: Annotated[
+        str, typer.Option(help="Role of tool messages; `user` if the chat template refuses `tool`.")
+    ] = "tool",
+    tool_slots: Annotated[
+        int, typer.Option(help="How many tools may run at once; 0: no limit.")
+    ] = WORKLOAD.tool_slots,
+    tool_cpu: Annotated[float, typer.Option(help="Share of each tool's time to burn on real CPUs.")] = 0.0,
     telemetry: TelemetryOf = WORKLOAD.telemetry,
     node: Node = "local",
     nats: Nats = None,
@@ -60,8 +64,8 @@ def replay(
 ) -> None:
     """Replay agent programs against a serving endpoint: multi-turn, growing prompts, tools between turns.
 
-    Runs until every program has ended and counts every one. Completion times (JCT) mean something with open
-    arrivals only: closed ones measure throughput.
+    It runs until every program has ended, and counts every one. Completion times (JCT) are meaningful only with
+    open arrivals; closed arrivals measure throughput.
     """
     given = locals()
     from contextlib import nullcontext
@@ -106,32 +110,34 @@ def replay(
 
 
 def _require_bus(bus: Callable[[], str]) -> None:
-    """Say at once that there is none, rather than wait for one that was never meant to be."""
+    """Raise ``EngineUnavailable`` at once if there is no bus, rather than wait for one that will never come."""
     from controlplane.core.errors import EngineUnavailable
 
     try:
         bus()
     except EngineUnavailable as error:
-        raise EngineUnavailable(f"{error}; or give --no-bus to do without") from None
+        raise EngineUnavailable(f"{error}; or use --no-bus to run without one") from None
 
 
 def engine_double(
-    port: Annotated[int, typer.Option(help="0: a free one.")] = 30000,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0: a free one.")] = 30000,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     profile: Annotated[str, typer.Option(help="Hardware profile, by name or file.")] = HARDWARE.profile,
-    pool_tokens: Annotated[int | None, typer.Option(help="KV pool; default: the profile's.")] = None,
-    context_tokens: Annotated[int | None, typer.Option(help="Longest context; default: the pool.")] = None,
+    pool_tokens: Annotated[int | None, typer.Option(help="KV pool in tokens. Default: the profile's.")] = None,
+    context_tokens: Annotated[
+        int | None, typer.Option(help="Longest context in tokens. Default: the pool.")
+    ] = None,
     tier: Tiers = [],
     time_scale: TimeScale = 1.0,
     tokens_per_word: Annotated[int, typer.Option(min=1, help="Tokens that one word stands for.")] = 1,
     node: Node = "local",
     nats: Nats = None,
     state_dir: StateDir = None,
-    no_bus: Annotated[bool, typer.Option("--no-bus", help="Publish nothing, obey nobody.")] = False,
+    no_bus: Annotated[bool, typer.Option("--no-bus", help="Publish nothing and obey no commands.")] = False,
 ) -> None:
     """Serve the engine *double*: an OpenAI-compatible endpoint over a model of an engine, for demos and tests.
 
-    It publishes and obeys what a real engine with Penstock's plugin does. It is no engine: its words mean nothing.
+    It publishes and obeys what a real engine with Penstock's plugin would. It has no model: its words mean nothing.
     """
     from controlplane.lab.double.options import DoubleOptions
     from controlplane.lab.double.server import serve
@@ -159,21 +165,27 @@ def engine_double(
 
 
 def demo(
-    trace: Annotated[str | None, typer.Option("--trace", help="As for `penstock simulate`.")] = None,
+    trace: Annotated[
+        str | None, typer.Option("--trace", help="A trace or `synthetic:NAME`, as for `penstock simulate`.")
+    ] = None,
     rate: Annotated[
         list[float],
-        typer.Option("--rate", help="Live arrivals, programs/s. Repeatable. Default: around the onset."),
+        typer.Option(
+            "--rate", help="Live arrival rate in programs/s. Repeatable. Default: around the onset of saturation."
+        ),
     ] = [],
-    programs: Annotated[int, typer.Option("--programs", "-n", min=1)] = 40,
-    seed: Annotated[int, typer.Option("--seed", "-s")] = 1,
+    programs: Annotated[int, typer.Option("--programs", "-n", min=1, help="Programs in each run.")] = 40,
+    seed: Annotated[int, typer.Option("--seed", "-s", help="Seed of the arrivals.")] = 1,
     time_scale: TimeScale = 60.0,
     telemetry: TelemetryOf = WORKLOAD.telemetry,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where the report and the runs go.")] = Path("runs/demo"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the report and the runs.")] = Path(
+        "runs/demo"
+    ),
 ) -> None:
-    """The whole loop on this machine, no GPU: NATS, daemon and engine double on agent traces.
+    """Run the whole loop on this machine without a GPU: NATS, daemon and engine double on agent traces.
 
-    First preset `fcfs` (the stock engine), then `penstock`, with the same arrivals; then both in the simulator at
-    more rates. Ends with a table and an HTML report.
+    It runs the preset `fcfs` (the stock engine), then `penstock` with the same arrivals, then both in the simulator
+    at more rates. It ends with a table and an HTML report.
     """
     from controlplane.lab.demo import DemoOptions, run_demo
 

@@ -1,4 +1,4 @@
-"""``penstock log``: recorded runs."""
+"""``penstock log``: read and replay recorded runs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -27,7 +27,7 @@ def replay(file: Annotated[Path, typer.Argument(help="A log that `penstock up --
 
 @log_app.command("show")
 def show(file: Annotated[Path, typer.Argument(help="A log that `penstock up --record` wrote.")]) -> None:
-    """Print a recorded run, one record a line, times in seconds since its first record."""
+    """Print a recorded run, one record per line, with times in seconds since the first record."""
     from controlplane.wire.log import read_log
 
     first_ns: int | None = None

@@ -25,62 +25,69 @@ def described(kind: type[_Described], given: Mapping[str, Any], **more: Any) -> 
 
 ConfigFile = Annotated[
     Path | None,
-    typer.Option("--config", "-c", help="TOML file; `penstock config template` prints one to begin with."),
+    typer.Option("--config", "-c", help="TOML file; `penstock config template` prints one to start from."),
 ]
 PresetName = Annotated[
     str | None,
     typer.Option(
-        "--preset", "-p", help="Named set of policies: `penstock presets`.", autocompletion=completion.presets
+        "--preset",
+        "-p",
+        help="Named set of policies; `penstock presets` lists them.",
+        autocompletion=completion.presets,
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Node = Annotated[str, typer.Option("--node", envvar="PENSTOCK_NODE", help="The serving node.")]
 StateDir = Annotated[
-    Path | None, typer.Option("--state-dir", envvar="PENSTOCK_STATE_DIR", help="That of the daemon.")
+    Path | None, typer.Option("--state-dir", envvar="PENSTOCK_STATE_DIR", help="The daemon's state directory.")
 ]
 Api = Annotated[
     str | None,
-    typer.Option("--api", envvar="PENSTOCK_API", help="HOST:PORT or unix:PATH. Default: the node's socket."),
+    typer.Option(
+        "--api", envvar="PENSTOCK_API", help="Control API at HOST:PORT or unix:PATH. Default: the node's socket."
+    ),
 ]
 ProgramId = Annotated[
     str,
-    typer.Argument(help="As `penstock programs` lists it.", metavar="PROGRAM", autocompletion=completion.programs),
+    typer.Argument(
+        help="The program, as `penstock programs` lists it.", metavar="PROGRAM", autocompletion=completion.programs
+    ),
 ]
 Trace = Annotated[
     str,
     typer.Argument(
         help="A trace file (JSON lines, .gz), or `synthetic:NAME`: swe-bench, swe-bench-verified, bfcl-v4, "
-        "swe-like, five-kinds, ilr-like (ilr-1 to ilr-4). Or several: `mix:A+B*2` mixed, `change:A>B` one after "
-        "the other."
+        "swe-like, five-kinds, ilr-like (ilr-1 to ilr-4). Several can be mixed, `mix:A+B*2`, or follow one "
+        "another, `change:A>B`."
     ),
 ]
-Programs = Annotated[int, typer.Option("--programs", "-n", help="Programs to run; 0: all of the trace.")]
+Programs = Annotated[int, typer.Option("--programs", "-n", help="How many programs to run; 0: all in the trace.")]
 MaxContext = Annotated[
-    int, typer.Option("--max-context", help="Reject programs whose context grows beyond so many tokens.")
+    int, typer.Option("--max-context", help="Leave out programs whose context outgrows this many tokens; 0: none.")
 ]
 NoHumans = Annotated[
     bool, typer.Option("--no-humans", help="Leave out programs in which a person thinks between turns.")
 ]
-ScaleTokens = Annotated[float, typer.Option(help="Factor on prompt tokens, printed with the result.")]
+ScaleTokens = Annotated[float, typer.Option(help="Factor on prompt tokens; the result shows it.")]
 ScaleOutputs = Annotated[float, typer.Option(help="Factor on output tokens.")]
 ScaleTools = Annotated[float, typer.Option(help="Factor on tool times.")]
 Tiers = Annotated[
     list[str],
     typer.Option(
         "--tier",
-        help="KV memory below the device: NAME:TOKENS:GB_PER_S, as dram:2000000:50. Repeatable, fastest first.",
+        help="KV memory below the device, NAME:TOKENS:GB_PER_S: dram:2000000:50. Repeatable, fastest first.",
     ),
 ]
 SharedPrefix = Annotated[int, typer.Option(help="Leading tokens that all programs share (system prompt).")]
 TelemetryOf = Annotated[
     Telemetry,
     typer.Option(
-        help="What programs tell beside their id: nothing (`none`), what replies call (`turns`), runs and tools of "
-        "every second one (`half`) or of all (`full`)."
+        help="What programs report besides their id: nothing (`none`), what replies call (`turns`), the runs and "
+        "tools of every second program (`half`) or of all (`full`)."
     ),
 ]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the runs (JSON) and report.html.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print summaries as JSON.")]
-TimeScale = Annotated[float, typer.Option(min=0.01, max=100, help="Go so many times faster than real time.")]
+TimeScale = Annotated[float, typer.Option(min=0.01, max=100, help="How many times faster than real time to run.")]
 Nats = Annotated[str | None, typer.Option("--nats", help="NATS URL. Default: the node's endpoint file.")]
-Baseline = Annotated[str, typer.Option(help="The preset that ratios are taken to, seed by seed.")]
+Baseline = Annotated[str, typer.Option(help="The preset that others are compared with, seed by seed.")]

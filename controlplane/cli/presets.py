@@ -1,4 +1,4 @@
-"""``penstock presets``: what there is to choose from."""
+"""``penstock presets``: list the presets and policies to choose from."""
 
 from dataclasses import asdict
 from typing import Any
@@ -9,7 +9,7 @@ from controlplane.cli.options import Json
 
 
 def presets(json: Json = False) -> None:
-    """List the presets and the policies that each is made of."""
+    """List the presets, and the policies that each one combines."""
     if json:
         typer.echo(_as_json())
     else:

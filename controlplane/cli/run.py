@@ -1,4 +1,4 @@
-"""``penstock up | doctor``: run a node's daemon, and find out what keeps it from working."""
+"""``penstock up | doctor``: run a node's daemon, and find out why it does not work."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,11 +7,15 @@ import typer
 
 from controlplane.cli.options import ConfigFile, Json, PresetName
 
-# Not those of the other commands: the daemon's configuration may name these too, and says where each comes from.
-Node = Annotated[str | None, typer.Option("--node", help="Name of this serving node, part of every subject.")]
-NatsUrl = Annotated[str | None, typer.Option("--nats", help="NATS URL. Default: an embedded nats-server.")]
+# Unlike the other commands' options, these may come from the daemon's configuration, too, which names their origin.
+Node = Annotated[
+    str | None, typer.Option("--node", help="Name of this serving node, which is part of every subject.")
+]
+NatsUrl = Annotated[
+    str | None, typer.Option("--nats", help="URL of a NATS server. Default: start an embedded one.")
+]
 StateDir = Annotated[
-    str | None, typer.Option("--state-dir", help="Where snapshots, the embedded stream and the endpoint file live.")
+    str | None, typer.Option("--state-dir", help="Folder of snapshots, the embedded stream and the endpoint file.")
 ]
 
 
@@ -33,9 +37,9 @@ def up(
 ) -> None:
     """Run the daemon: read events, decide, send commands.
 
-    Without `--nats` it starts a nats-server of its own and writes its address to the endpoint file, where engine
-    and tool hooks on this machine find it. It reads the configuration again when its file changes, and on SIGHUP.
-    Stop it with Ctrl-C or SIGTERM.
+    Without `--nats` it starts its own nats-server and writes the address to the endpoint file, where engine and
+    tool hooks on this machine find it. It reads the configuration again when the file changes, and on SIGHUP. Stop
+    it with Ctrl-C or SIGTERM.
     """
     from controlplane.config import Source
     from controlplane.shell.compose import run_daemon
@@ -61,22 +65,25 @@ def doctor(
     node: Node = None,
     nats: NatsUrl = None,
     state_dir: StateDir = None,
-    api: Annotated[str | None, typer.Option("--api", help="The daemon's control API. Default: its socket.")] = None,
+    api: Annotated[
+        str | None, typer.Option("--api", help="The daemon's control API. Default: the node's socket.")
+    ] = None,
     engine: Annotated[
-        str | None, typer.Option("--engine", help="URL of the engine's HTTP server, to look at its plugin too.")
+        str | None, typer.Option("--engine", help="URL of the engine's HTTP server, to check its plugin, too.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Look at this node and say what is not in order and what to do; exit 1 if something does not work.
+    """Check this node and say what is wrong and what to do about it; exit with 1 if something does not work.
 
-    Versions, configuration, state directory, host, bus and JetStream, clocks, daemon, what reports to it, the gate.
+    It checks versions, configuration, state directory, host, bus and JetStream, clocks, the daemon, what reports to
+    it, and the gate.
     """
     from controlplane.config import Source
     from controlplane.operate.doctor import State, examine
     from controlplane.operate.printing import print_json
     from controlplane.shell.logs import configure
 
-    configure("error")  # what is wrong is told as a finding
+    configure("error")  # whatever is wrong becomes a finding
     options = {"node": node, "nats_url": nats, "state_dir": state_dir}
     findings = []
     for finding in examine(Source(path=config, options=options), api=api, engine=engine):

@@ -1,4 +1,4 @@
-"""``penstock simulate | report``: policies on a trace in virtual time, and saved runs compared."""
+"""``penstock simulate | report``: try policies on a trace in virtual time, and compare saved runs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -26,7 +26,7 @@ from controlplane.cli.options import (
 from controlplane.lab.experiment import USUAL_ARRIVAL, USUAL_TRACE, Hardware, Workload
 
 ScaleTurns = Annotated[
-    int, typer.Option(help="Each program's turns so many times over, with lengths as much shorter.")
+    int, typer.Option(help="Multiply each program's turns by this, and shorten them by the same factor.")
 ]
 Arrivals = Annotated[
     list[str],
@@ -41,20 +41,25 @@ Arrivals = Annotated[
 def simulate(
     trace: Trace = USUAL_TRACE,
     preset: Annotated[
-        list[str], typer.Option("--preset", "-p", help="Repeatable.", autocompletion=completion.presets)
+        list[str],
+        typer.Option("--preset", "-p", help="Preset to run. Repeatable.", autocompletion=completion.presets),
     ] = ["fcfs", "penstock"],
     arrival: Arrivals = [USUAL_ARRIVAL],
-    seed: Annotated[list[int], typer.Option("--seed", "-s", help="Of the arrivals. Repeatable.")] = [1],
+    seed: Annotated[list[int], typer.Option("--seed", "-s", help="Seed of the arrivals. Repeatable.")] = [1],
     profile: Annotated[
         str, typer.Option(help="Hardware: h200-llama31-8b (measured), h100, b200, rtx3090 (analytic), or a file.")
     ] = HARDWARE.profile,
-    pool_tokens: Annotated[int, typer.Option(help="KV pool; 0: the profile's.")] = HARDWARE.pool_tokens,
+    pool_tokens: Annotated[int, typer.Option(help="KV pool in tokens; 0: the profile's.")] = HARDWARE.pool_tokens,
     chunk_tokens: Annotated[
-        int, typer.Option(help="Chunked prefill: tokens of a step at most.")
+        int, typer.Option(help="Most tokens in one step of chunked prefill.")
     ] = HARDWARE.chunk_tokens,
-    max_running: Annotated[int, typer.Option(help="Turns that run in an engine at once.")] = HARDWARE.max_running,
+    max_running: Annotated[
+        int, typer.Option(help="Most turns that an engine runs at once.")
+    ] = HARDWARE.max_running,
     tiers: Tiers = [],
-    replicas: Annotated[int, typer.Option(help="Engines side by side, each with that pool.")] = HARDWARE.replicas,
+    replicas: Annotated[
+        int, typer.Option(help="Engines side by side, each with the whole pool.")
+    ] = HARDWARE.replicas,
     routing: Annotated[
         str,
         typer.Option(
@@ -63,7 +68,7 @@ def simulate(
         ),
     ] = HARDWARE.routing,
     link_gb_per_s: Annotated[
-        float, typer.Option(help="Bandwidth for KV between engines, 10^9 bytes/s; 0: none is sent.")
+        float, typer.Option(help="Bandwidth for KV between engines in 10^9 bytes/s; 0: engines send none.")
     ] = HARDWARE.link_gb_per_s,
     programs: Programs = WORKLOAD.programs,
     max_context: MaxContext = WORKLOAD.max_context,
@@ -74,12 +79,16 @@ def simulate(
     scale_turns: ScaleTurns = WORKLOAD.scale_turns,
     shared_prefix: SharedPrefix = WORKLOAD.shared_prefix,
     cpus: Annotated[
-        float, typer.Option(help="CPUs of the tool host, as admission sees them, and as --contention shares them.")
+        float, typer.Option(help="CPUs of the tool host, which admission counts on and --contention shares out.")
     ] = WORKLOAD.cpus,
-    tool_slots: Annotated[int, typer.Option(help="Tools that run at once; 0: no limit.")] = WORKLOAD.tool_slots,
+    tool_slots: Annotated[
+        int, typer.Option(help="How many tools may run at once; 0: no limit.")
+    ] = WORKLOAD.tool_slots,
     tools: Annotated[
         str,
-        typer.Option(help="`replay`: tools take what the trace says; or draw from a file of `penstock tools fit`."),
+        typer.Option(
+            help="`replay`: tools take their time in the trace; or a file of `penstock tools fit` to draw from."
+        ),
     ] = WORKLOAD.tools,
     contention: Annotated[
         bool, typer.Option("--contention", help="Tools share the --cpus: too many at once slow each other down.")
@@ -88,8 +97,8 @@ def simulate(
         list[str],
         typer.Option(
             "--cpu-share",
-            help="With --contention: CPUs that a tool uses while it runs, 0: it only waits. `SHARE` for all, "
-            "`TOOL=SHARE` for some (`*` and `?` match); the first that fits counts. Default 1. Repeatable.",
+            help="With --contention: CPUs that a tool uses while it runs; 0: it only waits. `SHARE` for all, "
+            "`TOOL=SHARE` for some (`*` and `?` match); the first match counts. Default 1. Repeatable.",
         ),
     ] = [],
     config: Annotated[
@@ -97,7 +106,7 @@ def simulate(
         typer.Option(
             "--config",
             "-c",
-            help="TOML file: its control rules hold for all runs, its policies for its own preset.",
+            help="TOML file: its control rules apply to all runs, its policies to its own preset.",
         ),
     ] = None,
     telemetry: TelemetryOf = WORKLOAD.telemetry,
@@ -107,7 +116,7 @@ def simulate(
 ) -> None:
     """Try policies on a trace in virtual time, with the daemon's own decision code.
 
-    Runs every preset at every arrival with every seed, and prints them side by side.
+    It runs every preset at every arrival with every seed, and prints them side by side.
     """
     given = locals()
     from controlplane.config import load
@@ -132,10 +141,10 @@ def simulate(
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Saved runs (JSON), as --out writes them.")],
+    runs: Annotated[list[Path], typer.Argument(help="Saved runs (JSON), as `--out` writes them.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The HTML file to write.")] = Path("report.html"),
 ) -> None:
-    """Compare saved runs: a table here, plots in a self-contained HTML file."""
+    """Compare saved runs: print a table, and write plots to a self-contained HTML file."""
     import sys
 
     from controlplane.lab.compare.html import ReportOptions, write_report

@@ -1,4 +1,4 @@
-"""``penstock sweep | sweep-report``: many simulated runs on all cores or a cluster, and what they tell."""
+"""``penstock sweep | sweep-report``: many simulated runs on all cores or a cluster, and their report."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +8,7 @@ import typer
 from controlplane.cli.options import Baseline
 
 EXAMPLE = """\
-# Every preset at every arrival with every seed, for each workload on each hardware.
+# Runs every preset at every arrival with every seed, for each workload on each hardware.
 presets = ["fcfs", "continuum", "mars", "penstock"]    # default: all; "clairvoyant" too; [] with variants only
 arrivals = ["poisson:0.1", "poisson:0.2"]    # or "burst:0.1:10", "closed:8", "load:0.8", "load:0.8:10"
 seeds = [1, 2, 3]
@@ -17,18 +17,18 @@ seeds = [1, 2, 3]
 trace = "synthetic:swe-bench"    # or a file, "mix:A+B*2", "change:A>B", or a list: a mix
 programs = 100
 # max_context, scale_tokens, scale_outputs, scale_tools, scale_turns, shared_prefix, cpus, tool_slots,
-# tools = "tools.json" (of `penstock tools fit`; default "replay"),
+# tools = "tools.json" (from `penstock tools fit`; default "replay"),
 # contention = true with cpu_shares = ["0.5", "Bash:*=1"] (as --contention and --cpu-share),
-# arrivals (in place of the above), telemetry ("none", "turns", "half", "full"; or `telemetries` above for all),
+# arrivals (instead of the above), telemetry ("none", "turns", "half", "full"; or `telemetries` above for all),
 # humans = false (no programs in which a person thinks), name
 
 [[hardware]]
 profile = "h200-llama31-8b"    # or h100, b200, rtx3090, or a file
 # tiers = ["dram:2000000:50"] (KV memory below the device: name, tokens, GB/s),
-# pool_tokens or pool_programs (how many of the workload's fit), chunk_tokens, rate_factor (on open rates), name,
-# replicas, routing ("session", "round_robin", "least_loaded", "single"), link_gb_per_s
+# pool_tokens or pool_programs (how many of the workload's programs fit), chunk_tokens, rate_factor (on open rates),
+# name, replicas, routing ("session", "round_robin", "least_loaded", "single"), link_gb_per_s
 
-# Beside the presets: a daemon's configuration, under a name of its own.
+# A daemon's configuration, run beside the presets under its own name.
 [variants."penstock, waste 0"]
 preset = "penstock"
 admission.waste = 0.0
@@ -42,25 +42,25 @@ def sweep(
         typer.Option(
             "--out",
             "-o",
-            help="The results, a run a row: .csv, or .parquet beside a .csv. Default: SPEC with .csv.",
+            help="The results, one row per run: .csv, or .parquet beside a .csv. Default: SPEC with .csv.",
         ),
     ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Runs at once; 0: one for each CPU.")] = 0,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="How many runs at once; 0: one per CPU.")] = 0,
     on: Annotated[
         str, typer.Option(help="`local` processes, `ray` (this machine's cluster) or `ray://HOST:PORT`.")
     ] = "local",
-    figure: Annotated[str, typer.Option(help="What the tables show: a column of the results.")] = "jct_mean_s",
+    figure: Annotated[str, typer.Option(help="The column of the results that the tables show.")] = "jct_mean_s",
     baseline: Baseline = "fcfs",
     redo: Annotated[
-        bool, typer.Option("--redo-changed", help="Run anew what an older version of the code ran.")
+        bool, typer.Option("--redo-changed", help="Repeat runs of an older version of the code.")
     ] = False,
-    example: Annotated[bool, typer.Option("--example", help="Print a file to begin with.")] = False,
-    dry: Annotated[bool, typer.Option("--dry-run", help="Say what there is to do, and do nothing.")] = False,
+    example: Annotated[bool, typer.Option("--example", help="Print a file to start from.")] = False,
+    dry: Annotated[bool, typer.Option("--dry-run", help="Say what there is to do, without doing it.")] = False,
 ) -> None:
     """Simulate a grid: presets and variants x arrivals x seeds, for each workload on each hardware.
 
-    Runs on all cores and writes each result as it comes. What is in the results already is not run again: a sweep
-    that was interrupted goes on with the same command. At the end it prints tables with 95% intervals over seeds;
+    It uses all cores and writes each result as it comes. It does not repeat runs whose results exist, so the same
+    command continues an interrupted sweep. At the end it prints tables with 95% intervals over seeds;
     `penstock sweep-report` draws them.
     """
     if example:
@@ -84,19 +84,20 @@ def sweep_report(
     ] = None,
     baseline: Baseline = "fcfs",
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print tables as Markdown instead, for a page kept with the results.")
+        bool, typer.Option("--markdown", help="Print tables as Markdown instead, for a page beside the results.")
     ] = False,
     regret: Annotated[
         bool,
         typer.Option(
-            "--regret", help="Only how far each preset is from the best, the clairvoyant and the bound, and where."
+            "--regret", help="Show only how far each preset is from the best, the clairvoyant and the bound."
         ),
     ] = False,
 ) -> None:
-    """Draw a sweep: which preset wins where and by how much, in words, plots and tables, as one HTML file.
+    """Draw a sweep as one HTML file: which preset wins where and by how much, in words, plots and tables.
 
-    For each workload on each hardware: completion times, time to first token, hit rate and throughput against the
-    load, what the KV pool was used for, and every figure with its 95% interval over seeds. It needs no network.
+    For each workload on each hardware it shows completion times, time to first token, hit rate and throughput
+    against the load, what the KV pool was used for, and every figure with its 95% interval over seeds. The file
+    needs no network.
     """
     import sys
 

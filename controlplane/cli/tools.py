@@ -1,4 +1,4 @@
-"""``penstock tools``: tool times fitted to a trace, for ``penstock simulate --tools``."""
+"""``penstock tools``: fit tool times to a trace, for ``penstock simulate --tools``."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,13 +16,15 @@ def fit(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The file to write, for `penstock simulate --tools`.")
     ] = None,
-    programs: Annotated[int, typer.Option("--programs", "-n", min=0, help="Programs to read; 0: all.")] = 0,
+    programs: Annotated[
+        int, typer.Option("--programs", "-n", min=0, help="How many programs to read; 0: all.")
+    ] = 0,
     json: Json = False,
 ) -> None:
     """Fit each tool's times in a trace, and show them.
 
-    A tool with 20 calls or more gets their smoothed empirical distribution, one with 5 to 19 a log-normal; a rarer
-    one is drawn from the pool of all calls.
+    A tool with 20 calls or more gets their smoothed empirical distribution, a tool with 5 to 19 calls a log-normal
+    one. A rarer tool is drawn from the pool of all calls.
     """
     from controlplane.lab.workload.named import Wanted, named_workload
     from controlplane.lab.workload.tool_fits import fit_tools
@@ -39,7 +41,7 @@ def fit(
 def show(
     file: Annotated[Path, typer.Argument(help="A file that `penstock tools fit` wrote.")], json: Json = False
 ) -> None:
-    """Show what a file of fits would draw: calls seen, quantiles and mean of each tool, in ms."""
+    """Show what a file of fits would draw: each tool's calls, quantiles and mean, in ms."""
     from controlplane.lab.workload.tool_fits import load_fits
     from controlplane.lab.workload.tools_table import show_fits
 

@@ -12,8 +12,8 @@ from controlplane.cli.options import Api, Json, Node, StateDir
 def top(node: Node = "local", state_dir: StateDir = None, api: Api = None) -> None:
     """Watch a node live: window, pressures, queue, and what every program does. Ctrl-C ends it.
 
-    A row is green while the engine works for the program, cyan while its tool runs, yellow while it is held. Bars
-    begin on the right; the three plots share one scale.
+    A row is green while the engine works for the program, cyan while its tool runs, and yellow while it is held.
+    The newest bar is on the right; the three plots share one scale.
     """
     from controlplane.operate.top import watch
 
@@ -22,7 +22,7 @@ def top(node: Node = "local", state_dir: StateDir = None, api: Api = None) -> No
 
 
 def status(node: Node = "local", state_dir: StateDir = None, api: Api = None, json: Json = False) -> None:
-    """Print how a node stands: window, pressures, queue, configuration, orders."""
+    """Print a node's state: window, pressures, queue, configuration, orders."""
     from controlplane.operate.tables import show_status
 
     with daemon(api, node, state_dir) as client:
@@ -33,13 +33,11 @@ def programs(
     node: Node = "local",
     state_dir: StateDir = None,
     api: Api = None,
-    ended: Annotated[bool, typer.Option("--ended", help="Also those that ended in the last minute.")] = False,
-    limit: Annotated[
-        int, typer.Option(help="So many, some of those who wait, have a slot, and do neither; 0: all.", min=0)
-    ] = 0,
+    ended: Annotated[bool, typer.Option("--ended", help="Include programs that ended in the last minute.")] = False,
+    limit: Annotated[int, typer.Option(help="Most programs to list, some of each group; 0: all.", min=0)] = 0,
     json: Json = False,
 ) -> None:
-    """List the programs: who waits in the order of the queue, then who has a slot, then the others."""
+    """List the programs: those that wait, in queue order, then those that have a slot, then the others."""
     from controlplane.operate.tables import show_programs
 
     with daemon(api, node, state_dir) as client:
@@ -50,10 +48,10 @@ def queue(
     node: Node = "local",
     state_dir: StateDir = None,
     api: Api = None,
-    limit: Annotated[int, typer.Option(help="The first so many; 0: all.", min=0)] = 0,
+    limit: Annotated[int, typer.Option(help="Most programs to list, from the front; 0: all.", min=0)] = 0,
     json: Json = False,
 ) -> None:
-    """List the programs that wait for a slot, the first in front."""
+    """List the programs that wait for a slot, in queue order."""
     from controlplane.operate.tables import show_programs
 
     with daemon(api, node, state_dir) as client:
@@ -62,12 +60,15 @@ def queue(
 
 def decisions(
     program: Annotated[
-        str, typer.Argument(help="Only about this one.", metavar="[PROGRAM]", autocompletion=completion.programs)
+        str,
+        typer.Argument(
+            help="Only decisions about this program.", metavar="[PROGRAM]", autocompletion=completion.programs
+        ),
     ] = "",
     node: Node = "local",
     state_dir: StateDir = None,
     api: Api = None,
-    json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one line of JSON per decision.")] = False,
 ) -> None:
     """Print each decision as it is made, with its reason, until Ctrl-C."""
     from controlplane.operate.tables import show_decision
@@ -81,20 +82,21 @@ def explain(
     program: Annotated[
         str,
         typer.Argument(
-            help="Default: print whom there is to ask about.",
+            help="Default: list the programs that you can ask about.",
             metavar="[PROGRAM]",
             autocompletion=completion.decided,
         ),
     ] = "",
     node: Node = "local",
     state_dir: StateDir = None,
-    last: Annotated[int, typer.Option(help="The latest so many decisions; 0: all.", min=0)] = 0,
-    json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each.")] = False,
+    last: Annotated[int, typer.Option(help="How many of the latest decisions to print; 0: all.", min=0)] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print one line of JSON per decision.")] = False,
 ) -> None:
-    """Tell why a program was let in, held, pinned or let go.
+    """Explain why a program was let in, held, pinned or let go.
 
-    Each decision with its rule, its numbers, who else could have been chosen, and what came of it. From the log in
-    the state directory, also of a daemon that does not run now. Without a program: their names, the latest last.
+    It prints each decision with its rule, its numbers, who else could have been chosen, and what came of it. It
+    reads the log in the state directory, even if the daemon does not run now. Without a program it lists their
+    names, the latest last.
     """
     import msgspec
 

@@ -1,4 +1,4 @@
-"""What differs between two configurations, and what of it a running daemon can take over."""
+"""The differences between two configurations, and which of them a running daemon can apply."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from controlplane.config.model import Config
 from controlplane.config.walk import tables
 
-# Names of subjects, files and connections, and the clock: what exists goes by them.
+# Subjects, files, connections and the clock depend on these, so a running daemon cannot change them.
 UNTIL_RESTART = (
     "node",
     "nats_url",
@@ -22,7 +22,7 @@ UNTIL_RESTART = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One key. ``before`` or ``after`` is None where only the other configuration's policy has it."""
+    """One key's change. ``before`` or ``after`` is None if only the other configuration's policy has the key."""
 
     key: str
     before: Any
@@ -30,7 +30,7 @@ class Change:
 
     @property
     def is_live(self) -> bool:
-        """Whether a running daemon takes it over."""
+        """True if a running daemon can apply the change."""
         return self.key.partition(".")[0] not in UNTIL_RESTART
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ def values(config: Config) -> dict[str, Any]:
 
 
 def changes(before: Config, after: Config) -> list[Change]:
-    """Key by key."""
+    """The changes from ``before`` to ``after``, one for each key that differs."""
     old, new = values(before), values(after)
     return [
         Change(key=key, before=old.get(key), after=new.get(key))
@@ -53,10 +53,10 @@ def changes(before: Config, after: Config) -> list[Change]:
 
 
 def keep_until_restart(running: Config, wanted: Config) -> Config:
-    """``wanted`` with what cannot change in a running daemon left as it is. Raises ``ConfigError``."""
+    """``wanted``, but with the running values of keys that only a restart can change. Raises ``ConfigError``."""
     return replace(wanted, **{key: getattr(running, key) for key in UNTIL_RESTART})
 
 
 def said(value: Any) -> str:
-    """A value of a key as a person reads it."""
+    """A key's value as a person reads it."""
     return "none" if value is None else repr(value)

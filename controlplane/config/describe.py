@@ -1,6 +1,6 @@
-"""Each key in words: its meaning, unit and range, for ``config show --comments`` and the reference page.
+"""Each key's meaning, unit and range in words, for ``config show --comments`` and the reference page.
 
-Meanings come from the comments beside the fields and from ``words``, ranges from asking the constructors.
+Meanings come from the comments beside the fields and from ``words``. Ranges come from asking the constructors.
 """
 
 import functools
@@ -15,7 +15,7 @@ from controlplane.core.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """One key. ``allowed``: as an error would state it, without the word; each may be empty."""
+    """A key in words. ``allowed`` is the range as an error would state it. Each part may be empty."""
 
     meaning: str
     unit: str
@@ -26,14 +26,14 @@ class Description:
 
 
 def describe(cls: type, path: str, name: str, default: Any) -> Description:
-    """The field ``name`` of ``cls``, whose keys' paths begin with ``path``."""
+    """Describe the field ``name`` of ``cls``, whose keys' paths begin with ``path``."""
     meaning = MEANINGS.get(f"{path}{name}") or comments(cls).get(name, "")
     return Description(meaning=meaning, unit=unit(name), allowed=allowed(cls, name, default))
 
 
 @functools.cache
 def comments(cls: type) -> dict[str, str]:
-    """The comment at the end of each field's line; none where the source is not at hand."""
+    """The comment at the end of each field's line, by field; empty if the source is not available."""
     try:
         source = inspect.getsource(cls)
     except OSError:
@@ -43,12 +43,12 @@ def comments(cls: type) -> dict[str, str]:
 
 
 def unit(name: str) -> str:
-    """By the key's own name, or by its end."""
+    """The unit of a key, by its name or by the name's suffix; empty if it has none."""
     return UNIT_OF.get(name) or next((text for end, text in UNITS.items() if name.endswith(end)), "")
 
 
 def allowed(cls: Any, name: str, default: Any) -> str:
-    """The range of a number, as the constructor states it when it refuses one far out of it."""
+    """A number's range, as the constructor states it when it refuses an extreme value; empty for other kinds."""
     if isinstance(default, bool) or not isinstance(default, int | float):
         return ""
     bounds = []

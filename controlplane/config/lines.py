@@ -1,4 +1,4 @@
-"""On which line of a TOML file each key stands; the parser of the standard library does not tell."""
+"""The line of each key in a TOML file, which the standard library's parser does not report."""
 
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -6,10 +6,10 @@ from typing import Any
 
 
 def lines_of(text: str) -> dict[str, int]:
-    """The line, from 1, of each table and key by its dotted path; of a key that is given twice the first.
+    """The line, from 1, of each table and key by its dotted path; the first line if a path occurs twice.
 
-    ``text`` is valid TOML. A statement ends with the first line after which what was read so far can be parsed: so
-    strings and lists over several lines are one.
+    ``text`` must be valid TOML. A statement ends with the first line after which the text so far can be parsed, so
+    a string or list over several lines is one statement.
     """
     found: dict[str, int] = {}
     header, waiting, began = "", "", 0

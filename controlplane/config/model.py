@@ -1,4 +1,4 @@
-"""What a daemon can be told, with the defaults."""
+"""A daemon's configuration, with the defaults and the ranges; a comment beside a field explains its key."""
 
 from dataclasses import dataclass, field
 
@@ -20,10 +20,10 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostConfig:
-    """The machine that tools run on. ``cpus`` 0: what this process may use."""
+    """The machine that tools run on."""
 
-    cpus: float = 0.0
-    probe_interval_s: float = 1.0
+    cpus: float = 0.0  # CPUs that tools may use; 0: those that the affinity mask and the cgroup leave the daemon
+    probe_interval_s: float = 1.0  # time between two samples of the tool host
 
     def __post_init__(self) -> None:
         require("cpus", self.cpus, low=0, high=100_000)
@@ -32,17 +32,17 @@ class HostConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiConfig:
-    """Where operators reach the daemon (gRPC)."""
+    """The address at which operators reach the daemon over gRPC, and its certificates."""
 
     listen: str = ""  # HOST:PORT, unix:PATH or off; empty: NODE.control.sock in the state directory
-    certificate: str = ""  # PEM file of the daemon's certificate chain, which a HOST that others reach needs
-    private_key: str = ""  # PEM file of its key
-    client_ca: str = ""  # PEM file of who must have signed every client's certificate; empty: none need one
+    certificate: str = ""  # PEM file of the daemon's certificate chain; required if other machines can reach HOST
+    private_key: str = ""  # PEM file of the certificate's key
+    client_ca: str = ""  # PEM file of the authority that signs clients' certificates; empty: clients need none
 
     def __post_init__(self) -> None:
         if bool(self.certificate) != bool(self.private_key):
             missing = "private_key" if self.certificate else "certificate"
-            raise ConfigError("expected a certificate and its private_key, got one of them", field=missing)
+            raise ConfigError("expected a certificate and its private_key, got only one of them", field=missing)
         if self.client_ca and not self.certificate:
             raise ConfigError("expected a certificate and its private_key too", field="client_ca")
         if self.listen in ("", "off") or self.listen.startswith("unix:"):
@@ -59,9 +59,9 @@ DEFAULT_HTTP = "127.0.0.1:9467"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpConfig:
-    """The web page, and what Prometheus reads. Who reaches it reads programs' names and changes nothing."""
+    """The web page and Prometheus' metrics. Whoever reaches them can read programs' names but change nothing."""
 
-    listen: str = DEFAULT_HTTP  # HOST:PORT of the page and of /metrics, or off; left alone where it is in use
+    listen: str = DEFAULT_HTTP  # HOST:PORT of the page and of /metrics, or off; skipped if the default is in use
 
     def __post_init__(self) -> None:
         if self.listen != "off" and not _is_host_and_port(self.listen):
@@ -70,11 +70,11 @@ class HttpConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetryConfig:
-    """OpenTelemetry over OTLP."""
+    """What the daemon sends to a collector of OpenTelemetry over OTLP."""
 
-    otlp_endpoint: str = ""  # URL of a collector (http://HOST:4318), for metrics and traces; empty: none
-    interval_s: float = 10.0  # between two times that metrics are sent
-    trace_ratio: float = 1.0  # share of the programs that are traced
+    otlp_endpoint: str = ""  # URL of a collector (http://HOST:4318) for metrics and traces; empty: none
+    interval_s: float = 10.0  # time between two exports of metrics
+    trace_ratio: float = 1.0  # share of programs that are traced
 
     def __post_init__(self) -> None:
         if self.otlp_endpoint and not self.otlp_endpoint.startswith(("http://", "https://")):
@@ -90,18 +90,18 @@ def _is_host_and_port(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Everything that a daemon is told."""
+    """A daemon's whole configuration. Raises ``ConfigError`` for a value out of its range."""
 
-    node: str = "local"
-    preset: str = DEFAULT
-    nats_url: str = ""  # empty: an embedded nats-server
-    state_dir: str = ""  # empty: $XDG_STATE_HOME/penstock
-    tool_socket: str = ""  # for agents without credentials of the bus; empty: NODE.sock in the state directory
-    time_scale: float = 1.0  # for demos: engine seconds that pass in one second
-    heartbeat_s: float = 0.25
-    lease_s: float = 5.0
-    snapshot_s: float = 1.0
-    decision_log_mb: float = 64.0  # on disk, for `penstock explain`, with what is rotated; 0: none
+    node: str = "local"  # name of the serving node: part of every subject, the stream's name and file names
+    preset: str = DEFAULT  # the named set of policies to start from
+    nats_url: str = ""  # the NATS server to use; empty: the daemon starts its own
+    state_dir: str = ""
+    tool_socket: str = ""  # socket for agents without bus credentials; empty: NODE.sock in the state directory
+    time_scale: float = 1.0  # for demos: engine seconds that pass in one second of the wall clock
+    heartbeat_s: float = 0.25  # time between two heartbeats to the gates
+    lease_s: float = 5.0  # silence after which a gate considers the daemon lost; at least two heartbeats
+    snapshot_s: float = 1.0  # time between two snapshots; a change of the window writes one at once
+    decision_log_mb: float = 64.0  # most of the log behind `penstock explain`, with rotated files; 0: no log
     host: HostConfig = field(default_factory=HostConfig)
     api: ApiConfig = field(default_factory=ApiConfig)
     http: HttpConfig = field(default_factory=HttpConfig)

@@ -1,4 +1,4 @@
-"""Tables to a ``Config``: every wrong value is refused with its path and its range."""
+"""Turn TOML tables into a ``Config``; refuse every wrong value with its path and its range."""
 
 import difflib
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""A configuration as TOML, with every default written out."""
+"""Write a configuration as TOML, with every default."""
 
 import re
 from collections.abc import Mapping
@@ -11,12 +11,16 @@ from controlplane.config.walk import tables
 
 
 def template(config: Config) -> str:
-    """A file to begin with: every key explained, and commented out, so that it changes nothing."""
+    """A file to start from: every key is explained and commented out, so it changes nothing."""
     return re.sub(r"^(?=\w+ = )", "#", show(config, explained=True), flags=re.M)
 
 
 def show(config: Config, *, origins: Mapping[str, str] | None = None, explained: bool = False) -> str:
-    """``origins``: by key, where a value comes from, told behind it; ``explained``: what it means, above it."""
+    """Write ``config`` as TOML.
+
+    ``origins`` says by key where a value comes from, which is written after it. With ``explained`` each key's
+    meaning is written above it.
+    """
     told = origins or {}
     lines = []
     for table in tables(config):

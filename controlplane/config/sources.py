@@ -1,4 +1,4 @@
-"""Where a configuration comes from: defaults, then a file, then the environment, then the command line."""
+"""Read a configuration from the defaults, a file, the environment and the command line, in this order."""
 
 import os
 import re
@@ -17,14 +17,14 @@ from controlplane.core.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """A configuration, and by dotted key where each value that is no default comes from."""
+    """A configuration, and the origin of each value that is not a default, by dotted key."""
 
     config: Config
     origins: Mapping[str, str]  # ``penstock.toml:7``, ``PENSTOCK_NODE``, ``--preset``
 
     @property
     def without_effect(self) -> tuple[str, ...]:
-        """What was said and changes nothing in a daemon: each with its place and why."""
+        """Settings that change nothing in a daemon, each with its place and the reason."""
         said = [origin for key, origin in self.origins.items() if key.partition(".")[0] == "placement"]
         why = "[placement] is for `penstock simulate` and sweeps: a daemon has no router that would ask it"
         return tuple(f"{origin}: {why}" for origin in said[:1])
@@ -32,13 +32,19 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What is read at the start, and again at each reload. ``options``: by key, None where not given."""
+    """A daemon's configuration source, read at the start and at each reload.
+
+    ``options`` are command-line options by key, None where not given.
+    """
 
     path: Path | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def read(self, *, again: bool = False) -> Resolved:
-        """``again``: it was read before. Raises ``ConfigError``: where, which key, and what was expected."""
+        """Read all sources. ``again`` means that they were read before.
+
+        Raises ``ConfigError``, which says where, which key, and what was expected.
+        """
         text = _text(self.path, again=again) if self.path else ""
         data, origins = _tables(text, self.path), _in_file(text, self.path)
         for name, key in ENVIRONMENT.items():
@@ -54,7 +60,7 @@ class Source:
             raise type(error)(f"{where}: {error}" if where else str(error), field=error.field) from None
 
     def _to_blame(self, message: str, origins: Mapping[str, str]) -> str:
-        """Where the key stands that the message begins with, or else its table, or else the file."""
+        """The place of the key that the message begins with, or else of its table, or else the file."""
         matched = re.match(r"\$\.(.*?): ", message)
         key = matched[1] if matched else ""
         while key:
@@ -65,7 +71,7 @@ class Source:
 
 
 def load(path: Path | None, options: Mapping[str, Any] | None = None) -> Config:
-    """Defaults, then the file, then the environment, then ``options`` (None values are left out).
+    """Load defaults, then the file, then the environment, then ``options`` (except None values).
 
     Raises ``ConfigError`` with the place, path and range of the first wrong value.
     """
@@ -73,7 +79,7 @@ def load(path: Path | None, options: Mapping[str, Any] | None = None) -> Config:
 
 
 def _text(path: Path, *, again: bool) -> str:
-    """What the file says. A pipe is read to its end once, at the start: again it would keep the daemon waiting."""
+    """The file's text. A pipe is read to its end at the start only: later it would keep the daemon waiting."""
     try:
         if is_stream(path) and (again or not path.is_relative_to("/dev")):
             hint = "it cannot be read again" if again else "to read standard input, name /dev/stdin"
@@ -86,7 +92,7 @@ def _text(path: Path, *, again: bool) -> str:
 
 
 def is_stream(path: Path) -> bool:
-    """Whether it is a pipe, a socket or a device, which has no content of its own. Raises ``OSError``."""
+    """True for a pipe, a socket or a device, which has no content of its own. Raises ``OSError``."""
     mode = path.stat().st_mode
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 

@@ -1,4 +1,4 @@
-"""The keys of a configuration, table by table, in the order in which they are shown."""
+"""Iterate over a configuration's keys, table by table, in the order in which they are shown."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
@@ -10,7 +10,7 @@ from controlplane.core.presets import POLICIES, policy_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """One table: ``path`` is empty for the top, ``policy`` is a policy's name in the table of its kind."""
+    """One table. ``path`` is empty for the top level; ``policy`` names the policy in the table of its kind."""
 
     path: str
     value: Any
@@ -18,11 +18,11 @@ class Table:
 
     @property
     def above(self) -> str:
-        """What a key's dotted path begins with."""
+        """The prefix of a key's dotted path."""
         return f"{self.path}." if self.path else ""
 
     def items(self) -> Iterator[tuple[str, Any]]:
-        """The keys of this table alone, with their values; a policy's name is first."""
+        """This table's own keys with their values; a policy's name comes first."""
         if self.policy:
             yield "policy", self.policy
         for item in fields(self.value):
@@ -32,7 +32,7 @@ class Table:
 
 
 def tables(config: Config) -> Iterator[Table]:
-    """All of them."""
+    """All tables of a configuration: the nested ones, then one for each kind of policy."""
     yield from _nested(Table(path="", value=config))
     for kind in POLICIES:
         policy = getattr(config.policies, kind)

@@ -1,117 +1,116 @@
-"""What a key means, where the comment beside it is too short for who does not read the code; and keys' units."""
+"""The meaning of keys whose comment beside the field would be too short for a user; and the keys' units."""
 
 MEANINGS = {
-    "node": "name of the serving node: part of every subject, of the stream's name and of file names",
-    "preset": "the named set of policies to start from",
-    "nats_url": "NATS server to use; empty: start an embedded one",
-    "state_dir": "where snapshots, the embedded server's store and the endpoint file live; empty: "
-    "`$XDG_STATE_HOME/penstock`, else `~/.local/state/penstock`",
-    "time_scale": "for demos: engine seconds that pass in one second of the wall clock",
-    "heartbeat_s": "between two heartbeats to the gates",
-    "lease_s": "silence after which a gate considers the daemon lost; at least two heartbeats",
-    "snapshot_s": "between two snapshots; a change of the window writes one at once",
-    "host.cpus": "CPUs that tools may use; 0: what the affinity mask and the cgroup leave this process",
-    "host.probe_interval_s": "between two samples of the tool host",
-    "control.interval_s": "the control interval: load is sensed, silence swept, and the window moved once in it",
-    "control.overdue_s": "who has waited this long for a slot is passed over no more, and goes first where the "
-    "packing policy does not age by itself (least_left does)",
-    "control.stall_s": "with a queue and no turn in the engine for so long, the head is let in",
-    "control.resync_s": "least time between two requests for one publisher's state",
+    "state_dir": "directory of snapshots, the embedded server's store and the endpoint file; empty: "
+    "`$XDG_STATE_HOME/penstock`, or `~/.local/state/penstock` without that variable",
+    "control.interval_s": "the control interval: once in each, the daemon judges load, sweeps silent programs and "
+    "moves the window",
+    "control.overdue_s": "a program that has waited this long for a slot is no longer passed over, and goes first "
+    "unless the packing policy itself ages the queue (least_left does)",
+    "control.stall_s": "if programs wait and the engine has had no turn for this long, the head of the queue is "
+    "let in",
+    "control.resync_s": "minimum time between two requests for the same publisher's state",
     "control.grant_s": "lease of a grant at the gate; each turn renews it",
-    "control.overload.persistence": "control intervals in a row before the CPU verdict changes, and before the KV "
-    "verdict clears",
-    "control.overload.cpu_slowdown_high": "r from which crowded CPUs count as overloaded",
-    "control.overload.cpu_slowdown_low": "r below which they count as clear",
-    "control.overload.cpu_tools_low": "tools over CPUs, below which they count as clear",
-    "control.overload.cpu_use_low": "CPU use of the host, where it is known, below which it is not overloaded",
-    "control.overload.cpu_use_high": "CPU use from which stalls count as a sign of crowded CPUs",
-    "control.overload.cpu_stall_high": "share of time in which some task waited for a CPU (PSI), from which "
-    "crowded CPUs that are in use count as overloaded",
-    "control.overload.cpu_stall_low": "that share, below which they may count as clear",
-    "control.overload.kv_high": "KV use u from which the cache counts as overloaded, at once",
-    "control.overload.kv_low": "u below which it counts as clear",
-    "control.overload.kv_slack": "u below which the window may grow",
+    "control.overload.persistence": "consecutive control intervals before the CPU verdict changes, and before the "
+    "KV verdict clears",
+    "control.overload.cpu_slowdown_high": "slowdown r at which crowded CPUs count as overloaded",
+    "control.overload.cpu_slowdown_low": "slowdown r below which they count as clear",
+    "control.overload.cpu_tools_low": "tools per CPU below which the CPUs count as clear",
+    "control.overload.cpu_use_low": "CPU use of the host, where known, below which it is not overloaded",
+    "control.overload.cpu_use_high": "CPU use at which stalls count as a sign of crowded CPUs",
+    "control.overload.cpu_stall_high": "share of time for which some task waited for a CPU (PSI) at which "
+    "crowded, busy CPUs count as overloaded",
+    "control.overload.cpu_stall_low": "the same share, below which they may count as clear",
+    "control.overload.kv_high": "KV use u at which the cache counts as overloaded, at once",
+    "control.overload.kv_low": "KV use u below which it counts as clear",
+    "control.overload.kv_slack": "KV use u below which the window may grow",
     "control.overload.kv_cold_return": "a return that finds less than this share of its last prompt cached is "
-    "cold: a sign of thrashing where the pool has no slack",
-    "control.silence.end_after_reply_s": "silence after a reply without a tool call, which ends the program",
-    "control.silence.end_below": "chance of coming back, by the gaps that were seen, below which a silent program "
-    "has ended",
-    "control.silence.unused_slot_s": "time after which a slot is taken back whose program's turn never came",
-    "control.silence.end_after_s": "silence after which a program without a slot has ended",
-    "control.silence.ask_publisher_after_s": "silence of a publisher that holds work, after which it is asked for "
-    "its state",
-    "control.silence.ask_publisher_every_s": "between two such requests",
+    "cold, a sign of thrashing if the pool has no slack",
+    "control.silence.end_after_reply_s": "silence after a reply without a tool call that ends the program",
+    "control.silence.end_below": "a silent program has ended once its chance of coming back, by the gaps seen, "
+    "falls below this",
+    "control.silence.unused_slot_s": "time after which a slot is taken back if its program's turn has not come",
+    "control.silence.end_after_s": "silence that ends a program without a slot",
+    "control.silence.ask_publisher_after_s": "silence after which a publisher that holds work is asked for its "
+    "state",
+    "control.silence.ask_publisher_every_s": "time between two such requests",
     "control.silence.ask_publisher_times": "unanswered requests after which the publisher is forgotten",
-    "admission.fixed.window": "programs at once; 0: no limit",
+    "admission.fixed.window": "programs that may be active at once; 0: no limit",
     "admission.capacity.watermark_high": "share of the pool up to which programs are let in",
-    "admission.capacity.watermark_low": "share of the pool below which they are",
-    "admission.capacity.interval_s": "between two looks",
-    "retention.ttl.host_blocks_per_s": "blocks that come back from the host in a second; 0: none do",
-    "retention.ttl.static_s": "every pin's time; 0: it is chosen",
-    "packing.by_tier.idleness_cycles": "a program's last cycles that its idleness is taken from",
-    "retention.tiers.interval_s": "between two looks",
-    "retention.tiers.idleness_cycles": "a program's last cycles that its idleness is taken from",
-    "retention.watermarks.interval_s": "between two looks",
-    "retention.watermarks.half_life_s": "in which an acting program's weight in the demand falls by half; 0: never",
+    "admission.capacity.watermark_low": "demand, as a share of the pool, below which programs are let in",
+    "admission.capacity.interval_s": "time between two checks",
+    "retention.ttl.host_blocks_per_s": "blocks loaded back from the host per second; 0: no context is loaded back",
+    "retention.ttl.static_s": "fixed length of every pin; 0: chosen for each pin",
+    "packing.by_tier.idleness_cycles": "how many of a program's last cycles its idleness covers",
+    "retention.tiers.interval_s": "time between two checks",
+    "retention.tiers.idleness_cycles": "how many of a program's last cycles its idleness covers",
+    "retention.watermarks.interval_s": "time between two checks",
+    "retention.watermarks.half_life_s": "time in which an acting program's weight in the demand halves; 0: it "
+    "keeps its weight",
     "retention.watermarks.watermark_high": "share of the pool down to which programs are paused",
-    "admission.aimd.waste": "the share of the forecast demand that may exceed the pool is this times the fourth "
-    "power of a turn's own share of the engine's time over the time of computing a context again; 0: none",
+    "admission.aimd.waste": "how much the forecast demand may exceed the pool: this times the fourth power of (a "
+    "turn's own share of the engine's time over the time to recompute a context), as a share of the demand; "
+    "0: not at all",
     "admission.aimd.alpha": "programs added to the window in an interval with slack",
-    "admission.aimd.beta": "factor on the window in an interval with overload",
+    "admission.aimd.beta": "factor by which an interval with overload cuts the window",
     "admission.aimd.window_initial": "the window at the start",
-    "admission.aimd.window_min": "its lower bound",
-    "admission.aimd.window_max": "its upper bound",
+    "admission.aimd.window_min": "lower bound of the window",
+    "admission.aimd.window_max": "upper bound of the window",
     "admission.aimd.kv_high": "share of the pool that the forecast may fill",
     "admission.aimd.used_only": "the window grows only while it is used; false: MARS as printed (ADR 0003)",
-    "admission.aimd.one_cut": "it is cut again only once the last cut has told; false: as printed (ADR 0026)",
-    "admission.aimd.compute": "the forecast may fill kv_high twice where computing idles, once where it is "
-    "saturated, and exceed that by less (ADR 0041)",
-    "admission.aimd.slow_start": "it doubles until it is cut for the first time, then grows by alpha (ADR 0034)",
+    "admission.aimd.one_cut": "the window is cut again only once the last cut has had its effect; false: MARS as "
+    "printed (ADR 0026)",
+    "admission.aimd.compute": "the forecast may fill kv_high twice while computing is idle and once when it is "
+    "saturated, and may exceed that by less (ADR 0041)",
+    "admission.aimd.slow_start": "the window doubles until its first cut, then grows by alpha (ADR 0034)",
     "admission.aimd.evidence": "W_cpu holds only while the host is overloaded; false: always (ADR 0011)",
-    "admission.aimd.forecast": "newcomers fit by what all will come to need; false: W_kv counts them by what they "
-    "ask for now (ADR 0013, 0030)",
+    "admission.aimd.forecast": "newcomers are admitted by what all programs will come to need; false: W_kv counts "
+    "them by what they ask for now (ADR 0013, 0030)",
     "admission.concur.alpha": "programs added to the window in an interval in which the cache is little used",
-    "admission.concur.beta": "factor on the window in an interval in which it is full and missed",
-    "admission.concur.use_low": "share of the pool that running turns hold, below which the window grows",
-    "admission.concur.use_high": "that share, from which it may shrink",
-    "admission.concur.hit_low": "share of prompts that is cached, below which it does shrink then",
+    "admission.concur.beta": "factor by which the window is cut in an interval in which the cache is full and "
+    "missed",
+    "admission.concur.use_low": "share of the pool held by running turns below which the window grows",
+    "admission.concur.use_high": "the same share, at which the window may shrink",
+    "admission.concur.hit_low": "cached share of prompts below which it does shrink then",
     "admission.concur.window_initial": "the window at the start",
-    "admission.concur.window_min": "its lower bound",
-    "admission.concur.window_max": "its upper bound",
-    "packing.least_left.ageing": "the power of the time since a program arrived that counts against what is "
-    "left of it: the greater, the sooner a large one goes first",
-    "packing.pressure_aware.aged": "among short sessions, time waited counts against size",
-    "packing.pressure_aware.returners_first": "who comes back, having lent its slot, goes before newcomers",
+    "admission.concur.window_min": "lower bound of the window",
+    "admission.concur.window_max": "upper bound of the window",
+    "packing.least_left.ageing": "exponent of a program's age, which counts against what it has left: the greater "
+    "it is, the sooner a large program goes first",
+    "packing.pressure_aware.aged": "among short sessions, waiting time counts against size",
+    "packing.pressure_aware.returners_first": "programs that come back after lending their slot go before "
+    "newcomers",
     "priority.mlfq.shares": "footprints up to these shares of the pool begin at levels 0, 1, ...",
-    "priority.mlfq.quota_chunks": "prefill chunks' worth of tokens that level 0 serves a program in a window; each "
-    "lower level twice as much",
-    "priority.mlfq.window_s": "the window of the quotas",
-    "priority.mlfq.promote_s": "each such time of waiting raises a call one level",
-    "priority.mlfq.promotions": "by how many levels at most",
-    "memory.opportunistic.shrink": "a chunk shrinks before contexts go that somebody waits for",
-    "memory.opportunistic.aligned": "contexts go by level and size, else by last use",
-    "packing.pressure_aware.long_share": "share of the pool from which a session counts as long",
-    "priority.plas.quantum_chunks": "prefill chunks' worth of tokens that a program is served in class 0; twice as "
-    "much in each further one",
-    "priority.plas.classes": "how many classes there are",
-    "priority.plas.starve_s": "a call that has waited so long goes before all classes",
-    "retention.least_waste.host_blocks_per_s": "blocks copied to the host, or back, in a second; 0: none are moved",
-    "retention.least_waste.interval_s": "between two looks at the contexts that are kept",
+    "priority.mlfq.quota_chunks": "prefill chunks' worth of tokens that level 0 serves a program per window; each "
+    "lower level serves twice as much",
+    "priority.mlfq.window_s": "length of the quotas' window",
+    "priority.mlfq.promote_s": "a waiting call rises one level each time this passes",
+    "priority.mlfq.promotions": "maximum levels that a call may rise",
+    "memory.opportunistic.shrink": "a chunk shrinks before contexts that somebody waits for are evicted",
+    "memory.opportunistic.aligned": "contexts are evicted by level and size; false: by last use",
+    "packing.pressure_aware.long_share": "share of the pool at which a session counts as long",
+    "priority.plas.quantum_chunks": "prefill chunks' worth of tokens that a program is served in class 0; each "
+    "further class serves twice as much",
+    "priority.plas.classes": "number of classes",
+    "priority.plas.starve_s": "a call that has waited this long goes before all classes",
+    "retention.least_waste.host_blocks_per_s": "blocks copied to the host, or back, per second; 0: no context is "
+    "moved",
+    "retention.least_waste.interval_s": "time between two looks at the contexts that are kept",
     "retention.least_waste.ttl_max_s": "the longest pin",
     "priority.ttl_first.pinned_first": "a call whose program's context is pinned goes before earlier programs",
-    "placement.session.hard": "a context that an engine or its host still has is never left, however crowded it is",
-    "placement.session.link_tokens_per_s": "tokens' KV that one engine sends another; 0: none (the simulator then "
-    "takes its hardware's)",
-    "memory.lru.keep_pins": "calls wait for pinned memory, as in Continuum; else pins go when a call needs them",
-    "retention.ttl.cold_start": "K: tool calls to see before their times are believed",
+    "placement.session.hard": "a program never leaves an engine that still has its context, on the device or in "
+    "the host's memory, however crowded it is",
+    "placement.session.link_tokens_per_s": "tokens' worth of KV that one engine sends another per second; 0: none "
+    "(the simulator then uses its hardware's)",
+    "memory.lru.keep_pins": "calls wait for pinned memory, as in Continuum; false: pins are dropped when a call "
+    "needs the memory",
+    "retention.ttl.cold_start": "Continuum's K: tool calls to see before their times are trusted",
     "retention.ttl.ttl_max_s": "the longest pin",
-    "retention.ttl.learned": "pins by what was seen; else T_default for every one",
-    "retention.opportunistic.cold_start": "Continuum's K: tool calls to see before their times are believed",
+    "retention.ttl.learned": "pins last by what was seen; false: every pin lasts T_default",
+    "retention.opportunistic.cold_start": "Continuum's K: tool calls to see before their times are trusted",
     "retention.opportunistic.ttl_max_s": "the longest pin",
-    "gate.retry_after_ns": "what a refused client is told to wait, in seconds of the wall clock",
-    "gate.time_scale": "how much faster than the wall clock the gate's clock runs",
     "retention.opportunistic.lend": "an active program that will be away for long leaves its room to others",
-    "retention.opportunistic.kv_high": "KV use u from which holding memory costs its whole time",
+    "retention.opportunistic.kv_high": "KV use u at which holding memory costs its whole time",
 }
 
 UNITS = {"_s": "s", "_ms": "ms", "_tokens": "tokens", "_blocks": "blocks", "_ratio": "ratio"}

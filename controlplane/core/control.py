@@ -23,7 +23,7 @@ class ControlRules:
     overload: OverloadRules = field(default_factory=OverloadRules)
     silence: SilenceRules = field(default_factory=SilenceRules)
     tool_slots: ToolSlots = field(default_factory=ToolSlots)
-    prepare_ahead: int = 4  # environments are made for so many of those that are next in the queue
+    prepare_ahead: int = 4  # environments are prepared for this many programs at the head of the queue
 
     def __post_init__(self) -> None:
         require("interval_s", self.interval_s, low=0.01, high=3600)

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from math import exp, log, sqrt
 
 from controlplane.core.durations import Durations
+from controlplane.core.events import FirstToken
 from controlplane.core.gaps import Gaps, returning
 from controlplane.core.lives import Population
 from controlplane.core.prefill_cost import Displaced, PrefillCost
-from controlplane.core.sharing import Sharing
+from controlplane.core.sharing import Prefilled, Sharing
 from controlplane.core.types import NANOSECONDS_PER_SECOND, ProgramView
 
 _ENDS_AFTER_A_CALL = 0.01  # of the programs whose reply called a tool: their agent failed, or was stopped
@@ -137,6 +138,13 @@ class Estimates:
             self.service.add(service_ns)
             if again_ns := self.prefill_ns(context_tokens):
                 self.again.add(again_ns)
+
+    def prefilled(self, event: FirstToken, *, alone: bool) -> Prefilled:
+        """What the turn's prefill took, and what it would have taken alone."""
+        alone_ns = self.prefill.part_ns(event.prompt_tokens - event.cached_tokens, event.cached_tokens)
+        if event.loaded_tokens:
+            alone_ns = event.prefill_ns  # loading is not computing: it takes as long alone
+        return Prefilled(took_ns=event.prefill_ns, alone_ns=max(0, alone_ns), alone=alone)
 
     def tool_ended(self, tool: str, duration_ns: int, *, crowded: bool) -> None:
         """Learn one tool call."""

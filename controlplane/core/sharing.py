@@ -11,9 +11,20 @@ that would count as usual: so only turns that were in fact alone raise it, as af
 
 from dataclasses import dataclass
 
+from controlplane.core.events import TurnEnded
+
 _FADE = 0.98  # by the turn, like the other parts of a price: half of the weight is in the latest 35
 _RISE = 0.02  # likewise
 _LEAST_TOKENS = 16  # a reply is timed to a step: in a shorter one that is more than a sixteenth
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefilled:
+    """A turn's prefill: what it took, and would have taken alone; whether nothing else was in the engine then."""
+
+    took_ns: int
+    alone_ns: int
+    alone: bool
 
 
 @dataclass(slots=True, kw_only=True)
@@ -24,23 +35,18 @@ class Sharing:
     alone_ns: float = 0.0
     service_ns: float = 0.0
 
-    def add(
-        self, output_tokens: int, decode_ns: int, prefill_ns: int, prefill_alone_ns: int, *, alone: bool
-    ) -> None:
-        """Learn one turn: what its reply and its prefill took, and what the latter would have taken alone.
-
-        ``alone``: no other turn was in the engine when either ended.
-        """
-        if output_tokens < _LEAST_TOKENS or decode_ns <= 0:
+    def add(self, prefilled: Prefilled, ended: TurnEnded, *, alone: bool) -> None:
+        """Learn one turn. ``alone``: when it ended no other was in the engine."""
+        decode_ns, between = ended.service_ns - prefilled.took_ns, ended.output_tokens - 1
+        if ended.output_tokens < _LEAST_TOKENS or decode_ns <= 0:
             return
-        between = output_tokens - 1
         token_ns = decode_ns / between
         if not self.token_ns or token_ns < self.token_ns:
             self.token_ns = token_ns
-        elif alone:
+        elif alone and prefilled.alone:
             self.token_ns += _RISE * (token_ns - self.token_ns)
-        self.alone_ns = _FADE * self.alone_ns + prefill_alone_ns + between * self.token_ns
-        self.service_ns = _FADE * self.service_ns + prefill_ns + decode_ns
+        self.alone_ns = _FADE * self.alone_ns + prefilled.alone_ns + between * self.token_ns
+        self.service_ns = _FADE * self.service_ns + ended.service_ns
 
     @property
     def alone_ratio(self) -> float:

@@ -21,8 +21,8 @@ class ToolSlots:
     may start in each control interval as CPUs are idle.
     """
 
-    per_cpu: float = 0.0  # tools that may run at once for each CPU of the host; 0: any number
-    busy: float = 0.9  # share of the CPUs in use from which on the slots are all that counts
+    per_cpu: float = 0.0  # tools that may run at once per CPU of the host; 0: any number
+    busy: float = 0.9  # CPU use up to which more tools may start than there are slots
 
     def __post_init__(self) -> None:
         require("per_cpu", self.per_cpu, low=0, high=1000)

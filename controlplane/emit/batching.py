@@ -1,4 +1,4 @@
-"""Numbered events as batches that the server will take."""
+"""Pack numbered events into batches that the server accepts."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Packed:
 
 
 def runs(items: Iterable[Numbered], limit: int) -> Iterator[list[Numbered]]:
-    """Cut into runs of at most ``limit`` events without a gap in their sequence."""
+    """Cut events into runs of at most ``limit`` events without a gap in their sequence."""
     run: list[Numbered] = []
     for item in items:
         if run and (len(run) >= limit or item[0] != run[-1][0] + 1):
@@ -39,7 +39,7 @@ class Packer:
     max_bytes: int
 
     def pack(self, run: Sequence[Numbered]) -> tuple[list[Packed], list[str]]:
-        """The batches, and what is wrong with each event that can be in none."""
+        """The batches, and the problem of each event that fits in none."""
         packed: list[Packed] = []
         rejected: list[str] = []
         self._pack(run, packed, rejected)

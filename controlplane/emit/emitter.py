@@ -1,8 +1,8 @@
 """The event emitter: what hooks in the engine, the gate and the tool runtime publish through.
 
 A hook never blocks and never raises. ``emit`` appends to a bounded queue; a daemon thread owns the
-connection, sends batches and hears commands. Importing this needs the standard library only: protobuf and
-nats load in the thread.
+connection, sends batches and hears commands. Importing this module needs only the standard library: the
+thread loads protobuf and nats.
 """
 
 import atexit
@@ -31,8 +31,8 @@ _EXIT_TIMEOUT_S = 2.0  # where a server answers; else the exit waits for one att
 class Emitter:
     """Publishes one role's events of one node.
 
-    :param url: the NATS server, or a callable that tells it: asked before every attempt to connect, so that a
-        server that moved is found. While none answers, events wait.
+    :param url: the NATS server, or a callable that returns it, which is called before every attempt to connect,
+        so that a server that moved is found. While none answers, events wait.
     :param role: ``engine``, ``gate``, ``tool``, ...: the last part of the subject.
     :param capacity: events that wait at most. The oldest is dropped for a new one; readers see the gap.
     :param batch: events in a batch at most.
@@ -42,7 +42,7 @@ class Emitter:
     :param state: called in the emitter's thread when the daemon asks what this publisher holds. An event must
         be in that state before it is emitted.
     :param connect_options: more arguments for ``nats.connect``: TLS, credentials.
-    :param runtime: clock, thread and client, where they are not the process's own.
+    :param runtime: clock, thread and client, if they are not the process's own.
     :raises ConfigError: a name or a number is out of range.
     """
 
@@ -83,7 +83,7 @@ class Emitter:
         _emitters.add(self)
 
     def _begin(self) -> None:
-        """What a new process must have of its own."""
+        """Make what each process must have of its own: a queue, counters and a boot id."""
         self.publisher = subjects.publisher_name(self._node, self._role, uuid.uuid4().hex[:12])
         self._queue: deque[Queued] = deque()
         self._dropped = 0
@@ -94,8 +94,8 @@ class Emitter:
     def start(self, *, role: str = "") -> None:
         """Start the thread. Events emitted earlier are sent. A second call does nothing.
 
-        :param role: in place of the one it was made with, where that is known only now.
-        :raises ConfigError: no name for a role.
+        :param role: replaces the role that the emitter was made with, if it is only known now.
+        :raises ConfigError: ``role`` is not a valid name.
         """
         with self._lock:
             if self._thread is not None or self._closed:
@@ -175,7 +175,7 @@ class Emitter:
 
     @property
     def stats(self) -> EmitterStats:
-        """The counts of this moment."""
+        """The current counts."""
         if self._pump is None:
             return EmitterStats(queued=len(self._queue), dropped=self._dropped)
         counters = self._pump.counters

@@ -1,7 +1,8 @@
-"""An environment that is made while its program waits for its turn, and not long before (ThunderAgent §4.4).
+"""An environment that is made shortly before its program's turn comes (ThunderAgent §4.4).
 
-Made too early, environments of programs that wait for minutes fill the host; made at the first tool, the program
-waits for it once more. The daemon knows whose turn nears. Where no daemon says so, it is made at once.
+If environments were made too early, those of programs that wait for minutes would fill the host. If they were made
+at the first tool, the program would wait once more. The daemon knows whose turn is near. Without a daemon the
+environment is made at once.
 """
 
 import threading
@@ -14,10 +15,10 @@ T = TypeVar("T")
 
 
 class Preparation(Generic[T]):
-    """One program's environment, made in a thread of its own.
+    """One program's environment, made in its own thread.
 
-    ``make`` makes it; ``dispose`` takes one back that is not needed after all. ``wait`` makes the waiting for the
-    daemon's word.
+    ``make`` makes it, and ``dispose`` takes one back that is not needed after all. ``wait`` makes the object that
+    waits for the daemon's word.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class Preparation(Generic[T]):
         threading.Thread(target=self._run, name="penstock-prepare", daemon=True).start()
 
     def result(self, timeout_s: float | None = None) -> T:
-        """The environment, made now if it was not yet. Raises what ``make`` raised, or ``TimeoutError``."""
+        """The environment, made now if it was not before. Raises what ``make`` raised, or ``TimeoutError``."""
         with self._changed:
             self._cancelled = False
             self._wait.tell()
@@ -49,18 +50,18 @@ class Preparation(Generic[T]):
         return made  # type: ignore[return-value]
 
     def begin(self) -> None:
-        """The program's turn nears."""
+        """Start making the environment: the program's turn is near."""
         self._cancelled = False
         self._wait.tell()
 
     def cancel(self) -> None:
-        """The program has left the queue; it may come back."""
+        """Dispose of the environment: the program has left the queue, though it may come back."""
         with self._changed:
             self._cancelled = True
             self._changed.notify_all()
 
     def close(self) -> None:
-        """The program is over: what was made and not taken goes."""
+        """End the preparation with its program: an environment that nobody took is disposed of."""
         with self._changed:
             if self._over:
                 return

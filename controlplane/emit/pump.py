@@ -54,7 +54,7 @@ Queued = tuple[int, Event | StateMark]  # (at_ns, event)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PumpOptions:
-    """What the emitter was given; see ``Emitter``."""
+    """The emitter's parameters; see ``Emitter``."""
 
     url: Callable[[], str]
     node: str
@@ -72,8 +72,8 @@ class PumpOptions:
 class Pump:
     """Moves ``queue`` to the bus. ``dropped`` tells how many events left the queue unsent so far.
 
-    ``sleeping``: the next event must call ``wake``; ``hurried``: an urgent one has done so already.
-    ``dead``: the libraries are missing, nothing will ever be sent.
+    ``sleeping`` means that the next event must call ``wake``, ``hurried`` that an urgent event has already done so.
+    ``dead`` means that the libraries are missing, so nothing will ever be sent.
     """
 
     def __init__(self, options: PumpOptions, queue: deque[Queued], dropped: Callable[[], int]) -> None:
@@ -99,7 +99,7 @@ class Pump:
     # Called by other threads.
 
     def wake(self) -> None:
-        """Make the thread look at the queue now."""
+        """Make the thread check the queue now."""
         self.sleeping = False
         self._loop.call_soon_threadsafe(self._kick.set)
 
@@ -113,7 +113,7 @@ class Pump:
     # The thread.
 
     def run(self) -> None:
-        """The thread's whole life. Never raises."""
+        """Run the thread's whole life. Never raises."""
         try:
             self._loop.run_until_complete(self.live())
         finally:
@@ -125,7 +125,7 @@ class Pump:
             self._loop.close()
 
     async def live(self) -> None:
-        """All that the thread does. Never raises."""
+        """Connect and send until the emitter closes. Never raises."""
         try:
             await self._main()
         except ImportError as error:
@@ -203,7 +203,7 @@ class Pump:
     def _dial(
         self, address: str, on_error: Callable[[Exception], Awaitable[None]]
     ) -> "tuple[Connection, Awaitable[None]]":
-        """A client, and its connecting: a path behind ``unix:`` is the daemon's socket, all else a NATS server."""
+        """Make a client and its connection. ``unix:PATH`` is the daemon's socket; other URLs are NATS servers."""
         from controlplane.emit.socket_client import SocketClient
         from controlplane.wire.frames import SOCKET_SCHEME
 
@@ -268,7 +268,7 @@ class Pump:
             self._fail(f"disconnected: {str(error) or type(error).__name__}")
 
     async def _sleep(self) -> None:
-        """Until an event comes."""
+        """Sleep until an event comes."""
         self._kick.clear()
         self.sleeping = True
         if not (self._queue or self._closing or self.hurried):
@@ -284,7 +284,7 @@ class Pump:
         timer.cancel()
 
     def _say_again(self) -> None:
-        """What may be lost, in its old numbers: whoever has it drops it."""
+        """Send again what may be lost, under its old numbers, so that a reader that has it drops it."""
         if self._again_from_ns is not None:
             self._unconfirmed += self._said.take_since(self._again_from_ns)
             self._again_from_ns = None
@@ -371,7 +371,7 @@ class Pump:
                 self._call("on_command", self._options.on_command, command)
 
     def _asked(self, request: StateRequest) -> None:
-        """Say again what may be lost, and then what is held."""
+        """Answer the daemon's request: send again what may be lost, then the state."""
         if request.publisher not in ("", self._options.publisher):
             return
         if self._is_tool and request.lost_ns > 0:
@@ -415,6 +415,6 @@ class Pump:
 
 
 async def _hang_up(client: "Connection") -> None:
-    """Close, but do not wait for a server that does not read."""
+    """Close the connection without waiting for a server that does not read."""
     with contextlib.suppress(Exception):
         await asyncio.wait_for(client.close(), _CLOSE_TIMEOUT_S)

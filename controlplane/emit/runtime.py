@@ -1,4 +1,4 @@
-"""What an emitter takes from the process it runs in."""
+"""What an emitter needs from its process: a clock, chance, a thread and a NATS client."""
 
 import asyncio
 import random
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class Life(Protocol):
-    """What runs in an emitter's thread."""
+    """The work of an emitter's thread."""
 
     def run(self) -> None:
-        """Until it ends."""
+        """Run until the work ends."""
 
 
 def _thread(life: Life, name: str) -> threading.Thread:
@@ -35,7 +35,7 @@ def _client() -> "Client":
 class Runtime:
     """A clock, chance, an event loop with a thread that runs it, and a client of NATS.
 
-    ``now_ns`` is monotonic; ``uniform`` gives a number between two.
+    ``now_ns`` is monotonic; ``uniform`` draws a number between two bounds.
     """
 
     now_ns: Callable[[], int] = time.monotonic_ns

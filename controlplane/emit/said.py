@@ -1,4 +1,4 @@
-"""What was said and confirmed, for a while: a server that has read a batch may still lose it with its stream."""
+"""Keep confirmed batches for a while, since a server that has read a batch may still lose it with its stream."""
 
 from collections import deque
 
@@ -9,14 +9,14 @@ _MOST_AGE_NS = 3600 * 1_000_000_000
 
 
 class Said:
-    """The latest batches, with the times at which they were confirmed."""
+    """The latest confirmed batches, with the times of their confirmation."""
 
     def __init__(self) -> None:
         self._batches: deque[tuple[int, Packed]] = deque()
         self._bytes = 0
 
     def keep(self, batches: list[Packed], now_ns: int) -> None:
-        """Remember these; the oldest go where there are too many."""
+        """Remember these batches; drop the oldest if there are too many."""
         for packed in batches:
             self._batches.append((now_ns, packed))
             self._bytes += len(packed.data)
@@ -25,7 +25,7 @@ class Said:
             self._bytes -= len(kept.popleft()[1].data)
 
     def take_since(self, at_ns: int) -> list[Packed]:
-        """Those that were confirmed then or later, in order, to be confirmed once more."""
+        """Take the batches that were confirmed then or later, in order, to be confirmed again."""
         taken: deque[Packed] = deque()
         while self._batches and self._batches[-1][0] >= at_ns:
             packed = self._batches.pop()[1]

@@ -1,6 +1,6 @@
-"""A tool call that waits until the daemon says that the host has room for it, or until nobody is there to say so.
+"""A tool call's wait until the daemon says that the host has room, or until there is no daemon to say so.
 
-The tool then starts without: a control plane that is gone must not hold an agent up.
+Without a daemon the tool starts anyway: a control plane that is gone must not hold up an agent.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ _SILENT_S = 3.0  # the daemon's heartbeat comes several times a second
 
 
 class SlotWait:
-    """One call's waiting. ``ask`` asks the daemon; ``heard_s``: when that last gave a sign of life (monotonic)."""
+    """One call's wait. ``ask`` asks the daemon; ``heard_s`` is when it last gave a sign of life (monotonic)."""
 
     def __init__(self, ask: Callable[[], None], heard_s: Callable[[], float], patience_s: float) -> None:
         self.was_told = False
@@ -28,7 +28,7 @@ class SlotWait:
         self._wake: Callable[[], object] | None = None
 
     def tell(self) -> None:
-        """The daemon's answer. Called in another thread."""
+        """Take the daemon's answer. Called from another thread."""
         self.was_told = True
         self._told.set()
         wake = self._wake
@@ -37,12 +37,12 @@ class SlotWait:
                 wake()
 
     def block(self) -> None:
-        """Wait in this thread."""
+        """Block this thread until the call may start."""
         while look_s := self._next_look_s():
             self._told.wait(look_s)
 
     async def until_told(self) -> None:
-        """Wait in this task."""
+        """Wait in this task until the call may start."""
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
         self._wake = lambda: loop.call_soon_threadsafe(woken.set)
         while look_s := self._next_look_s():
@@ -50,7 +50,7 @@ class SlotWait:
                 await asyncio.wait_for(woken.wait(), look_s)
 
     def _next_look_s(self) -> float:
-        """Until when it is worth waiting; 0: no longer."""
+        """Seconds until the next check; 0 if waiting is no longer worth it."""
         now_s = time.monotonic()
         silent_s = now_s - max(self._began_s, self._heard_s())
         if self.was_told or now_s >= self._deadline_s or silent_s >= _SILENT_S:

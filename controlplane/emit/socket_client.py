@@ -1,4 +1,4 @@
-"""The daemon's Unix socket, as the pump uses a NATS client: for who holds no credentials of the bus."""
+"""A client of the daemon's Unix socket, in place of a NATS client, for agents without the bus's credentials."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -17,9 +17,9 @@ class _Message:
 
 
 class SocketClient:
-    """One connection. ``on_refused`` hears why a batch was refused; ``on_closed`` that the connection ended.
+    """One connection. ``on_refused`` gets the reason of a refused batch; ``on_closed`` is called when it ends.
 
-    ``on_commands`` is there from the beginning: the daemon's first frame is a command.
+    ``on_commands`` must be given at the start, since the daemon's first frame is a command.
     """
 
     max_payload = MAX_FRAME_BYTES
@@ -38,12 +38,12 @@ class SocketClient:
         self._reading: asyncio.Task[None] | None = None
 
     async def connect(self, path: str) -> None:
-        """Raises ``OSError`` where nobody listens."""
+        """Connect to the socket. Raises ``OSError`` if nobody listens."""
         self._reader, self._writer = await asyncio.open_unix_connection(path)
         self._reading = asyncio.ensure_future(self._read())
 
     async def subscribe(self, subject: str, cb: _Hear) -> None:
-        """Nothing to do: commands come anyway, and there are no heartbeats on the socket."""
+        """Do nothing: commands come anyway, and the socket carries no heartbeats."""
 
     async def publish(self, subject: str, data: bytes) -> None:
         """Send one batch; the daemon knows its subject."""
@@ -52,7 +52,7 @@ class SocketClient:
         await self._writer.drain()
 
     async def flush(self, timeout_s: float) -> None:
-        """Until every batch is answered. Raises ``ConnectionError`` or ``TimeoutError``."""
+        """Wait until every batch is answered. Raises ``ConnectionError`` or ``TimeoutError``."""
         async with asyncio.timeout(timeout_s):
             while self._answered < self._sent:
                 if self.is_closed:
@@ -61,7 +61,7 @@ class SocketClient:
                 await self._answer.wait()
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self.is_closed = True
         if self._reading is not None:
             self._reading.cancel()

@@ -1,11 +1,11 @@
-"""What an emitter did, for health pages and tests."""
+"""Counts of an emitter's work, for health pages and tests."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmitterStats:
-    """Counts since the emitter was made (in a forked child: since the fork)."""
+    """Counts since the emitter was made, or since the fork in a forked child."""
 
     sent: int = 0  # events that the server confirmed
     batches: int = 0

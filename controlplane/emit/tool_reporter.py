@@ -1,7 +1,8 @@
-"""What an agent's process reports: its runs, and the tools that they call.
+"""Report an agent process's runs and the tools that they call.
 
 A program is what OpenTelemetry's GenAI conventions call a conversation (``gen_ai.conversation.id``), a call is
-``gen_ai.tool.call.id`` and a tool ``gen_ai.tool.name``. Importing this needs the standard library only.
+``gen_ai.tool.call.id`` and a tool ``gen_ai.tool.name``. Importing this module needs only the
+standard library.
 """
 
 import asyncio
@@ -49,7 +50,7 @@ class _Call:
 
 
 class ToolReporter:
-    """Reports of one process. No method blocks or raises, and what is reported twice or out of order is harmless.
+    """The reports of one process. No method blocks or raises; repeated or misordered reports are harmless.
 
     A call that ends without having started (refused, cancelled) ends with duration 0. The thread starts with the
     first report.
@@ -57,7 +58,7 @@ class ToolReporter:
     :param url: as the ``Emitter`` takes it.
     :param enabled: False: nothing is ever sent.
     :param slots: tools wait for a slot of the host, ``patience_s`` at most, where the daemon counts slots.
-    :raises ConfigError: ``node`` is no name.
+    :raises ConfigError: ``node`` is not a valid name.
     """
 
     def __init__(
@@ -95,13 +96,13 @@ class ToolReporter:
     def program_started(
         self, program_id: str, *, parent_id: str = "", tenant: str = "", aside: bool = False
     ) -> None:
-        """A run begins. ``parent_id``: the run that started it, which waits for it in a tool, unless ``aside``."""
+        """Report that a run begins. ``parent_id`` started it, and waits for it in a tool unless ``aside``."""
         if program_id:
             arrived = ProgramArrived(program_id=program_id, parent_id=parent_id, tenant=tenant, aside=aside)
             self._emit(arrived, urgent=True)
 
     def program_ended(self, program_id: str, reason: str = "") -> None:
-        """A run is over and will not come back: what it holds may go. Its open calls end with it."""
+        """Report that a run is over and will not come back, so what it holds may go. Its open calls end with it."""
         for key in [key for key in list(self._calls) if key[0] == program_id]:
             self.tool_ended(*key, ok=False)
         if program_id:
@@ -113,28 +114,28 @@ class ToolReporter:
                     hear(program_id, reason)
 
     def tool_enqueued(self, program_id: str, call_id: str, tool: str) -> None:
-        """The agent asked for a tool; it may have to wait for others, or for a person."""
+        """Report that the agent asked for a tool, which may have to wait for others or for a person."""
         if program_id and call_id and tool and (program_id, call_id) not in self._calls:
             self._calls[program_id, call_id] = _Call(program_id, tool)
             self._emit(ToolEnqueued(program_id=program_id, call_id=call_id, tool=tool))
 
     def wait_for_slot(self, program_id: str, call_id: str, tool: str) -> None:
-        """Return once the host has room for the tool, or nobody is there to say so. At once unless ``slots``.
+        """Block this thread until the host has room for the tool, or no daemon says so; at once unless ``slots``.
 
-        It blocks this thread. Where an event loop runs in it, it does not wait: that is ``until_slot``'s.
+        In a thread with a running event loop it does not wait: use ``until_slot`` there.
         """
         if self._slots and not _has_loop() and (wait := self._ask(program_id, call_id, tool)) is not None:
             wait.block()
             self._waited(wait)
 
     async def until_slot(self, program_id: str, call_id: str, tool: str) -> None:
-        """The same in a task."""
+        """Wait as ``wait_for_slot`` does, but in a task."""
         if self._slots and (wait := self._ask(program_id, call_id, tool)) is not None:
             await wait.until_told()
             self._waited(wait)
 
     def tool_started(self, program_id: str, call_id: str, tool: str) -> None:
-        """The tool runs. It need not have been enqueued."""
+        """Report that the tool runs. It need not have been enqueued."""
         if not (program_id and call_id and tool):
             return
         call = self._calls.setdefault((program_id, call_id), _Call(program_id, tool))
@@ -143,11 +144,11 @@ class ToolReporter:
             self._emit(ToolStarted(program_id=program_id, call_id=call_id, tool=call.tool))
 
     def tool_taken_up(self, program_id: str, call_id: str, tool: str, *, began_ns: int) -> None:
-        """Another process told that it started at ``began_ns``, this machine's monotonic clock; 0: unknown."""
+        """Take over a call that another process started at ``began_ns``, on the monotonic clock; 0: unknown."""
         self._calls[program_id, call_id] = _Call(program_id, tool, began_ns)
 
     def tool_ended(self, program_id: str, call_id: str, *, ok: bool = True) -> None:
-        """The tool returned (``ok``), raised or timed out. An unknown call is ignored."""
+        """Report that the tool returned (``ok``), raised or timed out. An unknown call is ignored."""
         call = self._calls.pop((program_id, call_id), None)
         if call is None:
             return
@@ -160,7 +161,7 @@ class ToolReporter:
 
     @property
     def stats(self) -> EmitterStats:
-        """What became of the reports."""
+        """Counts of what became of the reports."""
         return self._emitter.stats
 
     @property
@@ -171,10 +172,10 @@ class ToolReporter:
     def prepare(
         self, program_id: str, make: Callable[[], T], dispose: Callable[[T], object] | None = None
     ) -> Preparation[T]:
-        """Have the environment of a program's tools made before its turn comes, and not long before.
+        """Have the environment of a program's tools made shortly before its turn comes.
 
-        ``make`` runs in a thread of its own once the daemon says that the turn nears; at once where none says
-        anything, and at the latest when the result is asked for. ``dispose`` takes back what was made for a program
+        ``make`` runs in its own thread once the daemon says that the turn is near, at once if there is no daemon,
+        and at the latest when the result is asked for. ``dispose`` takes back what was made for a program
         that left the queue. Ask before the program's first turn.
         """
         wanted = EnvironmentWanted(program_id=program_id)
@@ -205,7 +206,7 @@ class ToolReporter:
             log.warning("penstock: nobody says that the host has room for a tool: it starts without")
 
     def _obey(self, command: Command) -> None:
-        """In the emitter's thread."""
+        """Obey the daemon's command, in the emitter's thread."""
         if isinstance(command, StartTool):
             call = self._calls.get((command.program_id, command.call_id))
             if call is not None and (wait := call.slot) is not None:
@@ -221,7 +222,7 @@ class ToolReporter:
         self._heard_s = time.monotonic()
 
     def _last_heard_s(self) -> float:
-        """The daemon's own socket, as long as it is open, is a sign of life."""
+        """When the daemon last gave a sign of life; its own socket counts as one while it is open."""
         return time.monotonic() if self._emitter.stats.direct else self._heard_s
 
     def _emit(self, event: Event, urgent: bool = False) -> None:
@@ -234,7 +235,7 @@ class ToolReporter:
         self._emitter.emit(event, urgent)
 
     def _state(self) -> PublisherState:
-        """The calls that have not ended; asked in the emitter's thread."""
+        """The state: the calls that have not ended. Called in the emitter's thread."""
         open_tools = tuple(
             OpenTool(
                 program_id=call.program_id,
@@ -249,7 +250,7 @@ class ToolReporter:
 
 
 def _has_loop() -> bool:
-    """Whether waiting in this thread would hold an event loop up."""
+    """True if waiting in this thread would hold up an event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -261,7 +262,7 @@ _reporters: "weakref.WeakSet[ToolReporter]" = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    """Calls that the parent's threads run are not the child's to report."""
+    """Forget the open calls: those of the parent's threads are not the child's to report."""
     for reporter in list(_reporters):
         reporter._calls.clear()
 

@@ -1,8 +1,8 @@
-"""Which kind of agent sends a request, by what each of its requests has in common: its tools and its instructions.
+"""Recognise the kind of agent behind a request by what its requests have in common: tools and instructions.
 
-Two runs of one agent are alike in length and growth, those of two agents are not, and most clients name none. The
-digest is of the tools' names, and of the beginning of the instructions only: what changes from run to run, such as
-the date, a folder or the task, comes behind that.
+Two runs of the same agent are alike in length and growth, runs of different agents are not, and most clients do not
+name their kind. The digest covers the tools' names and only the beginning of the instructions, since what changes
+from run to run, such as the date, a folder or the task, comes later.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ _DIGEST = 8  # likewise
 
 
 def kind_of_agent(body: Mapping[str, Any]) -> str:
-    """A digest; empty where the request has neither tools nor instructions."""
+    """A digest of the kind; empty if the request has neither tools nor instructions."""
     tools, instructions = sorted(_tool_names(body.get("tools"))), _instructions(body)[:_INSTRUCTIONS]
     if not tools and not instructions:
         return ""
@@ -24,7 +24,7 @@ def kind_of_agent(body: Mapping[str, Any]) -> str:
 
 
 def _tool_names(tools: object) -> list[str]:
-    """Of OpenAI's nested form, or of the flat one of Responses and Anthropic."""
+    """The tools' names, in OpenAI's nested form or the flat one of Responses and Anthropic."""
     names = []
     for tool in tools if isinstance(tools, list) else ():
         if isinstance(tool, Mapping):
@@ -36,7 +36,7 @@ def _tool_names(tools: object) -> list[str]:
 
 
 def _instructions(body: Mapping[str, Any]) -> str:
-    """What the agent is told before its task, wherever the API has that."""
+    """The agent's instructions before its task, wherever the API has them."""
     for name in ("instructions", "system"):
         if text := _text(body.get(name)):
             return text

@@ -1,4 +1,4 @@
-"""One timer that is set for the next deadline of a clock that may run faster than the wall."""
+"""One timer, set for the next deadline of a clock that may run faster than the wall clock."""
 
 import asyncio
 from collections.abc import Callable

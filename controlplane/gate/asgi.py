@@ -17,10 +17,10 @@ class ClientGone(Exception):
 
 
 class Replay:
-    """The receive side of a request whose body was read already.
+    """The receive side of a request whose body has already been read.
 
-    The application gets the body once more, then whatever comes after it (the disconnect). ``listen`` waits
-    for that while the turn is held; nothing that it hears is lost to the application.
+    The application gets the body once more, then whatever comes after it (the disconnect). ``listen`` waits for
+    that while the turn is held, and the application still gets everything that ``listen`` heard.
     """
 
     def __init__(self, body: bytes, receive: Receive) -> None:

@@ -1,4 +1,4 @@
-"""Whom the gate obeys: the daemon while its heartbeats come, itself within bounds when they stop."""
+"""Whom the gate obeys: the daemon while heartbeats come, and itself, within bounds, when they stop."""
 
 from enum import StrEnum
 from typing import Protocol
@@ -7,7 +7,7 @@ from controlplane.gate.limits import GateLimits
 
 
 class HeartbeatLike(Protocol):
-    """What the gate reads of a heartbeat (``controlplane.wire`` has the record)."""
+    """The part of a heartbeat that the gate reads (``controlplane.wire`` has the record)."""
 
     @property
     def boot_id(self) -> str: ...
@@ -22,7 +22,7 @@ class HeartbeatLike(Protocol):
 
 
 class Mode(StrEnum):
-    """How turns are let in.
+    """How the gate lets turns in.
 
     Passive: no daemon was ever seen, so everything passes. Governed: the daemon decides. Keeping: it fell
     silent, and the gate admits up to the last limit. Opening: it stayed silent, and the limit grows.
@@ -35,7 +35,7 @@ class Mode(StrEnum):
 
 
 class Authority:
-    """The daemon's lease and what follows from its end. No clock of its own: ``now_ns`` comes in."""
+    """The daemon's lease, and what follows from its end. It has no clock: ``now_ns`` is an argument."""
 
     def __init__(self, limits: GateLimits) -> None:
         self._limits = limits
@@ -53,7 +53,7 @@ class Authority:
 
     @property
     def draining(self) -> bool:
-        """Whether the daemon lets nobody in who has no slot, as far as was heard."""
+        """True while the daemon, by its last word, lets in nobody without a slot."""
         return self._draining
 
     @property
@@ -68,9 +68,9 @@ class Authority:
         self._limit = max(0, limit)
 
     def is_outdated(self, beat: HeartbeatLike, now_ns: int) -> bool:
-        """Whether an older daemon than the one that governs sent it: its commands have lower numbers.
+        """True if a daemon older than the governing one sent the heartbeat: its commands have lower numbers.
 
-        Once the younger one's lease has ended, whoever is there is believed.
+        Once the younger daemon's lease has ended, any daemon is believed.
         """
         is_other = beat.boot_id != self._boot_id and beat.command_id < self._command_id
         return is_other and self.mode(now_ns) is Mode.GOVERNED
@@ -97,7 +97,7 @@ class Authority:
         return Mode.KEEPING if now_ns < lost_at_ns + self._limits.keep_ns else Mode.OPENING
 
     def local_limit(self, now_ns: int) -> int | None:
-        """Programs that may have a slot by the gate's own leave; None means no bound. Only while lost."""
+        """How many programs the gate itself may give slots; None means no bound. Only while the daemon is lost."""
         if self._limit == 0:
             return None
         return self._limit + self._steps(now_ns)

@@ -1,10 +1,9 @@
-"""Request bodies while they arrive: what they may take together, how long they may take, and what is in them.
+"""Read request bodies, within bounds on their total size, their time and the number of values in them.
 
-A body is parsed by one call that nothing interrupts, on the loop that serves everybody, and millions of small
-values cost it a thousand times what a long text of the same size does. So what stands outside of strings is counted
-while the body arrives, and one with too much of it is refused unparsed. A body that never ends is refused in time;
-until then its bytes count, and where there are too many in all the largest body goes: its client is least likely an
-agent.
+One uninterruptible call parses a body, on the loop that serves everybody, and millions of small values cost it a
+thousand times as much as a long text of the same size. So the gate counts what is outside of strings while the body
+arrives, and refuses a body with too much of it unparsed. A body that never ends is refused in time. Until then its
+bytes count, and if there are too many in all, the largest body goes: its client is least likely an agent.
 """
 
 import asyncio
@@ -20,7 +19,7 @@ _VALUES_A_CONTAINER = 20  # an object or a list costs about as much as so many n
 
 
 class BodyRefused(Exception):
-    """The body is not taken: the HTTP ``status``, our ``code``, and why."""
+    """The body is refused, with the HTTP ``status``, our ``code``, and the reason."""
 
     def __init__(self, status: HTTPStatus, code: str, why: str) -> None:
         super().__init__(why)
@@ -29,7 +28,7 @@ class BodyRefused(Exception):
 
 
 class Structure:
-    """How much a JSON text holds outside of its strings, counted piece by piece."""
+    """Counts, piece by piece, how much a JSON text has outside of its strings."""
 
     def __init__(self) -> None:
         self.values = 0
@@ -51,7 +50,7 @@ class Structure:
 
 
 class _Body:
-    """One that arrives."""
+    """One body that is arriving."""
 
     __slots__ = ("chunks", "shed", "size", "structure")
 
@@ -85,7 +84,7 @@ class Bodies:
         self.bytes_arriving = 0
 
     async def read(self, receive: Receive) -> bytes:
-        """The whole body. Raises ``BodyRefused``, and ``ClientGone`` where the client left."""
+        """Read the whole body. Raises ``BodyRefused``, or ``ClientGone`` if the client left."""
         body = _Body()
         self._arriving[body] = None
         try:
@@ -106,7 +105,7 @@ class Bodies:
             raise BodyRefused(HTTPStatus.REQUEST_TIMEOUT, "body_too_slow", why) from None
 
     async def _more(self, body: _Body, receive: Receive) -> bool:
-        """Take the next piece; whether there is another."""
+        """Take the next piece; True if there is another."""
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
@@ -125,7 +124,7 @@ class Bodies:
         return bool(message.get("more_body", False))
 
     def _let_go(self, body: _Body) -> None:
-        """Its bytes are free at once, though its client is told only with its next piece."""
+        """Free a body's bytes at once, though its client hears of it only with its next piece."""
         if body not in self._arriving:
             return
         del self._arriving[body]

@@ -1,9 +1,9 @@
-"""Conversations of clients that name nobody, told apart by how their prompts go on. Off unless asked for.
+"""Tell apart conversations of anonymous clients by how their prompts continue. Off by default.
 
-A chat's next request begins with the messages of the one before it: who goes on with a known beginning is that
-program. What goes wrong: two conversations that begin with the same words are one program until either has gone on;
-one whose client rewrites its history (a summary, a message dropped from the middle) is a new program each time.
-Prompts that are plain texts, as in ``/v1/completions``, are not compared.
+A chat's next request begins with the messages of the one before, so a request that continues a known beginning
+belongs to that program. This has limits. Two conversations that begin with the same words are one program until
+either has continued. A conversation whose client rewrites its history (by a summary, or by dropping a message) is
+a new program each time. Plain-text prompts, as in ``/v1/completions``, are not compared.
 """
 
 import json
@@ -31,7 +31,7 @@ class _Conversation:
 
 
 class Continuity:
-    """Remembers how conversations began. For one event loop."""
+    """Remembers how conversations began. Use it in one event loop."""
 
     def __init__(self, most: int = _MOST) -> None:
         self._most = most
@@ -39,7 +39,7 @@ class Continuity:
         self._by_program: dict[str, _Conversation] = {}
 
     def name(self, identity: Identity, body: Body) -> Identity:
-        """An anonymous request's program. ``left`` must be called when it is over, if its source is ``SOURCE``."""
+        """Name an anonymous request's program. If its source is ``SOURCE``, call ``left`` when the turn is over."""
         digests = list(_beginnings(body))
         if not digests:
             return identity
@@ -52,7 +52,7 @@ class Continuity:
         return replace(identity, program_id=known.program_id, source=SOURCE, anonymous=False)
 
     def left(self, program_id: str) -> None:
-        """One of its turns is over."""
+        """Take note that one of the program's turns is over."""
         conversation = self._by_program.get(program_id)
         if conversation is None:
             return
@@ -76,7 +76,7 @@ class Continuity:
 
 
 def _beginnings(body: Body) -> Iterator[bytes]:
-    """A digest of each beginning of the request's messages, the shortest first; none where it is no chat."""
+    """A digest of each beginning of the request's messages, the shortest first; none if it is not a chat."""
     messages: Any = next((body[name] for name in _LISTS if isinstance(body.get(name), list)), None)
     if not messages:
         return

@@ -1,4 +1,4 @@
-"""The gate: turns of granted programs pass, others wait for the daemon's grant. No HTTP in here."""
+"""The gate: turns of granted programs pass, others wait for the daemon's grant. This module knows no HTTP."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ class Gate:
     """Holds turns until their program may run.
 
     ``send(event, urgent)`` publishes an event and must neither block nor raise. ``now_ns`` is the clock; it
-    may run faster than the wall (``limits.time_scale``). Everything is called in one event loop's thread:
+    may run faster than the wall clock (``limits.time_scale``). Everything is called in one event loop's thread:
     an ``Inbox`` brings over what another thread receives.
 
     **Paper**: MARS §4.2 (admission of sessions, not of requests); what happens without the daemon is ours.
@@ -61,12 +61,12 @@ class Gate:
     def try_enter(self, ticket: Ticket) -> Entered | None:
         """Let the turn in if that needs no waiting; None means that ``enter`` would hold it.
 
-        Raises ``Refused`` once the gate is closed, ``LocalEventError`` for a turn that is here already.
+        Raises ``Refused`` once the gate is closed, ``LocalEventError`` for a turn that is already here.
         """
         if self._closed:
             raise refusal(self.limits, ticket, 503, "gate_closed", "the server is shutting down", 0)
         if ticket.turn_id in self._running or ticket.turn_id in self._holds:
-            raise LocalEventError(f"turn {ticket.turn_id!r} is at the gate already")
+            raise LocalEventError(f"turn {ticket.turn_id!r} is already at the gate")
         now_ns = self._now_ns()
         mode = self._look(now_ns)
         self._link(ticket, now_ns)
@@ -90,7 +90,7 @@ class Gate:
     async def enter(self, ticket: Ticket) -> Entered:
         """Wait until the turn may run; pair it with ``leave``.
 
-        Raises ``Refused``. A cancelled wait leaves the gate at once, and the daemon is told.
+        Raises ``Refused``. A cancelled wait leaves the gate at once, and the daemon hears of it.
         """
         entered = self.try_enter(ticket)
         if entered is not None:
@@ -111,7 +111,7 @@ class Gate:
         return outcome
 
     def leave(self, ticket: Ticket, *, abandoned: str = "") -> None:
-        """The turn is over. ``abandoned`` says why, where it entered and then never ran."""
+        """End a turn. ``abandoned`` says why, if it entered and then never ran."""
         root_id = self._running.pop(ticket.turn_id, None)
         if root_id is None:
             return
@@ -133,7 +133,7 @@ class Gate:
         return root_id if root_id != program_id else ""
 
     def reply_read(self, ticket: Ticket, tools: Sequence[str], *, is_last: bool = False) -> None:
-        """Tell which tools the turn's reply calls. ``is_last``: the client called this turn its last."""
+        """Report which tools the turn's reply calls. ``is_last``: the client declared this turn its last."""
         self._send(
             ReplyRead(
                 program_id=ticket.program_id,
@@ -146,7 +146,7 @@ class Gate:
         )
 
     def end_program(self, program_id: str) -> None:
-        """The program is over: its grant goes. What still runs is left alone, what is held stays held."""
+        """End a program: its grant goes. Running turns go on, and held turns stay held."""
         program = self._programs.get(program_id)
         if program is not None:
             program.revoke()
@@ -158,7 +158,7 @@ class Gate:
             self._release_locally(now_ns)
 
     def close(self) -> None:
-        """Refuse whatever is held or comes; running turns go on."""
+        """Refuse all held and future turns; running turns go on."""
         self._closed = True
         for held in list(self._holds):
             self.counters.refused_closed += 1
@@ -192,9 +192,9 @@ class Gate:
         return True
 
     def on_heartbeat(self, beat: HeartbeatLike, received_ns: int | None = None) -> bool:
-        """The daemon lives. Back from a loss it decides again: grants given here end, and all held is asked for.
+        """Obey a heartbeat. After a loss the daemon decides again: local grants end, and held turns are asked for.
 
-        False: a daemon that was replaced still speaks, and nothing changes.
+        False means that a daemon that was replaced still speaks; nothing changes then.
         """
         now_ns = self._now_ns()
         received_ns = received_ns if received_ns is not None else now_ns
@@ -218,7 +218,7 @@ class Gate:
     # -- what others may see -------------------------------------------------------------------------------
 
     def state(self) -> GateState:
-        """Held turns, oldest first, and the programs that a daemon granted a slot."""
+        """The gate's state: held turns, oldest first, and the programs that a daemon granted a slot."""
         now_ns = self._now_ns()
         held = tuple(
             OpenTurn(
@@ -231,7 +231,7 @@ class Gate:
         return GateState(held_turns=held, grants=self._programs.grants(now_ns))
 
     def health(self) -> dict[str, object]:
-        """A JSON-ready account: mode, what is held, what runs, the daemon, and every counter."""
+        """The health page's content, ready for JSON: mode, held and running turns, the daemon, counters."""
         now_ns = self._now_ns()
         mode = self._look(now_ns)
         heard_ns = self._authority.heard_at_ns
@@ -262,7 +262,7 @@ class Gate:
     # -- inside --------------------------------------------------------------------------------------------
 
     def _look(self, now_ns: int) -> Mode:
-        """The mode now; a loss of the daemon is counted once."""
+        """The current mode; a loss of the daemon is counted once."""
         mode = self._authority.mode(now_ns)
         if self._was_governed and mode is not Mode.GOVERNED:
             self.counters.daemon_lost += 1
@@ -270,9 +270,9 @@ class Gate:
         return mode
 
     def _link(self, ticket: Ticket, now_ns: int) -> None:
-        """Tell of a child once: on its root's grant it passes unasked, and a TurnSubmitted names no parent.
+        """Report a child once: it passes on its root's grant without asking, and a TurnSubmitted names no parent.
 
-        Who proves nothing, and of whom no agent told, is no child: anybody can name an active program.
+        A request without a proof, which no agent has announced, is no child: anybody can name an active program.
         """
         child, parent_id = ticket.program_id, ticket.parent_id
         if not parent_id or self.parent_of(child):
@@ -284,7 +284,7 @@ class Gate:
             self._send(ProgramArrived(program_id=child, parent_id=root_id, tenant=ticket.tenant), False)
 
     def _adopt(self, child: str, parent_id: str, now_ns: int, reason: str) -> bool:
-        """The child rides its root's slot from now on, with what it holds and what is held of it."""
+        """Let the child ride its root's slot from now on, with its running and its held turns."""
         if not self._programs.link(child, parent_id, now_ns):
             return False
         root = self._programs.get(self._programs.root_id(child))
@@ -322,24 +322,24 @@ class Gate:
     def _check_room(self, ticket: Ticket, program: RootProgram | None) -> None:
         """Raise ``Refused`` when the queue is full: 429 for new programs, 503 for all at the hard bound.
 
-        New programs get a 503 also while the node drains.
+        While the node drains, new programs get a 503, too.
         """
         limits = self.limits
         known = program is not None and (program.known or bool(program.held))
         if not known and self._authority.draining and self._look(self._now_ns()) is Mode.GOVERNED:
             self.counters.refused_draining += 1
-            raise refusal(self.limits, ticket, 503, "draining", "this node takes no new programs: it drains", 0)
+            raise refusal(self.limits, ticket, 503, "draining", "this node drains and takes no new programs", 0)
         turns, size = len(self._holds) + 1, self._holds.size_bytes + ticket.held_bytes
         if turns <= limits.max_held and size <= limits.max_held_bytes:
             return
         if not known:
             self.counters.refused_full += 1
-            message = f"{turns - 1} turns are waiting already; new programs are not taken now"
+            message = f"{turns - 1} turns are already waiting; new programs are not taken now"
             raise refusal(self.limits, ticket, 429, "queue_full", message, 0)
         factor = limits.hard_factor
         if turns > limits.max_held * factor or size > limits.max_held_bytes * factor:
             self.counters.refused_overload += 1
-            raise refusal(self.limits, ticket, 503, "overloaded", f"{turns - 1} turns are waiting already", 0)
+            raise refusal(self.limits, ticket, 503, "overloaded", f"{turns - 1} turns are already waiting", 0)
 
     def _ask(self, held: Held, now_ns: int, *, urgent: bool) -> None:
         """Send TurnQueued; the same turn id again is a retry that keeps its place."""
@@ -368,7 +368,7 @@ class Gate:
             held.settle(Entered(hold_ns=now_ns - held.since_ns, reason=reason))
 
     def _release_locally(self, now_ns: int) -> None:
-        """While the daemon is lost: the longest held program first, as far as the local limit allows."""
+        """While the daemon is lost, release the longest held program first, up to the local limit."""
         slots = self._local_slots(now_ns)
         while slots > 0 and (first := self._holds.first) is not None:
             slots -= 1
@@ -378,7 +378,7 @@ class Gate:
             self._release(program, now_ns, _LOST)
 
     def _local_slots(self, now_ns: int) -> float:
-        """How many more programs the gate may let in by itself: who rests between two turns holds its slot, too."""
+        """How many more programs the gate itself may let in; a program between two turns keeps its slot."""
         limit = self._authority.local_limit(now_ns)
         if limit is None:
             return inf
@@ -402,7 +402,7 @@ class Gate:
         self._send(TurnAbandoned(program_id=ticket.program_id, turn_id=ticket.turn_id, reason=reason), False)
 
     def _end_if_anonymous(self, ticket: Ticket) -> None:
-        """Nobody will ever name this program again: free its slot at once."""
+        """Free an anonymous program's slot at once, since nobody will ever name it again."""
         if not ticket.anonymous:
             return
         self.end_program(ticket.program_id)

@@ -1,8 +1,8 @@
-"""What a gate has heard of the daemon's commands, by their numbers.
+"""Track by number which of the daemon's commands a gate has heard.
 
-They come over a bus that may lose or delay them, and an older daemon may still speak. A number that was skipped, or
-that a heartbeat names and nobody heard, is a command that was missed; one that is not higher than the last is of
-another life, or too late to be obeyed.
+Commands come over a bus that may lose or delay them, and an older daemon may still speak. A number that was
+skipped, or that a heartbeat names and the gate has not heard, is a missed command. A number that is not higher than
+the last one comes from another daemon's life, or too late to be obeyed.
 """
 
 from controlplane.gate.authority import HeartbeatLike
@@ -18,7 +18,7 @@ class Hearing:
         self._missed = False
 
     def is_next(self, command_id: int) -> bool:
-        """Take note of a command; false for one that must not be obeyed any more. 0: nobody counts it."""
+        """Take note of a command; False if it must no longer be obeyed. Number 0 is not counted."""
         if not command_id:
             return True
         if self._last is not None:
@@ -29,9 +29,9 @@ class Hearing:
         return True
 
     def misses(self, beat: HeartbeatLike) -> bool:
-        """Take note of a heartbeat; whether the daemon should be told what this gate holds.
+        """Take note of a heartbeat; True if the gate should report to the daemon what it holds.
 
-        A daemon that has just started asks for that by itself.
+        A daemon that has just started asks for that anyway.
         """
         if beat.boot_id != self._boot_id:
             self._boot_id, self._last, self._told, self._missed = beat.boot_id, beat.command_id, 0, False

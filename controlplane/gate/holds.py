@@ -1,4 +1,4 @@
-"""The turns that a gate holds, in the order in which they came."""
+"""The turns that a gate holds, in order of arrival."""
 
 import asyncio
 from collections import OrderedDict
@@ -19,7 +19,7 @@ class Held:
 
     @property
     def parent_id(self) -> str:
-        """Its root, where the turn is a child's."""
+        """The turn's root, if the turn is a child's."""
         return self.root_id if self.root_id != self.ticket.program_id else ""
 
     def settle(self, outcome: Entered | Refused) -> None:
@@ -54,7 +54,7 @@ class Holds:
 
     @property
     def least_asked(self) -> tuple[Held, int] | None:
-        """The turn that was not asked for for longest, and when it was."""
+        """The turn that was asked for least recently, and when that was."""
         for turn_id, asked_ns in self._asked_ns.items():
             return self._held[turn_id], asked_ns
         return None

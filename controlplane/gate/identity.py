@@ -1,9 +1,10 @@
-"""Whose turn a request is: the program's identity, from what clients already send.
+"""Find the program that a request belongs to, from what clients already send.
 
-An identity meant for us (``program_id``, ``parent_id``, ``parent_turn``, ``tenant``) must be good: at most 256
-printable characters, else the request is refused. One that was meant for somebody else (a session header) is made
-good: a bad one becomes its digest, so that a client that works without Penstock works with it, and its turns still
-belong together. What is no text is as if it were absent. A request that names nobody is a program of its own.
+An identity meant for us (``program_id``, ``parent_id``, ``parent_turn``, ``tenant``) must be valid, at most 256
+printable characters, or the request is refused. An identity meant for somebody else (a session header) is made
+valid: a bad one is replaced by its digest. So a client that works without Penstock also works with it, and its
+turns still belong together. A value that is not text counts as absent. A request that names nobody is a program of
+its own.
 """
 
 import hashlib
@@ -21,7 +22,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 Body = Mapping[str, Any]
 
 _OWN_HEADER = "x-penstock-program-id"
-_OWN_FIELDS = ("program_id", "custom_params.program_id", "metadata.program_id")
+_OWN_FIELDS = ("program_id", "custom_params.program_id", "vllm_xargs.program_id", "metadata.program_id")
 _BORROWED_HEADERS = (
     "x-litellm-session-id",
     "x-session-id",
@@ -38,6 +39,7 @@ _BORROWED_FIELDS = (
     "session_id",
     "litellm_session_id",
     "session_params.id",
+    "vllm_xargs.session_id",
     "metadata.session_id",
     "conversation_id",
     "conversation.id",
@@ -54,7 +56,7 @@ _TENANT = ("x-penstock-tenant", ("tenant", "custom_params.tenant", "metadata.ten
 
 
 class BadIdentity(ControlPlaneError, ValueError):
-    """An identity that was meant for us is unusable. ``source`` says where it was found."""
+    """An identity that was meant for us is invalid. ``source`` says where it was found."""
 
     def __init__(self, source: str, problem: str) -> None:
         super().__init__(f"{source}: {problem}")
@@ -63,7 +65,7 @@ class BadIdentity(ControlPlaneError, ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who asks. ``source`` says what named the program; ``anonymous`` that nothing did.
+    """The identity of a request. ``source`` says what named the program; ``anonymous`` means that nothing did.
 
     ``parent_id`` is what the request claims; ``parent_turn``, the id of a turn of that program, proves it.
     """
@@ -78,7 +80,7 @@ class Identity:
 
 
 def identify(headers: Headers, body: Body | None) -> Identity:
-    """Find the identity of a request; ``body`` is its parsed JSON object, None where it is not one.
+    """Find the identity of a request; ``body`` is its parsed JSON object, or None if it is not one.
 
     An explicit program id wins over any session header, and a header over the body.
 
@@ -105,7 +107,7 @@ def identify(headers: Headers, body: Body | None) -> Identity:
 
 
 def _header_texts(headers: Headers) -> dict[str, str]:
-    """The headers by lower-case name; of a repeated one the first."""
+    """The headers by lower-case name; the first value if a header is repeated."""
     texts: dict[str, str] = {}
     for name, value in headers:
         texts.setdefault(name.decode("latin-1").lower(), value.decode("utf-8", "replace").strip())
@@ -122,7 +124,7 @@ def _field(body: Body, path: str) -> object:
 
 
 def _own(texts: Mapping[str, str], body: Body, header: str, paths: Iterable[str]) -> tuple[str, str]:
-    """The first of our own carriers that is there, checked; empty strings where none is."""
+    """The first of our own carriers that is present, checked; empty strings if there is none."""
     if text := texts.get(header, ""):
         return _checked(text, f"header {header}"), f"header {header}"
     for path in paths:
@@ -158,7 +160,7 @@ def _borrowed(texts: Mapping[str, str], body: Body) -> tuple[str, str]:
 
 
 def _claude_code_session(user: object) -> str:
-    """The session that Claude Code names in its user id; a user alone is no program."""
+    """The session in Claude Code's user id; a user without a session is no program."""
     if not isinstance(user, str):
         return ""
     try:
@@ -169,7 +171,7 @@ def _claude_code_session(user: object) -> str:
 
 
 def made_good(text: str) -> str:
-    """The text, or its digest where it is no good as an identity."""
+    """The text, or its digest if it is not a valid identity."""
     if len(text) <= MOST_NAME and text.isprintable():
         return text
     return "sha256-" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]

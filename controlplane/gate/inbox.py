@@ -11,8 +11,8 @@ from controlplane.gate.authority import HeartbeatLike
 class Inbox:
     """A mailbox that any thread may fill and the gate's thread empties.
 
-    Before ``attach`` what comes is only kept, the newest ``capacity`` of it: a gate may be made before its
-    event loop runs. ``on_item`` is called in the loop's thread with each item and the instant of its receipt.
+    Before ``attach`` it only keeps the newest ``capacity`` items, since a gate may be made before its event loop
+    runs. ``on_item`` is called in the loop's thread with each item and the instant of its receipt.
     """
 
     def __init__(
@@ -28,13 +28,13 @@ class Inbox:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """From now on, wake ``loop`` for whatever is posted. Call it in the loop's thread."""
+        """Wake ``loop`` for every item from now on. Call it in the loop's thread."""
         if self._loop is not loop:
             self._loop = loop
             self.drain()
 
     def post(self, item: Command | HeartbeatLike) -> None:
-        """From any thread: never blocks, never raises. A closed loop takes nothing any more."""
+        """Post an item from any thread. Never blocks, never raises. A closed loop takes nothing more."""
         self._items.append((item, self._now_ns()))
         loop = self._loop
         if loop is None:
@@ -45,6 +45,6 @@ class Inbox:
             self._loop = None
 
     def drain(self) -> None:
-        """In the gate's thread: hand over all that came. An item posted meanwhile is handed over too."""
+        """Hand over all items, also those posted meanwhile. Call it in the gate's thread."""
         while self._items:
             self._on_item(*self._items.popleft())

@@ -1,4 +1,4 @@
-"""What the gate may be told: its bounds and its times."""
+"""The gate's limits: its bounds and its times."""
 
 from dataclasses import dataclass
 
@@ -10,30 +10,30 @@ _INFINITE = float("inf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateLimits:
-    """Bounds of one gate, checked when made.
+    """The bounds of one gate, checked at construction.
 
-    Times are nanoseconds of the clock that the gate is given. ``time_scale`` says how much faster than the
-    wall that clock runs: timers sleep that much less, and ``Retry-After`` is told in seconds of the wall.
+    Times are nanoseconds of the clock that the gate is given. ``time_scale`` says how much faster than the wall
+    clock that clock runs: timers sleep that much less, and ``Retry-After`` is in seconds of the wall clock.
 
     Raises ``ConfigError`` for a value out of its range.
     """
 
-    max_held: int = 4096  # turns held before a program that is new here gets a 429
-    max_held_bytes: int = 1 << 30  # request bodies kept in memory while held; the same rule
-    hard_factor: int = 4  # at this multiple of either bound known programs get a 503 too
-    max_programs: int = 100_000  # programs remembered; the longest idle is forgotten first
+    max_held: int = 4096  # turns held before a new program gets a 429
+    max_held_bytes: int = 1 << 30  # bytes of held request bodies before a new program gets a 429
+    hard_factor: int = 4  # at this multiple of either bound known programs get a 503, too
+    max_programs: int = 100_000  # programs remembered; the gate forgets the longest idle first
     max_body_bytes: int = 64 << 20  # a larger request body gets a 413
-    max_body_values: int = 2_000_000  # one of over 1 MiB with more in it, too; an object or a list counts as 20
-    max_arriving_bytes: int = 256 << 20  # of bodies that are not complete yet; beyond that the largest gets a 503
+    max_body_values: int = 2_000_000  # so does one over 1 MiB with more values; an object or a list counts as 20
+    max_arriving_bytes: int = 256 << 20  # bytes of incomplete bodies; beyond that the largest body gets a 503
     body_ns: int = seconds(300)  # a body that takes longer to arrive gets a 408
-    hold_ns: int = seconds(600)  # a turn held this long gets a 503; as patient as clients of OpenAI are
-    reask_ns: int = seconds(2)  # a held turn is asked for again this often, at most once a second of the wall
-    retry_after_ns: int = seconds(5)
-    grant_ttl_ns: int = seconds(1800)  # lease of a grant whose Admit names none; use renews it
-    lease_ns: int = seconds(5)  # silence that means a lost daemon, where its heartbeats do not say
-    keep_ns: int = seconds(30)  # after the loss the last limit stays this long
-    open_step_ns: int = seconds(1)  # then one more slot opens in each such step
-    time_scale: float = 1.0
+    hold_ns: int = seconds(600)  # a turn held this long gets a 503; OpenAI's clients are as patient
+    reask_ns: int = seconds(2)  # how often the gate asks again for a held turn; at most once per wall second
+    retry_after_ns: int = seconds(5)  # how long a refused client is told to wait, in seconds of the wall clock
+    grant_ttl_ns: int = seconds(1800)  # lease of a grant whose Admit names no lease; use renews it
+    lease_ns: int = seconds(5)  # silence after which the daemon counts as lost, if its heartbeats do not say
+    keep_ns: int = seconds(30)  # how long the last limit stays in force after the loss
+    open_step_ns: int = seconds(1)  # after that, time in which one more slot opens
+    time_scale: float = 1.0  # how much faster than the wall clock the gate's clock runs
 
     def __post_init__(self) -> None:
         held = ("max_held", "max_held_bytes", "hard_factor", "max_programs")
@@ -46,10 +46,10 @@ class GateLimits:
 
     @property
     def most_lease_ns(self) -> int:
-        """The longest lease that a heartbeat may claim: what a daemon may be configured to."""
+        """The longest lease that a heartbeat may claim, which is the longest that a daemon may be configured to."""
         return MOST_LEASE_S * self.wall_second_ns
 
     @property
     def wall_second_ns(self) -> int:
-        """One second of the wall, in the gate's clock."""
+        """One second of the wall clock, in nanoseconds of the gate's clock."""
         return round(NANOSECONDS_PER_SECOND * self.time_scale)

@@ -1,4 +1,4 @@
-"""Between a gate and the daemon: what comes in over the bus, and the answers to it."""
+"""The link between a gate and the daemon: it takes what comes over the bus, and answers."""
 
 from collections.abc import Callable
 
@@ -12,11 +12,11 @@ from controlplane.gate.hearing import Hearing
 class GateLink:
     """Hands heartbeats and commands to ``gate``, and answers the daemon. Use it in the gate's thread.
 
-    A gate that missed a command tells its state, with the next heartbeat, and the daemon makes up for it.
+    A gate that missed a command reports its state at the next heartbeat, and the daemon makes up for it.
 
-    ``publisher`` tells the emitter's name. ``state`` tells all that this publisher holds; without it, what the
-    gate does. ``obey`` takes the commands that are not the gate's and returns a problem, empty if it obeyed;
-    without it they are another publisher's to answer.
+    ``publisher`` returns the emitter's name. ``state`` returns all that this publisher holds; the default is what
+    the gate holds. ``obey`` takes the commands that are not the gate's and returns a problem, empty if it obeyed;
+    without it another publisher answers them.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class GateLink:
         self._hearing = Hearing()
 
     def receive(self, item: Command | HeartbeatLike, received_ns: int) -> None:
-        """A command or a heartbeat from the daemon, in the order of their receipt."""
+        """Take a command or a heartbeat from the daemon, in order of receipt."""
         if not isinstance(item, Command):
             if self._gate.on_heartbeat(item, received_ns) and self._hearing.misses(item):
                 self._send(self._state(), True)

@@ -1,4 +1,4 @@
-"""The gate as a plain ASGI middleware: for the engine's own HTTP process, or before any other server."""
+"""The gate as a plain ASGI middleware, for the engine's own HTTP process or in front of any other server."""
 
 import asyncio
 import contextlib
@@ -54,10 +54,10 @@ class GatedRequest:
 class GateMiddleware:
     """Holds POSTs and PUTs to ``paths`` at ``gate``; serves ``GET /penstock/health``; the rest passes untouched.
 
-    A body that is no JSON object passes too: refusing it is the application's business. ``on_loop`` is called
-    with the event loop at the first request or lifespan message (the place to attach an ``Inbox``). ``health``
-    tells what the health page shows; without it, the gate's own account. ``continuity`` names programs of clients
-    that name nobody; without it, each of their requests is a program of its own.
+    A body that is not a JSON object passes, too: refusing it is up to the application. ``on_loop`` is called with
+    the event loop at the first request or lifespan message (the place to attach an ``Inbox``). ``health`` returns
+    what the health page shows; the default is the gate's own state. ``continuity`` names the programs of anonymous
+    clients; without it, each of their requests is a program of its own.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class GateMiddleware:
             self._gate.leave(ticket)
 
     def _ended(self, path: str, request: GatedRequest, tape: ReplyTape) -> None:
-        """The reply is complete."""
+        """Report the complete reply."""
         self._gate.leave(request.ticket)
         data = None if request.identity.anonymous else tape.data
         if data is None:
@@ -218,7 +218,7 @@ class GateMiddleware:
 
 
 class HealthPage:
-    """Serves ``GET /penstock/health`` and nothing else: for an application that no gate stands before."""
+    """Serves ``GET /penstock/health`` and nothing else, for an application without a gate."""
 
     def __init__(self, app: App, health: Callable[[], object]) -> None:
         self._app = app
@@ -273,7 +273,7 @@ def _json_object(data: bytes) -> dict[str, Any] | None:
 def _watched(send: SendMessage, request: GatedRequest, tape: ReplyTape, ended: Callable[[], None]) -> SendMessage:
     """Tell the client the turn's id and how long it was held, tape the reply, and call ``ended`` at its end.
 
-    The application may go on for a while after that: SGLang waits two seconds behind every stream.
+    The application may run on for a while after that: SGLang waits two seconds after every stream.
     """
     headers = (
         (b"x-penstock-hold-ms", str(round(request.entered.hold_ns / 1e6)).encode()),

@@ -1,4 +1,4 @@
-"""What a client is told whose turn does not run, in the shape that clients of its API read."""
+"""Answers to a client whose turn does not run, in the shape that clients of its API expect."""
 
 from http import HTTPStatus
 

@@ -1,7 +1,7 @@
-"""The programs that a gate remembers: their grants, what runs and what is held, who is whose child by what proof.
+"""The programs that a gate remembers: their grants, running and held turns, children and proofs of parenthood.
 
-Grants are leases that use renews, and the table is bounded: a program that never says goodbye is forgotten
-in the end. A forgotten program only has to ask once more.
+Grants are leases that use renews, and the table is bounded: a program that never ends is forgotten eventually. A
+forgotten program only has to ask once more.
 """
 
 from collections import OrderedDict
@@ -28,7 +28,7 @@ class RootProgram:
     held: dict[str, None] = field(default_factory=dict)  # turn ids, oldest first
 
     def granted(self, now_ns: int) -> bool:
-        """Whether its turns pass. A running turn keeps the lease alive."""
+        """True while its turns pass. A running turn keeps the lease alive."""
         return self.granted_until_ns > 0 and (self.running > 0 or now_ns < self.granted_until_ns)
 
     def grant(self, ttl_ns: int, now_ns: int, *, local: bool, command_id: int = 0) -> None:
@@ -46,7 +46,7 @@ class RootProgram:
         self.local_grant = False
 
     def succeed(self, child: "RootProgram", now_ns: int) -> None:
-        """What was a root by itself is a child of this one: the slot that it had goes over, and what is held."""
+        """Take over the slot and the held turns of a former root, which is now this program's child."""
         self.known = self.known or child.known
         self.held.update(child.held)
         child.held.clear()
@@ -75,7 +75,7 @@ class ProgramTable:
         return iter(self._roots.values())
 
     def grants(self, now_ns: int) -> tuple[Grant, ...]:
-        """Those of a daemon: who came in unasked has no claim to a slot."""
+        """The programs that a daemon granted a slot; one that came in unasked has no claim to a slot."""
         return tuple(
             Grant(program_id=program.program_id, command_id=program.grant_id)
             for program in self._roots.values()
@@ -83,10 +83,10 @@ class ProgramTable:
         )
 
     def link(self, program_id: str, parent_id: str, now_ns: int) -> bool:
-        """Take note of a parent; true where it is news. The first one that is known stays, as in the ledger.
+        """Take note of a parent; True if it is new. The first known parent stays, as in the ledger.
 
-        A parent whose root is the program itself is ignored: families have no cycles. Turns of the program that run
-        already end on its own record.
+        A parent whose root is the program itself is ignored: families have no cycles. Turns of the program that are
+        already running end on its own record.
         """
         if not parent_id or program_id in self._parents:
             return False
@@ -101,7 +101,7 @@ class ProgramTable:
         return True
 
     def root_id(self, program_id: str) -> str:
-        """The root that ``program_id`` rides on: itself, where no parent is known."""
+        """The root that ``program_id`` rides on, which is itself if no parent is known."""
         root_id = program_id
         while (parent_id := self._parents.get(root_id)) is not None:
             root_id = parent_id
@@ -113,7 +113,7 @@ class ProgramTable:
         return self._roots.get(root_id)
 
     def use(self, root_id: str) -> RootProgram:
-        """The record of a root, made if need be, and now the most recently used."""
+        """The record of a root, made if need be, as the most recently used one."""
         program = self._roots.get(root_id)
         if program is not None:
             self._roots.move_to_end(root_id)
@@ -124,14 +124,14 @@ class ProgramTable:
         return program
 
     def drop(self, program_id: str) -> None:
-        """Forget a program that ended, unless something of it still runs or waits."""
+        """Forget a program that ended, unless one of its turns still runs or waits."""
         self._parents.pop(program_id, None)
         program = self._roots.get(program_id)
         if program is not None and program.idle:
             del self._roots[program_id]
 
     def _forget_one(self) -> None:
-        """Drop the longest idle; with nothing idle the table grows, for what runs or waits is bounded."""
+        """Drop the longest idle program. If none is idle the table grows, since live turns are bounded."""
         for program in self._roots.values():
             if program.idle:
                 del self._roots[program.program_id]
@@ -140,9 +140,9 @@ class ProgramTable:
 
 
 class Proofs:
-    """What proves whose child a request is: the id of a turn of its parent's, told to that turn's client alone.
+    """Proofs of parenthood: the id of one of the parent's turns, which only that turn's client knows.
 
-    The latest turns of each program are kept; the program that was silent for longest is forgotten first.
+    It keeps the latest turns of each program, and forgets the longest silent program first.
     """
 
     def __init__(self, most_programs: int = _MOST_PROGRAMS) -> None:
@@ -150,16 +150,16 @@ class Proofs:
         self._turns: OrderedDict[str, tuple[str, ...]] = OrderedDict()
 
     def remember(self, program_id: str, turn_id: str) -> None:
-        """The program's client will be told this id."""
+        """Remember a turn's id that the program's client is about to get."""
         turns = self._turns.pop(program_id, ())
         self._turns[program_id] = (*turns[1 - _MOST_TURNS :], turn_id)
         if len(self._turns) > self._most_programs:
             self._turns.popitem(last=False)
 
     def prove(self, program_id: str, turn_id: str) -> bool:
-        """Whether ``turn_id`` is one of the program's latest turns."""
+        """True if ``turn_id`` is one of the program's latest turns."""
         return turn_id in self._turns.get(program_id, ())
 
     def forget(self, program_id: str) -> None:
-        """It ended, and starts nobody any more."""
+        """Forget a program that ended and starts no more children."""
         self._turns.pop(program_id, None)

@@ -1,4 +1,4 @@
-"""What a reply asks for next: which tools it calls, read from its body in the form of its API.
+"""Find out which tools a reply calls, from its body in the form of its API.
 
 **Paper**: Continuum §5.1: its handler looks at each finished reply for a tool call. Only names leave this file.
 """
@@ -17,10 +17,10 @@ _SSE_DATA = b"data:"
 
 
 class ReplyReader:
-    """Reads the replies of one server. ``names`` tells None where it cannot be known.
+    """Reads the replies of one server. ``names`` returns None if the calls cannot be known.
 
-    A reply without a call says that a program rests only where calls would have been found: its request offered
-    tools, or an earlier reply of the program had a call in its text. Agents whose form nobody knows are left alone.
+    A reply without a call means that a program rests only if calls would have been found: its request offered
+    tools, or an earlier reply of the program had a call in its text. Agents of unknown form are left alone.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class ReplyReader:
     def names(
         self, program_id: str, request: Mapping[str, Any], path: str, content_type: str, data: bytes
     ) -> tuple[str, ...] | None:
-        """The tools that a complete reply calls, in its order."""
+        """The tools that a complete reply calls, in order."""
         try:
             parts = list(_streamed(data) if content_type.startswith("text/event-stream") else _whole(data))
             called, text = _read(path, parts)
@@ -50,7 +50,7 @@ class ReplyReader:
 
 
 class ReplyTape:
-    """The body of one reply as it passes by; what is too long is not kept."""
+    """Keeps the body of one reply as it passes by, unless it is too long."""
 
     def __init__(self) -> None:
         self.content_type = ""
@@ -58,13 +58,13 @@ class ReplyTape:
         self._size = 0
 
     def begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """The reply's first message."""
+        """Take the reply's first message, with its status and headers."""
         types = [value.decode("latin-1") for name, value in headers if name.lower() == b"content-type"]
         self.content_type = types[0] if types else ""
         self._chunks = [] if 200 <= status < 300 else None
 
     def add(self, body: bytes) -> None:
-        """A part of its body."""
+        """Take a part of the body."""
         if self._chunks is None:
             return
         self._size += len(body)
@@ -75,7 +75,7 @@ class ReplyTape:
 
     @property
     def data(self) -> bytes | None:
-        """The whole body; None for an error's, or one that is too long."""
+        """The whole body; None if it is an error's or too long."""
         return None if self._chunks is None else b"".join(self._chunks)
 
 
@@ -84,7 +84,7 @@ def _whole(data: bytes) -> Iterator[Any]:
 
 
 def _streamed(data: bytes) -> Iterator[Any]:
-    """The JSON of each server-sent event."""
+    """The parsed JSON of each server-sent event."""
     for line in data.splitlines():
         if line.startswith(_SSE_DATA):
             said = line[len(_SSE_DATA) :].strip()
@@ -93,7 +93,7 @@ def _streamed(data: bytes) -> Iterator[Any]:
 
 
 def _read(path: str, parts: list[Any]) -> tuple[list[str], str]:
-    """(names that the API tells, the text)."""
+    """Read the names in the API's fields, and the text."""
     if path == ANTHROPIC_PATH:
         return _messages(parts)
     if path == "/v1/responses":
@@ -105,7 +105,7 @@ def _read(path: str, parts: list[Any]) -> tuple[list[str], str]:
 
 
 def _completions(parts: list[Any]) -> tuple[list[str], str]:
-    """OpenAI's chat completions and completions, of which only the first choice counts."""
+    """Read OpenAI's chat completions and completions, of which only the first choice counts."""
     calls: dict[int, list[str]] = {}  # (name, arguments): in a stream only a call's first part has the name
     texts: list[str] = []
     for part in parts:
@@ -128,7 +128,7 @@ def _add(calls: dict[int, list[str]], index: int, function: Mapping[str, Any]) -
 
 
 def _messages(parts: list[Any]) -> tuple[list[str], str]:
-    """Anthropic's; a stream tells a call's arguments piece by piece, behind its name."""
+    """Read Anthropic's messages; a stream has a call's arguments piece by piece after its name."""
     calls: list[tuple[str, Any]] = []
     texts: list[str] = []
     for part in parts:
@@ -144,7 +144,7 @@ def _messages(parts: list[Any]) -> tuple[list[str], str]:
 
 
 def _responses(parts: list[Any]) -> tuple[list[str], str]:
-    """OpenAI's Responses; a stream's last event repeats the whole."""
+    """Read OpenAI's Responses; a stream's last event repeats the whole."""
     last = parts[-1]
     items = (last.get("response") or last).get("output") or ()
     calls = [item for item in items if item.get("type") == "function_call"]

@@ -1,4 +1,4 @@
-"""How large a prompt is, as far as its request tells."""
+"""Estimate a prompt's size from its request."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,9 +17,9 @@ _PROMPT_FIELDS = (
 
 
 def prompt_size(body: Mapping[str, Any]) -> tuple[int, int]:
-    """(bytes of text, tokens) of a request: the texts of its messages, prompt and tools in UTF-8.
+    """A request's bytes of text (its messages, prompt and tools, in UTF-8) and its tokens.
 
-    Tokens are 0 unless the prompt comes as token ids. Keys, numbers and what is encoded (images as ``data:`` URLs
+    Tokens are 0 unless the prompt comes as token ids. Keys, numbers and encoded content (images as ``data:`` URLs
     or base64 sources) do not count.
     """
     text_bytes = tokens = 0

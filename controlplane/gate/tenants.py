@@ -1,7 +1,7 @@
-"""Program ids are a tenant's own: two tenants that use one id are two programs.
+"""Keep tenants' program ids apart: two tenants that use the same id have two programs.
 
-An id is the tenant's who used it first at this gate. Another tenant's program of that id goes by a name that tells
-both, so that agents' hooks, which know ids and no tenants, go on to name the program that they mean.
+An id belongs to the tenant that used it first at this gate. Another tenant's program of that id gets a name made of
+both, so that agents' hooks, which know ids but not tenants, still name the program that they mean.
 """
 
 from collections import OrderedDict
@@ -11,14 +11,14 @@ from controlplane.gate.identity import Identity, made_good
 
 
 class Tenants:
-    """Whose each id is; the one that was not used for longest is forgotten first."""
+    """The owner of each id; the least recently used id is forgotten first."""
 
     def __init__(self, most_programs: int) -> None:
         self._most_programs = most_programs
         self._owners: OrderedDict[str, str] = OrderedDict()
 
     def scope(self, identity: Identity) -> Identity:
-        """The identity under the names that its program and its parent have here."""
+        """The identity, with the names that its program and its parent have here."""
         if identity.anonymous:
             return identity
         tenant = identity.tenant
@@ -28,9 +28,9 @@ class Tenants:
         return replace(identity, program_id=program_id, parent_id=parent_id if parent_id != program_id else "")
 
     def share(self, tenant: str, *program_ids: str) -> bool:
-        """Whether all these ids are that tenant's, as they are from now on if they were nobody's.
+        """True if all these ids belong to that tenant; ids without an owner do from now on.
 
-        Where the tenant is empty, nobody said whose they are: whether they are one tenant's, as far as is known.
+        An empty tenant means that nobody named the owner: then True if, as far as known, they have the same one.
         """
         if not tenant:
             return len({self._owners[name] for name in program_ids if name in self._owners}) < 2
@@ -39,7 +39,7 @@ class Tenants:
         return all(self._owners.get(program_id) == tenant for program_id in program_ids)
 
     def _give(self, program_id: str, tenant: str) -> None:
-        """The id is that tenant's, unless it is somebody's."""
+        """Give the id to that tenant, unless it has an owner."""
         self._owners.setdefault(program_id, tenant)
         self._owners.move_to_end(program_id)
         if len(self._owners) > self._most_programs:

@@ -1,4 +1,4 @@
-"""What goes into the gate and what comes out: a ticket, then an entry or a refusal."""
+"""Records of the gate: a ticket goes in; an entry or a refusal comes out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,8 +13,8 @@ class Ticket:
     """A turn at the gate.
 
     ``turn_id`` is unique among all turns, and nobody can guess it: ``parent_turn``, one of ``parent_id``'s, proves
-    whose child the program is (docs/adr/0036). ``held_bytes`` is what its request keeps in memory while held.
-    ``anonymous``: nothing named its program, so the turn is the program's whole life.
+    whose child the program is (docs/adr/0036). ``held_bytes`` is the memory that its request takes while held.
+    ``anonymous`` means that nothing named its program, so the turn is the program's whole life.
     """
 
     turn_id: str
@@ -38,7 +38,7 @@ class Entered:
 
 
 class Refused(ControlPlaneError):
-    """The turn may not run now. ``retry_after_s`` counts seconds of the wall, at least 1."""
+    """The turn may not run now. ``retry_after_s`` is in seconds of the wall clock, at least 1."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Refused(ControlPlaneError):
 
 
 def refusal(limits: GateLimits, ticket: Ticket, status: int, code: str, message: str, hold_ns: int) -> Refused:
-    """Of that turn, with when to come again."""
+    """Refuse that turn, and say when to come again."""
     wall_s = -(-limits.retry_after_ns // limits.wall_second_ns)
     return Refused(
         status=status,
@@ -82,7 +82,7 @@ class GateState:
 
 @dataclass(slots=True, kw_only=True)
 class GateCounters:
-    """What the gate has counted since it was made; every one only grows."""
+    """Counts since the gate was made; they only grow."""
 
     passed: int = 0  # turns that ran without being held
     passed_unseen: int = 0  # of these, while no daemon had ever been seen

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from controlplane.core.control import ControlRules
 from controlplane.core.errors import ConfigError, require
 from controlplane.lab.sim.hardware import BLOCK_TOKENS, CHUNK_TOKENS, MAX_RUNNING, Profile
 from controlplane.lab.workload.scale import Scale
 from controlplane.lab.workload.telemetry import Telemetry
 
 if TYPE_CHECKING:  # what the command line needs not load to show its help
+    from controlplane.core.control import ControlRules
     from controlplane.core.presets import Preset
     from controlplane.lab.workload.arrivals import Arrival
     from controlplane.lab.workload.tool_fits import ToolFits
@@ -99,7 +99,7 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def __post_init__(self) -> None:
         if self.pool_programs and self.pool_tokens:
-            raise ConfigError("pool_programs: give it or pool_tokens, not both", field="pool_programs")
+            raise ConfigError("pool_programs: set this or pool_tokens, not both", field="pool_programs")
         if self.pool_tokens:
             require("pool_tokens", self.pool_tokens, low=self.block_tokens, high=_ANY)
         require("pool_programs", self.pool_programs, low=0, high=1e6)
@@ -113,6 +113,12 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.name or self.profile
 
 
+def _usual_rules() -> "ControlRules":
+    from controlplane.core.control import ControlRules
+
+    return ControlRules()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
     """One run. ``trace`` (not scaled), ``profile`` and ``tools`` stand in for the names of who has them in hand."""
@@ -121,7 +127,7 @@ class Experiment:
     arrival: "Arrival"
     preset: "Preset"
     hardware: Hardware = field(default_factory=Hardware)
-    rules: ControlRules = field(default_factory=ControlRules)
+    rules: "ControlRules" = field(default_factory=_usual_rules)
     seed: int = 1
     label: str = ""
     trace: "Trace | None" = None

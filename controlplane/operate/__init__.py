@@ -1,1 +1,1 @@
-"""What an operator uses against a running daemon."""
+"""Tools with which an operator watches, asks and checks a running daemon."""

@@ -1,4 +1,4 @@
-"""A daemon's control API from the outside, as the commands use it."""
+"""A client of the daemon's control API, which the commands use."""
 
 import os
 from collections.abc import Iterator
@@ -26,14 +26,14 @@ _ERRORS: dict[grpc.StatusCode, type[ControlPlaneError]] = {
 
 
 class ControlClient:
-    """One channel. Requests and replies have the fields of ``proto/penstock/v1/control.proto``."""
+    """A client over one channel. Requests and replies have the fields of ``proto/penstock/v1/control.proto``."""
 
     def __init__(self, channel: grpc.Channel, address: str) -> None:
         self.address = address
         self._channel = channel
 
     def call(self, method: str, **fields: Any) -> Fields:
-        """Ask once. Raises ``EngineUnavailable`` where nobody answers, and what the daemon answers else."""
+        """Ask once. Raises ``EngineUnavailable`` if nobody answers, or the error that the daemon answers."""
         wire = METHODS[method]
         ask = self._channel.unary_unary(
             wire.path, request_serializer=wire.encode_request, response_deserializer=wire.decode_reply
@@ -42,7 +42,7 @@ class ControlClient:
             return ask(Fields(**fields), timeout=_TIMEOUT_S)  # type: ignore[no-any-return]
 
     def watch(self, method: str, **fields: Any) -> Iterator[Fields]:
-        """What comes, one after another, until the daemon goes. Raises as ``call``."""
+        """Yield replies as they come, until the daemon goes. Raises as ``call``."""
         wire = METHODS[method]
         ask = self._channel.unary_stream(
             wire.path, request_serializer=wire.encode_request, response_deserializer=wire.decode_reply
@@ -52,7 +52,7 @@ class ControlClient:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Errors in the words of whoever can mend them."""
+        """Translate gRPC's errors into ones that tell the user what to do."""
         try:
             yield
         except grpc.RpcError as error:
@@ -65,10 +65,12 @@ class ControlClient:
 
 @contextmanager
 def connect(address: str | None, node: str, state_dir: Path | None = None) -> Iterator[ControlClient]:
-    """To ``address``, else ``$PENSTOCK_API``, else the socket of ``node`` in the state directory.
+    """Connect to ``address``, else ``$PENSTOCK_API``, else the socket of ``node`` in the state directory.
 
-    TLS if ``$PENSTOCK_API_CA`` names the authority that signed the daemon's certificate; a certificate of one's own
-    and its key come from ``$PENSTOCK_API_CERTIFICATE`` and ``$PENSTOCK_API_PRIVATE_KEY``.
+    The connection uses TLS if ``$PENSTOCK_API_CA`` names the authority that signed the daemon's certificate. The
+    client's own certificate and key come from ``$PENSTOCK_API_CERTIFICATE`` and ``$PENSTOCK_API_PRIVATE_KEY``.
+
+    Raises ``EngineUnavailable`` if no daemon serves the node here, ``ConfigError`` for a file that cannot be read.
     """
     chosen = address or os.environ.get(ADDRESS_VARIABLE)
     if not chosen:

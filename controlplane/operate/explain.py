@@ -1,4 +1,4 @@
-"""``penstock explain``: the story of one program's decisions."""
+"""``penstock explain``: one program's decisions, in order, with their outcomes."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from controlplane.wire.decisions import DecisionRecord, OutcomeRecord, Record
 
 @dataclass(slots=True)
 class Explained:
-    """A decision and what became of it."""
+    """A decision and its outcomes."""
 
     decision: DecisionRecord
     outcomes: list[OutcomeRecord] = field(default_factory=list)
@@ -39,7 +39,7 @@ def names(records: Iterable[Record]) -> list[str]:
 
 
 def lines(explained: Sequence[Explained]) -> Iterator[str]:
-    """For a person."""
+    """Each decision with its rule, numbers, alternatives and outcomes, in lines for a person."""
     for each in explained:
         yield from _lines(each)
 

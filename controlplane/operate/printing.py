@@ -1,4 +1,4 @@
-"""What operators' commands print: a table for a person, or JSON for a program."""
+"""Output of the operators' commands: a table for a person, or JSON for a program."""
 
 import sys
 from collections.abc import Sequence
@@ -8,11 +8,11 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-_PIPE_WIDTH = 200  # nobody's terminal: a line there is not to be broken
+_PIPE_WIDTH = 200  # a pipe is not a terminal: its lines must not wrap
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """One line a row."""
+    """Print a table, one line per row; in a terminal it fits the width."""
     table = Table(*head, box=None, pad_edge=False, header_style="bold", show_header=any(head))
     for row in rows:
         table.add_row(*map(str, row))
@@ -20,5 +20,5 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Indented."""
+    """Print a value as indented JSON."""
     print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())  # noqa: T201

@@ -1,4 +1,4 @@
-"""A daemon's replies as an operator reads them."""
+"""A daemon's replies in the words that an operator reads."""
 
 import time
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _PERCENT = "{:.0%}".format
 
 
 def show_status(status: Fields, *, json: bool) -> None:
-    """A line for each thing that matters."""
+    """Print a node's status, one line for each thing that matters."""
     if json:
         print_json(plain(status))
         return
@@ -35,7 +35,7 @@ def show_status(status: Fields, *, json: bool) -> None:
         ("events", f"{status.counts.applied} applied, {status.rejected} rejected, {status.counts.gaps} gaps"),
     ]
     if not status.bus_connected:
-        rows.append(("bus", "away, or keeps nothing: gates admit by themselves until it is back"))
+        rows.append(("bus", "away, or keeps nothing: gates admit on their own until it is back"))
     if orders.draining or orders.held:
         rows.append(("orders", orders_line(orders)))
     if status.config.refused:
@@ -46,12 +46,12 @@ def show_status(status: Fields, *, json: bool) -> None:
 
 
 def kv_line(pressure: Fields) -> str:
-    """The pool in words."""
+    """The KV pool's use and size in one line."""
     if not pressure.kv_total_blocks:
-        return "no engine has told of its pool yet"
+        return "no engine has reported its pool yet"
     state = "overloaded" if pressure.kv_overloaded else ("slack" if pressure.kv_has_slack else "no slack")
     parts = [
-        f"{_PERCENT(pressure.kv_use_ratio)} of {pressure.kv_total_blocks:,} blocks wanted ({state})",
+        f"{_PERCENT(pressure.kv_use_ratio)} of {pressure.kv_total_blocks:,} blocks in demand ({state})",
         f"{pressure.kv_free_blocks:,} free",
         f"{pressure.kv_retained_blocks:,} retained",
     ]
@@ -61,7 +61,7 @@ def kv_line(pressure: Fields) -> str:
 
 
 def forecast_line(forecasts: Sequence[Fields]) -> str:
-    """How far forecasts of contexts were from what programs came to hold, in words."""
+    """How far forecasts of contexts were from what programs came to hold, in one line."""
     whole, *classes = forecasts
     said = (
         f"{whole.expected_ratio:.2f} of what {whole.ended} programs came to hold, off by {whole.missed_ratio:.0%}"
@@ -73,7 +73,7 @@ def forecast_line(forecasts: Sequence[Fields]) -> str:
 
 
 def tools_line(pressure: Fields) -> str:
-    """The tool host in words."""
+    """The tool host's load in one line."""
     state = "overloaded" if pressure.cpu_overloaded else "clear"
     running = f"{pressure.tools_active} running, {pressure.tools_waiting} waiting"
     host = f"{pressure.cpus:g} CPUs {_PERCENT(pressure.cpu_use_ratio)} used ({state})"
@@ -81,7 +81,7 @@ def tools_line(pressure: Fields) -> str:
 
 
 def orders_line(orders: Fields) -> str:
-    """What an operator ordered."""
+    """The operator's orders in force, in one line."""
     parts = ["draining: nobody is let in"] if orders.draining else []
     return "; ".join([*parts, *([f"held: {', '.join(orders.held)}"] if orders.held else [])]) or "none"
 
@@ -102,7 +102,7 @@ PROGRAM_HEAD = (
 
 
 def program_cells(program: Fields) -> tuple[str, ...]:
-    """A row below ``PROGRAM_HEAD``."""
+    """One program's cells below ``PROGRAM_HEAD``."""
     position = f" #{program.queue_position}" if program.queue_position else ""
     return (
         program.program_id + (" (held)" if program.held_by_operator else ""),
@@ -120,7 +120,7 @@ def program_cells(program: Fields) -> tuple[str, ...]:
 
 
 def show_programs(listed: Fields, *, json: bool) -> None:
-    """A row each."""
+    """Print a list of programs, one row each."""
     programs = listed.programs
     if json:
         print_json([plain(program) for program in programs])
@@ -133,7 +133,7 @@ def show_programs(listed: Fields, *, json: bool) -> None:
 
 
 def show_orders(orders: Fields, *, json: bool) -> None:
-    """What is ordered now."""
+    """Print the orders in force."""
     if json:
         print_json(plain(orders))
     else:
@@ -141,17 +141,17 @@ def show_orders(orders: Fields, *, json: bool) -> None:
 
 
 def show_config(config: Fields, *, json: bool) -> None:
-    """Which configuration is in force."""
+    """Print which configuration is in force."""
     if json:
         print_json(plain(config))
         return
     typer.echo(f"configuration {config.version} is in force")
     if config.until_restart:
-        typer.echo(f"not before a restart: {', '.join(config.until_restart)}")
+        typer.echo(f"waiting for a restart: {', '.join(config.until_restart)}")
 
 
 def show_decision(decision: Fields, *, json: bool) -> None:
-    """A line."""
+    """Print one decision in one line, with its reason."""
     if decision.missed:
         typer.echo(f"{decision.missed} decisions were missed", err=True)
     command = decision.command
@@ -168,7 +168,7 @@ def show_decision(decision: Fields, *, json: bool) -> None:
 
 
 def duration(value_ns: int) -> str:
-    """As a person says it; empty for none."""
+    """A duration as a person says it, such as ``3m05s``; empty for none."""
     value_s = value_ns / 1e9
     if value_ns <= 0:
         return ""
@@ -179,7 +179,7 @@ def duration(value_ns: int) -> str:
 
 
 def plain(fields: Any) -> Any:
-    """``Fields`` as mappings."""
+    """``Fields``, also nested in lists and other fields, as plain mappings."""
     if isinstance(fields, Fields):
         return {name: plain(value) for name, value in vars(fields).items()}
     return [plain(each) for each in fields] if isinstance(fields, list) else fields

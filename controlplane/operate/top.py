@@ -1,4 +1,4 @@
-"""``penstock top``: a node live in a terminal. ``screen`` draws what was seen last; nothing in it waits or asks."""
+"""``penstock top``: a node live in a terminal. ``screen`` draws the latest status; it never waits or asks."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -23,31 +23,31 @@ from controlplane.operate.tables import (
 )
 from controlplane.wire.control import Fields
 
-_KEPT = 240  # looks, of which the plots show the last that fit
+_KEPT = 240  # samples, of which the plots show the last that fit
 _BARS = "▁▂▃▄▅▆▇█"
 _PHASE_STYLE = {"reasoning": "green", "acting": "cyan", "held": "yellow", "idle": "dim"}
 _LABEL_WIDTH = 14
 _HEADER_LINES = 10
-_OTHER_LINES = _HEADER_LINES + 3  # than programs'
+_OTHER_LINES = _HEADER_LINES + 3  # lines that show no program
 
 
 @dataclass(slots=True)
 class History:
-    """The last looks, the latest at the end."""
+    """The last samples of the plots' values, the latest at the end."""
 
     limit: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
     active: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
     waiting: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
 
     def add(self, status: Fields) -> None:
-        """Take in one look."""
+        """Add the values of one status."""
         self.limit.append(status.window.limit)
         self.active.append(status.pressure.programs_active)
         self.waiting.append(status.pressure.queue_length)
 
 
 def watch(client: ControlClient, console: Console | None = None) -> None:
-    """Draw until Ctrl-C, at each control interval. Raises ``EngineUnavailable`` when the daemon goes."""
+    """Redraw at each control interval until Ctrl-C. Raises ``EngineUnavailable`` when the daemon goes."""
     history = History()
     with Live(console=console or Console(), screen=True, auto_refresh=False) as live:
         for status in client.watch("WatchStatus"):
@@ -58,12 +58,12 @@ def watch(client: ControlClient, console: Console | None = None) -> None:
 
 
 def places(height: int) -> int:
-    """How many programs a screen of so many lines has room for."""
+    """How many programs a screen of ``height`` lines has room for."""
     return max(1, height - _OTHER_LINES)
 
 
 def screen(status: Fields, listed: Fields, history: History, *, width: int, height: int) -> RenderableType:
-    """The whole picture, ``width`` by ``height`` characters."""
+    """The whole screen, ``width`` by ``height`` characters."""
     layout = Layout()
     layout.split_column(
         Layout(_head(status, listed.phases, history, width), size=_HEADER_LINES),
@@ -93,7 +93,7 @@ def _head(status: Fields, phases: Sequence[Fields], history: History, width: int
 
 
 def _plot(values: Iterable[float], top: float, width: int, now: str, style: str) -> Text:
-    """The latest ``width`` values as bars, from 0 to ``top``, and the last in figures."""
+    """The latest ``width`` values as bars from 0 to ``top``, and the last value as text."""
     shown = list(values)[-width:]
     bars = "".join(_BARS[min(len(_BARS) - 1, int(value / top * len(_BARS)))] if value else " " for value in shown)
     return Text.assemble((bars.rjust(width), style), f" {now}")
@@ -130,7 +130,7 @@ def _warnings(status: Fields) -> Text:
 
 
 def _programs(listed: Fields, most: int) -> RenderableType:
-    """Who waits first, then by phase, each by how long that has lasted; what does not fit is counted."""
+    """Programs that reason, then those that wait, then those that act, then idle ones; the rest is counted."""
     table = Table(*PROGRAM_HEAD, box=None, expand=True, header_style="bold", pad_edge=False)
     shown = sorted(listed.programs[:most], key=_place)
     for program in shown:

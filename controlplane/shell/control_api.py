@@ -70,7 +70,7 @@ class ControlApi:
             if wanted not in orders.held:  # a program that is no more may be let go all the same
                 wanted = self._root_of(wanted)
             if wanted not in orders.held:
-                raise UnknownProgram(f"program {wanted!r} is not held; there are: {_names(orders.held)}")
+                raise UnknownProgram(f"program {wanted!r} is not held; held programs: {_names(orders.held)}")
             return await self._order([name for name in orders.held if name != wanted], orders.draining)
 
     async def drain(self, request: Fields) -> Orders:
@@ -105,14 +105,14 @@ class ControlApi:
         if not self._daemon.bus.delivers:
             raise EngineUnavailable("the bus is away, or keeps nothing: nothing was changed")
         if not await self._daemon.bus.relay_events(CONTROL_ROLE, batch):
-            raise EngineUnavailable("the bus did not confirm the order: see `penstock status`, and order again")
+            raise EngineUnavailable("the bus did not confirm the order: check `penstock status` and repeat it")
         self._told += 1
         wanted = Orders(held=tuple(event.held), draining=draining)
         with move_on_after(_APPLIED_WITHIN_S):
             while self._orders() != wanted:  # noqa: ASYNC110  it comes by the stream, to the controller
                 await sleep(_LOOK_S)
             return wanted
-        raise EngineUnavailable("the bus has the order and has not given it back yet: look again")
+        raise EngineUnavailable("the bus has not delivered the order yet: check `penstock status`")
 
 
 def _taken_over(state: ConfigState) -> ConfigState:

@@ -107,12 +107,12 @@ class Daemon:
     async def run(self) -> None:
         """Serve until ``stop``. The bus is connected.
 
-        Raises ``ConfigError`` if the node has a daemon already, or gets a later one: it was frozen, or cut off.
+        Raises ``ConfigError`` if the node already has a daemon, or gets a later one: it was frozen, or cut off.
         """
         other = await self.bus.another_daemon()
         if other:
             raise ConfigError(
-                f"node {self.config.node!r} has a daemon already: {other[:200]}; choose another --node"
+                f"node {self.config.node!r} already has a daemon: {other[:200]}; choose another --node"
             )
         await self._recover()
         self._begin_record()

@@ -72,7 +72,7 @@ STATES = (
     State(
         name="penstock.programs",
         unit="{program}",
-        description="Root programs by what they are: active or waiting",
+        description="Root programs, active or waiting",
         read=lambda s: [
             (s.pressure.programs_active, {"status": "active"}),
             (s.pressure.queue_length, {"status": "waiting"}),
@@ -81,7 +81,7 @@ STATES = (
     State(
         name="penstock.programs.known",
         unit="{program}",
-        description="Programs that the daemon remembers, children and ended ones too",
+        description="Programs that the daemon remembers, including children and ended ones",
         read=lambda s: _one(s.programs),
     ),
     State(name="penstock.kv.blocks", unit="{block}", description="Blocks of the KV pool by state", read=_kv),
@@ -94,19 +94,19 @@ STATES = (
     State(
         name="penstock.kv.use_ratio",
         unit="",
-        description="What the active programs need of the KV pool; may exceed 1",
+        description="Share of the KV pool that active programs need; may exceed 1",
         read=lambda s: _one(s.pressure.kv_use_ratio),
     ),
     State(
         name="penstock.forecast.expected_ratio",
         unit="",
-        description="What was forecast of programs' longest contexts over what they came to hold; 1: no bias",
+        description="Forecast of programs' longest contexts over their actual length; 1: no bias",
         read=lambda s: [(each.expected_ratio, {}) for each in s.forecasts[:1]],
     ),
     State(
         name="penstock.forecast.missed_ratio",
         unit="",
-        description="How far those forecasts were off, each without its sign, over what programs came to hold",
+        description="Absolute error of those forecasts over the contexts' actual length",
         read=lambda s: [(each.missed_ratio, {}) for each in s.forecasts[:1]],
     ),
     State(
@@ -139,7 +139,7 @@ STATES = (
     State(
         name="penstock.host.cpu_stall_ratio",
         unit="",
-        description="Share of time in which some task waited for a CPU",
+        description="Share of time for which some task waited for a CPU",
         read=lambda s: _one(s.pressure.cpu_stall_ratio),
     ),
     State(
@@ -151,7 +151,7 @@ STATES = (
     State(
         name="penstock.draining",
         unit="",
-        description="1 while an operator lets nobody in",
+        description="1 while the node drains, so that nobody is let in",
         read=lambda s: _one(s.orders.draining),
     ),
     State(
@@ -163,13 +163,13 @@ STATES = (
     State(
         name="penstock.bus.connected",
         unit="",
-        description="1 while what is published comes back to the daemon over its bus",
+        description="1 while the daemon's own messages come back over its bus",
         read=lambda s: _one(s.bus_connected),
     ),
     State(
         name="penstock.config.version",
         unit="",
-        description="The configuration in force, from 1 in a daemon's life",
+        description="Version of the configuration in force, 1 when the daemon starts",
         read=lambda s: _one(s.config.version),
     ),
     State(
@@ -210,27 +210,27 @@ class Metrics:
         self._turns: Counter[str] = Counter()
         self._tokens: Counter[str] = Counter()
         for name, label, counts, description in (
-            ("penstock.commands", "kind", self._commands, "Commands that were sent, by kind"),
-            ("penstock.turns", "ok", self._turns, "Turns that ended, by whether they failed"),
+            ("penstock.commands", "kind", self._commands, "Commands sent, by kind"),
+            ("penstock.turns", "ok", self._turns, "Turns that ended, by success"),
             ("penstock.tokens", "kind", self._tokens, "Tokens of turns: prompt, of these cached, and output"),
         ):
             meter.create_observable_counter(name, [_counted(counts, label)], description=description)
         self._hold = meter.create_histogram(
             "penstock.hold",
             unit="s",
-            description="How long a program waited for the slot that it got",
+            description="Time that a program waited for a slot",
             explicit_bucket_boundaries_advisory=_LONG_S,
         )
         self._launch = meter.create_histogram(
             "penstock.launch_delay",
             unit="s",
-            description="From a turn's entering the engine to its first scheduled prefill",
+            description="Time from a turn's arrival at the engine to its first scheduled prefill",
             explicit_bucket_boundaries_advisory=_LONG_S,
         )
         self._tool = meter.create_histogram(
             "penstock.tool.duration",
             unit="s",
-            description="Tool calls from start to end",
+            description="Duration of tool calls",
             explicit_bucket_boundaries_advisory=_LONG_S,
         )
         self._kinds: dict[type[ev.Event], Callable[[Any], None]] = {

@@ -82,7 +82,7 @@ def write_roles(folder: Path, nodes: Iterable[str], url: str) -> list[Path]:
         roles = folder / ROLES_FILE
         write_secret(roles, json.dumps({"accounts": accounts}, indent=2) + "\n")
     except OSError as error:
-        raise ConfigError(f"{folder}: nothing can be written there: {error.strerror or error}") from None
+        raise ConfigError(f"{folder}: cannot write there: {error.strerror or error}") from None
     return [roles, *written]
 
 

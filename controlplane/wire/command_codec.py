@@ -40,7 +40,7 @@ def fill_command(message: pb.Command, command: Command) -> None:
     """Write ``command`` into ``message``. Raises as ``encode_commands``."""
     known = _KINDS.get(type(command))
     if known is None:
-        raise LocalEventError(f"no command: {type(command).__name__}")
+        raise LocalEventError(f"not a command: {type(command).__name__}")
     kind, names = known
     try:
         message.command_id, message.reason = command.command_id, command.reason

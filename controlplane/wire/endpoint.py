@@ -100,7 +100,7 @@ def read_endpoint(node: str, state_dir: Path | None = None) -> Endpoint | None:
 def _text(values: Mapping[str, object], name: str) -> str:
     value = values[name] if name == "url" else values.get(name, "")
     if not isinstance(value, str) or (name == "url" and not value):
-        raise ValueError(f"{name}: expected a text, got {value!r}")
+        raise ValueError(f"{name}: expected text, got {value!r}")
     return value
 
 

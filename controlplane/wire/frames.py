@@ -30,7 +30,7 @@ async def read(reader: asyncio.StreamReader) -> tuple[int, bytes] | None:
     try:
         size, kind = _HEADER.unpack(await reader.readexactly(_HEADER.size))
         if size > MAX_FRAME_BYTES:
-            raise RemoteEventError(f"a frame of {size} bytes: at most {MAX_FRAME_BYTES}")
+            raise RemoteEventError(f"a frame of {size} bytes: expected at most {MAX_FRAME_BYTES}")
         return kind, await reader.readexactly(size)
     except (asyncio.IncompleteReadError, ConnectionError):
         return None

@@ -1,68 +1,41 @@
-"""What the plugin keeps of one whole scheduler, and what its hooks do there.
-
-Commands arrive in the emitter's thread and are obeyed at the next scheduling step, in the scheduler's own thread:
-the radix tree has no other.
-"""
+"""What the plugin keeps of one whole SGLang scheduler, and what its hooks do there."""
 
 import time
-from collections import deque
 from dataclasses import replace
 from typing import Any
 
 from controlplane.core import commands as cmd
-from controlplane.core.events import CommandApplied, CommandRejected, PublisherState
-from controlplane.emit.emitter import Emitter
+from engine_hooks.engine.attached import Attached as Base
+from engine_hooks.engine.probe import Probe
+from engine_hooks.engine.settings import ENGINE, Settings, role_of
 from engine_hooks.guard import Guard
-from engine_hooks.sglang.contexts import Contexts
-from engine_hooks.sglang.engine_view import EngineView, extended_tokens, program_of
+from engine_hooks.sglang.engine_view import EngineView, extended_tokens
 from engine_hooks.sglang.host_tier import HostTier
 from engine_hooks.sglang.moves import Moves
-from engine_hooks.sglang.pins import Pins
-from engine_hooks.sglang.probe import Probe
-from engine_hooks.sglang.settings import ENGINE, Settings, role_of
-from engine_hooks.sglang.steering import Steering
+from engine_hooks.sglang.steering import SglangSteering
 
-# Grants and the window are the HTTP side's; here they only tell whose context is waited for.
-_OURS = (cmd.Retain, cmd.Release, cmd.Discard, cmd.Demote, cmd.Prefetch, cmd.Label)
-_PARKING = (cmd.Admit, cmd.Pause)
 _LEAST_ROOM_TOKENS = 8
 
 
-class Attached:
-    """Views, pins, moves, policies and the emitter of one scheduler; its methods are called by hooks, guarded."""
+class Attached(Base):
+    """Moves and host memory beside what every engine has."""
+
+    _view: EngineView
+    _steering: SglangSteering
 
     def __init__(self, scheduler: Any, settings: Settings, guard: Guard) -> None:
-        self._settings = settings
-        self._guard = guard
-        self._commands: deque[cmd.Command] = deque(maxlen=65_536)
         self._begun_rid = ""  # the unfinished prefill that began with a shrunk chunk
-        self._view = view = EngineView(scheduler)
-        self._contexts = Contexts()
-        self._pins = pins = Pins(view, self._contexts, self._pin_budget_ratio)
-        host = HostTier(view)
-        self._steering = Steering(
-            view, self._contexts, program_of, lambda: pins.programs, host=host if host.is_on else None
-        )
-        self.emitter = Emitter(
-            url=settings.bus,
-            node=settings.node,
-            role=role_of(ENGINE, scheduler.server_args),
-            on_command=self.on_command,
-            on_heartbeat=self._steering.heard if settings.obeys else None,
-            state=self._state,
-        )
-        self._probe = Probe(view, self.emitter.emit, lambda: pins.tokens, host.pool)
-        self._moves = Moves(host, self._contexts, pins, self._probe.is_running, self._answer)
+        view = EngineView(scheduler)
+        self._host = host = HostTier(view)
+        super().__init__(settings, guard, view, role_of(ENGINE, scheduler.server_args))
+        self._probe = Probe(view, self.emitter.emit, lambda: self._pins.retained_tokens, host.pool)
+        self._moves = Moves(host, self._contexts, self._pins, self._probe.is_running, self._answer)
 
-    @property
-    def pool_tokens(self) -> int:
-        """The size of the KV pool."""
-        return self._view.pool().total
-
-    def _pin_budget_ratio(self) -> float:
-        """The engine's own setting; else what the daemon's memory policy says."""
-        own = self._settings.pin_budget_ratio
-        return own if own is not None else self._steering.policies.memory.pin_budget_ratio
+    def _make_steering(self) -> SglangSteering:
+        host = self._host if self._host.is_on else None
+        return SglangSteering(
+            self._view, self._contexts, self._view.program_of, lambda: self._pins.programs, host=host
+        )
 
     # Hooks
 
@@ -114,11 +87,7 @@ class Attached:
         self._probe.ended(request)
 
     def step_begins(self, *args: Any) -> None:
-        self._steering.step()
-        if self._pins.expire(self._outlasting):
-            self._view.scheduler.running_batch.batch_is_full = False  # whoever found no room is asked again
-        while self._commands:
-            self._obey(self._commands.popleft())
+        self._expire_and_obey()
         self._moves.step()
         self._make_room_for_the_next_chunk()
         self._probe.sample_if_due()
@@ -132,11 +101,8 @@ class Attached:
         if needed:
             self._pins.reclaim(needed, self._steering.policies.memory, stuck=True)
 
-    def _outlasting(self) -> set[str]:
-        """Programs whose pin holds past its deadline, since their next turn waits."""
-        if not self._steering.policies.memory.pins_outlast_waits:
-            return set()
-        return {program_of(request) for request in self._view.scheduler.waiting_queue}
+    def _waiting(self) -> Any:
+        return self._view.scheduler.waiting_queue
 
     def before_retraction(self, batch: Any, *args: Any) -> None:
         """Pins go before any running request does."""
@@ -223,49 +189,13 @@ class Attached:
 
     # Commands
 
-    def on_command(self, command: cmd.Command) -> None:
-        """In the emitter's thread."""
-        if isinstance(command, _OURS + _PARKING) and self._settings.obeys:
-            self._commands.append(command)
-
-    def _obey(self, command: cmd.Command) -> None:
-        if not isinstance(command, cmd.ProgramCommand):
-            return
-        program_id, problem = command.program_id, ""
-        if isinstance(command, _PARKING):
-            self._contexts.park(program_id, isinstance(command, cmd.Pause))
-            if not isinstance(command, cmd.Pause):
-                self._contexts.label(program_id, "")
-            return  # the gate answers these
+    def _done(self, command: cmd.ProgramCommand, program_id: str) -> str | None:
         match command:
-            case cmd.Retain():
-                if self._probe.is_running(program_id):
-                    problem = "a turn of it runs and holds its context already"
-                else:
-                    problem = self._pins.retain(program_id, command.ttl_ns)
-            case cmd.Release():
-                self._pins.release(program_id)
             case cmd.Discard() if not self._moves.on:
-                problem = self._pins.discard(program_id)
+                return super()._done(command, program_id)
             case cmd.Prefetch() if self._guard.given_up("get_new_batch_prefill"):
-                problem = "the hook that makes turns wait for the load was given up"
+                return "the hook that makes turns wait for the load was given up"
             case cmd.Demote() | cmd.Prefetch() | cmd.Discard():
                 self._moves.begin(command)
-                return  # answered when it was done
-            case cmd.Label():
-                self._contexts.label(program_id, command.label)
-            case _:
-                problem = f"{type(command).__name__} is not supported by this engine's plugin yet"
-        self._answer(command, program_id, problem)
-
-    def _answer(self, command: cmd.Command, program_id: str, problem: str) -> None:
-        if problem:
-            self.emitter.emit(CommandRejected(command_id=command.command_id, program_id=program_id, reason=problem))
-        else:
-            self.emitter.emit(CommandApplied(command_id=command.command_id, program_id=program_id))
-
-    def _state(self) -> PublisherState:
-        """In the emitter's thread; what it reads changes by whole values only."""
-        return PublisherState(
-            open_turns=tuple(self._probe.open_turns()), pins=tuple(self._pins.listed()), role="engine"
-        )
+                return None  # answered when it was done
+        return super()._done(command, program_id)

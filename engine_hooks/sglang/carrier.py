@@ -6,12 +6,9 @@ SGLang copies that dictionary to the scheduler's ``Req`` and reads nothing of it
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from controlplane.gate import BadIdentity, GatedRequest, identify
+from controlplane.gate import GatedRequest
+from engine_hooks.engine.labels import PARENT, TURN, gated_labels, ungated_labels
 from engine_hooks.guard import Guard
-
-PROGRAM = "program_id"
-TURN = "penstock_turn"
-PARENT = "penstock_parent"
 
 
 def carrier(request_type: type, guard: Guard) -> Callable[..., Any]:
@@ -36,7 +33,13 @@ def label(obj: Any, scope: Mapping[str, Any]) -> None:
     Every request of a batch gets the same labels: it is one turn. The client's own dictionaries stay as they are.
     """
     gated = scope.get("penstock")
-    labels_for = _of_gated(gated) if isinstance(gated, GatedRequest) else _of_ungated(scope, obj)
+    session_id = getattr(obj, "session_id", None)
+
+    def labels_for(carried: Mapping[str, Any]) -> Mapping[str, str]:
+        if isinstance(gated, GatedRequest):
+            return gated_labels(gated)
+        return ungated_labels(scope, {"custom_params": carried, "session_id": session_id})
+
     params = obj.sampling_params
     if isinstance(params, list):
         obj.sampling_params = [_labelled(one, labels_for) for one in params]
@@ -58,31 +61,3 @@ def _labelled(params: Any, labels_for: _Labels) -> Any:
     if not labels and own == (carried or {}):
         return params
     return {**(params or {}), "custom_params": {**own, **labels}}
-
-
-def _of_gated(gated: GatedRequest) -> _Labels:
-    identity = gated.identity
-    labels = {PROGRAM: identity.program_id, TURN: gated.ticket.turn_id}
-    if identity.parent_id:
-        labels[PARENT] = identity.parent_id
-    return lambda _carried: labels
-
-
-def _of_ungated(scope: Mapping[str, Any], obj: Any) -> _Labels:
-    """A path without a gate: what headers and the parsed request tell. One that names nobody is not labelled.
-
-    Nor is a parent, whom nobody has checked: to the daemon the engine's word is as good as its gate's.
-    """
-    headers = list(scope["headers"])
-    session_id = getattr(obj, "session_id", None)
-
-    def labels_for(carried: Mapping[str, Any]) -> Mapping[str, str]:
-        try:
-            identity = identify(headers, {"custom_params": carried, "session_id": session_id})
-        except BadIdentity:
-            return {}
-        if identity.anonymous:
-            return {}
-        return {PROGRAM: identity.program_id}
-
-    return labels_for

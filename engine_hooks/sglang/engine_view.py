@@ -5,32 +5,13 @@ handles. Everything here runs in the scheduler's thread.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-_UNNAMED = "request-"
+from engine_hooks.engine.view import Lock, PoolTokens, View, unnamed
 
 
-@dataclass(frozen=True, slots=True)
-class PoolTokens:
-    """The KV pool in tokens: three reads of counters, O(1)."""
-
-    total: int
-    free: int
-    evictable: int
-
-
-@dataclass(frozen=True, slots=True)
-class Lock:
-    """A locked path of the radix tree, and what undoes it."""
-
-    node: Any
-    receipt: Any
-    tokens: int
-
-
-class EngineView:
+class EngineView(View):
     """One scheduler of SGLang."""
 
     def __init__(self, scheduler: Any) -> None:
@@ -46,10 +27,15 @@ class EngineView:
         """Free and evictable tokens now."""
         tree = self.tree
         return PoolTokens(
-            total=int(self.scheduler.max_total_num_tokens),
+            total=self.pool_tokens,
             free=int(self.scheduler.token_to_kv_pool_allocator.available_size()),
             evictable=int(tree.evictable_size()),
         )
+
+    @property
+    def pool_tokens(self) -> int:
+        """The size of the pool."""
+        return int(self.scheduler.max_total_num_tokens)
 
     @property
     def chunk_tokens(self) -> int:
@@ -91,10 +77,6 @@ class EngineView:
         """Whether what leaves the device may go to host memory."""
         return bool(getattr(self.scheduler, "enable_hierarchical_cache", False))
 
-    def blocks(self, tokens: int) -> int:
-        """Tokens in whole pages."""
-        return -(-tokens // self.page_tokens)
-
     def late_key(self, request: Any) -> tuple[Callable[[], Any], int]:
         """What makes the radix key of a request's prompt and output, cut to whole pages; and its length.
 
@@ -134,10 +116,6 @@ class EngineView:
             self.tree.dec_lock_ref(lock.node, receipt.to_dec_params())
         else:
             self.tree.dec_lock_ref(lock.node)
-
-    def discard(self, key: Any) -> int:
-        """Free the program's own part of ``key``'s path; the tokens freed."""
-        return self.evict_tail(key, len(key))
 
     def evict_tail(self, key: Any, most_tokens: int) -> int:
         """Free, from the end, the leaves of ``key``'s path that nobody else shares or locks.
@@ -187,6 +165,14 @@ class EngineView:
         finally:
             tree.tree_core.evict_device_end(component)
 
+    def turns(self) -> tuple[int, int]:
+        """How many requests run, and how many wait."""
+        return len(self.scheduler.running_batch.reqs), len(self.scheduler.waiting_queue)
+
+    def look_again(self) -> None:
+        """Once its first waiting request found no room, SGLang looks at no other until a running one ends."""
+        self.scheduler.running_batch.batch_is_full = False
+
     def live_request_ids(self) -> set[str]:
         """The ids of every request that the scheduler queues, prefills or decodes."""
         scheduler = self.scheduler
@@ -202,17 +188,50 @@ class EngineView:
             requests.append(scheduler.chunked_req)
         return {request.rid for request in requests}
 
+    # A request
 
-def cached_tokens(request: Any) -> int:
-    """The tokens of its prompt that were found in the cache when it was first scheduled."""
-    if hasattr(request, "prefix_indices"):
-        return len(request.prefix_indices)
-    return int(request.prefix_len)  # 0.5.23
+    def id_of(self, request: Any) -> str:
+        """SGLang's ``rid``."""
+        rid: str = request.rid
+        return rid
 
+    def program_of(self, request: Any) -> str:
+        """By whichever carrier."""
+        return program_of(request)
 
-def loaded_tokens(request: Any) -> int:
-    """How many of those were loaded from host memory or a disk; known once its first step is planned."""
-    return int(getattr(request, "cached_tokens_host", 0)) + int(getattr(request, "cached_tokens_storage", 0))
+    def turn_of(self, request: Any) -> str:
+        """The gate's id of this turn, else SGLang's."""
+        return str(custom_params(request).get("penstock_turn") or request.rid)
+
+    def parent_of(self, request: Any) -> str:
+        """As the carrier wrote it down."""
+        return str(custom_params(request).get("penstock_parent") or "")
+
+    def prompt_tokens(self, request: Any) -> int:
+        """All of its prompt."""
+        return len(request.origin_input_ids)
+
+    def most_output_tokens(self, request: Any) -> int:
+        """The client's own limit; 0 without one."""
+        return int(request.sampling_params.max_new_tokens or 0)
+
+    def output_tokens(self, request: Any) -> int:
+        """Those that it has by now."""
+        return len(request.output_ids)
+
+    def cached_tokens(self, request: Any) -> int:
+        """Those found in the tree."""
+        if hasattr(request, "prefix_indices"):
+            return len(request.prefix_indices)
+        return int(request.prefix_len)  # 0.5.23
+
+    def loaded_tokens(self, request: Any) -> int:
+        """From host memory or a disk; known once its first step is planned."""
+        return int(getattr(request, "cached_tokens_host", 0)) + int(getattr(request, "cached_tokens_storage", 0))
+
+    def was_aborted(self, request: Any) -> bool:
+        """Whether it ended without an answer."""
+        return type(request.finished_reason).__name__ == "FINISH_ABORT"
 
 
 def extended_tokens(request: Any) -> int:
@@ -231,14 +250,4 @@ def custom_params(request: Any) -> dict[str, Any]:
 def program_of(request: Any) -> str:
     """The request's program, whichever carrier holds it; a request without one is its own."""
     named = custom_params(request).get("program_id") or getattr(request, "routing_key", None)
-    return str(named) if named else f"{_UNNAMED}{request.rid}"
-
-
-def is_unnamed(program_id: str) -> bool:
-    """Whether ``program_of`` made the name up."""
-    return program_id.startswith(_UNNAMED)
-
-
-def turn_of(request: Any) -> str:
-    """The gate's id of this turn, else the engine's."""
-    return str(custom_params(request).get("penstock_turn") or request.rid)
+    return str(named) if named else unnamed(request.rid)

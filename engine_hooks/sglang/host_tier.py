@@ -13,9 +13,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from engine_hooks.engine.targets import Feature
+from engine_hooks.engine.verify import verify
 from engine_hooks.sglang.engine_view import EngineView
-from engine_hooks.sglang.targets import TARGETS, Feature
-from engine_hooks.sglang.verify import report_problems, sglang_version, verify
+from engine_hooks.sglang.targets import TARGETS
+from engine_hooks.sglang.verify import report_problems, sglang_version
 
 OFF = "host memory is off: start SGLang with --enable-hierarchical-cache"
 NOTHING_HERE = "nothing of it is on the device"

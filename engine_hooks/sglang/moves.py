@@ -11,10 +11,10 @@ from typing import Any
 
 from controlplane.core.commands import Demote, Discard, Prefetch
 from controlplane.core.types import seconds
+from engine_hooks.engine.contexts import Contexts
+from engine_hooks.engine.pins import Pins
 from engine_hooks.guard import log
-from engine_hooks.sglang.contexts import Contexts
 from engine_hooks.sglang.host_tier import HostTier, Move
-from engine_hooks.sglang.pins import Pins
 
 _PATIENCE_NS = seconds(10)
 

@@ -7,7 +7,7 @@ import logging
 import multiprocessing
 from dataclasses import replace
 
-from engine_hooks.sglang.settings import PluginMode, settings_from
+from engine_hooks.engine.settings import PluginMode, settings_from
 
 log = logging.getLogger("penstock")
 
@@ -27,9 +27,12 @@ def _install() -> None:
         log.info("penstock: off")
         return
     # Imported late, so that a plugin that is off costs nothing and one that lacks something says what.
-    from engine_hooks.sglang import board, http_side, scheduler_side
-    from engine_hooks.sglang.targets import TARGETS, Feature
-    from engine_hooks.sglang.verify import report_problems, verify
+    from engine_hooks.engine import board
+    from engine_hooks.engine.targets import Feature
+    from engine_hooks.engine.verify import verify
+    from engine_hooks.sglang import http_side, scheduler_side
+    from engine_hooks.sglang.targets import TARGETS
+    from engine_hooks.sglang.verify import report_problems
 
     # Whether host memory can be used is told where it is on.
     lacking = report_problems(verify(target for target in TARGETS if target.feature is not Feature.HOST))

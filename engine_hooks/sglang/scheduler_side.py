@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
+from engine_hooks.engine.board import account
+from engine_hooks.engine.settings import Settings
+from engine_hooks.engine.verify import present
 from engine_hooks.guard import log, make_guard
 from engine_hooks.sglang.attached import Attached
-from engine_hooks.sglang.board import account
-from engine_hooks.sglang.settings import Settings
-from engine_hooks.sglang.verify import present, report_problems, unbound, unproven
+from engine_hooks.sglang.verify import report_problems, unbound, unproven
 
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 BATCH = "sglang.srt.managers.schedule_batch.ScheduleBatch"

@@ -4,8 +4,8 @@ Names are those of the supported versions. A newer SGLang that still has them wo
 before anything is hooked.
 """
 
-from dataclasses import dataclass
-from enum import StrEnum
+from engine_hooks.engine.targets import Feature, Target
+from engine_hooks.engine.targets import one as _one
 
 SUPPORTED_VERSIONS = (
     "0.5.17",
@@ -17,29 +17,6 @@ KNOWN_DIFFERENCES = {
     "0.5.23": "a request's prefix_indices is prefix_len and its extend_range is extend_len, a match's"
     " device_indices is device_prefix_len: either is read; the engine tests pass, on torch 2.13, not its 2.14",
 }
-
-
-class Feature(StrEnum):
-    """What can work or be left out on its own. Without the probe nothing does."""
-
-    PROBE = "probe"
-    GATE = "gate"
-    PINS = "pins"
-    HOST = "host"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """A function or class of SGLang. Any one of ``paths`` will do: they name what moved between versions.
-
-    ``first`` are its first parameters, in order, since hooks read them by position; ``has`` may stand anywhere.
-    """
-
-    feature: Feature
-    paths: tuple[str, ...]
-    first: tuple[str, ...] = ()
-    has: tuple[str, ...] = ()
-
 
 GENERATE = "sglang.srt.managers.tokenizer_manager.TokenizerManager.generate_request"
 TERMINATE = "sglang.srt.managers.tokenizer_manager.SignalHandler.sigterm_handler"
@@ -53,10 +30,6 @@ _TREES = (
     "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache.",
     "sglang.srt.mem_cache.radix_cache.RadixCache.",
 )
-
-
-def _one(feature: Feature, path: str, *first: str, has: tuple[str, ...] = ()) -> Target:
-    return Target(feature=feature, paths=(path,), first=first, has=has)
 
 
 def _tree(feature: Feature, method: str, *first: str) -> Target:

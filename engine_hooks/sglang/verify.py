@@ -4,19 +4,15 @@ SGLang logs a hook that it cannot apply and goes on; a plugin that lost half its
 truth. ``python -m engine_hooks.sglang.verify`` prints what is found and what is missing here.
 """
 
-import importlib
 import importlib.metadata
-import inspect
-import logging
-import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from engine_hooks.sglang.targets import KNOWN_DIFFERENCES, SUPPORTED_VERSIONS, TARGETS, Feature, Target
-
-log = logging.getLogger("penstock")
+from engine_hooks.engine import verify as shared
+from engine_hooks.engine.targets import Feature
+from engine_hooks.engine.verify import Problem, line, report, resolve, verify
+from engine_hooks.sglang.targets import KNOWN_DIFFERENCES, SUPPORTED_VERSIONS, TARGETS
 
 _UNPROVEN = {  # server arguments, and the most that is tested
     "tp_size": 1,
@@ -27,15 +23,6 @@ _UNPROVEN = {  # server arguments, and the most that is tested
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """A target that is missing, has other parameters or was not hooked; ``message`` says which."""
-
-    feature: Feature
-    path: str
-    message: str
-
-
 def sglang_version() -> str:
     """The installed version; empty where there is none."""
     try:
@@ -44,26 +31,9 @@ def sglang_version() -> str:
         return ""
 
 
-def verify(targets: Iterable[Target] = TARGETS) -> list[Problem]:
-    """What is wrong with ``targets`` in this SGLang; nothing if it has them all."""
-    problems = []
-    for target in targets:
-        causes = [_what_is_wrong(target, path) for path in target.paths]
-        if all(causes):
-            problems.append(Problem(feature=target.feature, path=target.paths[0], message="; ".join(causes)))
-    return problems
-
-
-def present(paths: Iterable[str]) -> list[str]:
-    """Those of ``paths`` that this SGLang has."""
-    found = []
-    for path in paths:
-        try:
-            pkgutil.resolve_name(path)
-        except (ImportError, AttributeError):
-            continue
-        found.append(path)
-    return found
+def report_problems(problems: Iterable[Problem]) -> frozenset[Feature]:
+    """Log each problem in one line; return the features that cannot work."""
+    return shared.report_problems(problems, f"SGLang {sglang_version() or '?'}")
 
 
 def unbound(hooks: Mapping[str, Callable[..., Any]], feature: Feature = Feature.PROBE) -> list[Problem]:
@@ -71,23 +41,13 @@ def unbound(hooks: Mapping[str, Callable[..., Any]], feature: Feature = Feature.
     problems = []
     for path, hook in hooks.items():
         try:
-            bound = _is_bound(_resolve(path), hook)
+            bound = _is_bound(resolve(path), hook)
         except Exception as error:
-            problems.append(Problem(feature=feature, path=path, message=f"{path}: {_line(error)}"))
+            problems.append(Problem(feature=feature, path=path, message=f"{path}: {line(error)}"))
             continue
         if not bound:
             problems.append(Problem(feature=feature, path=path, message=f"{path}: SGLang did not bind the hook"))
     return problems
-
-
-def report_problems(problems: Iterable[Problem]) -> frozenset[Feature]:
-    """Log each problem in one line; return the features that cannot work."""
-    lacking = set()
-    for problem in problems:
-        lacking.add(problem.feature)
-        what = "the whole plugin" if problem.feature is Feature.PROBE else f"the {problem.feature}"
-        log.warning("penstock: %s stays off with SGLang %s: %s", what, sglang_version() or "?", problem.message)
-    return frozenset(lacking)
 
 
 def unproven(server_args: Any) -> str:
@@ -100,41 +60,6 @@ def unproven(server_args: Any) -> str:
     if mode not in (None, "null"):
         return f"disaggregation_mode={mode} is not supported yet"
     return ""
-
-
-def _what_is_wrong(target: Target, path: str) -> str:
-    try:
-        found = _resolve(path)
-    except Exception as error:  # a broken module raises whatever it likes
-        return f"{path}: {_line(error)}"
-    if not target.first and not target.has:
-        return ""
-    try:
-        names = list(inspect.signature(found).parameters)
-    except Exception as error:  # a class may make its signature itself
-        return f"{path}: its parameters cannot be told: {_line(error)}"
-    shown = f"({', '.join(names)})"
-    if tuple(names[: len(target.first)]) != target.first:
-        return f"{path}: expected the first parameters ({', '.join(target.first)}), found {shown}"
-    missing = [name for name in target.has if name not in names]
-    return f"{path}: has no parameter {', '.join(missing)}" if missing else ""
-
-
-def _resolve(path: str) -> Any:
-    """What ``path`` names. Raises what is wrong; of a module that is there and cannot be imported, why."""
-    try:
-        return pkgutil.resolve_name(path)
-    except AttributeError as missing:
-        name = ""
-        for part in path.split("."):
-            name = f"{name}.{part}" if name else part
-            try:
-                importlib.import_module(name)
-            except ModuleNotFoundError as error:
-                if error.name == name:  # no module, so an attribute that is not there
-                    break
-                raise
-        raise missing
 
 
 def _is_bound(function: Any, hook: Callable[..., Any]) -> bool:
@@ -154,10 +79,6 @@ def _content(cell: Any) -> Any:
         return None
 
 
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
-
-
 def main() -> int:
     """Print the report for operators; 0 if every feature works here."""
     version = sglang_version()
@@ -168,17 +89,9 @@ def main() -> int:
     lines = [f"SGLang {version}: {tested} (supported: {', '.join(SUPPORTED_VERSIONS)})"]
     if version in KNOWN_DIFFERENCES:
         lines.append(f"known differences: {KNOWN_DIFFERENCES[version]}")
-    lacking = set()
-    for target in TARGETS:
-        problems = verify((target,))
-        lacking |= {problem.feature for problem in problems}
-        lines.append(f"{'missing' if problems else 'found  '} {target.feature:5} {target.paths[0]}")
-        lines += [f"        {problem.message}" for problem in problems]
-    for feature in Feature:
-        works = feature not in lacking and Feature.PROBE not in lacking
-        lines.append(f"{feature}: {'works here' if works else 'stays off'}")
+    lines += report(TARGETS)
     sys.stdout.write("\n".join(lines) + "\n")
-    return 1 if lacking else 0
+    return 1 if verify(TARGETS) else 0
 
 
 if __name__ == "__main__":

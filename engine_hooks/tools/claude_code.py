@@ -1,12 +1,12 @@
-"""Claude Code: a command for its hooks, which reports what it is told on the standard input.
+"""Claude Code: a command for its hooks, which reports what it reads on standard input.
 
     {"hooks": {"PreToolUse": [{"hooks": [
         {"type": "command", "command": "python -m engine_hooks.tools.claude_code"}]}]}}
 
-and the same for ``PostToolUse``, ``PostToolUseFailure``, ``SessionStart``, ``Stop`` and ``SessionEnd``.
+Use the same command for ``PostToolUse``, ``PostToolUseFailure``, ``SessionStart``, ``Stop`` and ``SessionEnd``.
 
-Each hook is a process of its own, so a tool's duration is told by a file that its start leaves behind. The exit
-status is 0 and nothing is printed whatever happens: anything else would be shown to the model.
+Each hook is a separate process, so the start of a tool leaves a file behind from which its end computes the
+duration. The exit status is always 0 and nothing is printed, since the model would see anything else.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _FORGET_AFTER_S = 24 * 3600.0
 
 
 def report(event: dict[str, Any], to: ToolReporter, folder: Path) -> None:
-    """Say what one hook's input means. ``folder``: where starts are kept."""
+    """Report one hook's input. ``folder`` keeps the starts of tools."""
     program, kind = str(event.get("session_id") or ""), event.get("hook_event_name")
     tool, call = str(event.get("tool_name") or ""), str(event.get("tool_use_id") or "")
     tool = called_name(tool, event.get("tool_input"))
@@ -57,7 +57,7 @@ def _note(folder: Path, program: str, call: str) -> None:
 
 
 def _noted_ns(folder: Path, program: str, call: str) -> int:
-    """When it began, on this machine's monotonic clock; 0: not known."""
+    """When the tool began, on this machine's monotonic clock; 0 if unknown."""
     path = _path(folder, program, call)
     try:
         began_ns = int(path.read_text())
@@ -68,7 +68,7 @@ def _noted_ns(folder: Path, program: str, call: str) -> int:
 
 
 def main() -> int:
-    """One hook."""
+    """Run one hook: read its input, report it, and exit with 0."""
     with contextlib.suppress(Exception):
         event = json.load(sys.stdin)
         if is_on() and isinstance(event, dict):

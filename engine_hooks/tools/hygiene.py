@@ -1,11 +1,11 @@
-"""What a tool is called with, within bounds (MARS §5): text that a system call takes, and an end to every command.
+"""Bounds on a tool's arguments (MARS §5): text that system calls accept, and a timeout for every command.
 
-| variable | |
+| variable | meaning |
 | --- | --- |
-| ``PENSTOCK_TOOL_TIMEOUT_S`` | seconds for a call that names none itself; default: as the framework has it |
-| ``PENSTOCK_TOOL_CLEAN`` | ``on``: NUL and halves of surrogate pairs are taken out of text; default ``off`` |
+| ``PENSTOCK_TOOL_TIMEOUT_S`` | timeout in seconds of a call that names none; default: the framework's |
+| ``PENSTOCK_TOOL_CLEAN`` | ``on`` removes NUL and lone halves of surrogate pairs from text; default ``off`` |
 
-Both are off until they are asked for: an adapter that only watches changes nothing.
+Both are off by default: an adapter that only watches changes nothing.
 """
 
 import os
@@ -22,14 +22,14 @@ _NO_SYSTEM_CALL_TAKES = {0: None} | dict.fromkeys(range(0xD800, 0xE000))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hygiene:
-    """``timeout_s``: 0 leaves a call without a time as it is. ``clean``: whether text is cleaned."""
+    """What to do to a call. ``timeout_s`` 0 adds no timeout; ``clean`` removes unusable characters from text."""
 
     timeout_s: float = 0.0
     clean: bool = False
 
     @classmethod
     def of(cls, environment: Mapping[str, str] = os.environ) -> Self:
-        """As the environment says; what cannot be read is warned of and left off."""
+        """Read the settings from the environment; a value that cannot be read is logged and ignored."""
         return cls(
             timeout_s=seconds(environment, TIMEOUT_VARIABLE, 0.0),
             clean=is_switched_on(environment, CLEAN_VARIABLE, default="off"),
@@ -40,7 +40,7 @@ class Hygiene:
         return self.clean or self.timeout_s > 0
 
     def cleaned(self, value: Any) -> Any:
-        """The same value with clean text in it; the value itself where nothing was to be done."""
+        """The value with clean text in it; the value itself if nothing had to change."""
         if not self.clean:
             return value
         if isinstance(value, str):

@@ -5,8 +5,8 @@
     callback = PenstockCallback()
     graph.invoke(state, {"configurable": {"thread_id": "42"}, "callbacks": [callback]})
 
-A run that nothing else encloses is a program, named as its thread (``thread_id``), else as its run. For the engine
-to know it by that name, give the model the same header: ``ChatOpenAI(default_headers=headers("42"))``.
+An outermost run is a program, named after its thread (``thread_id``) or else its run. For the engine to know it by
+that name, give the model the same header: ``ChatOpenAI(default_headers=headers("42"))``.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ from engine_hooks.tools.shared import PROGRAM_HEADER, guard, is_on, reporter
 
 
 def headers(program_id: str) -> dict[str, str]:
-    """What names the program to the engine."""
+    """The headers that name the program to the engine."""
     return {PROGRAM_HEADER: program_id}
 
 
@@ -61,7 +61,7 @@ class PenstockCallback(BaseCallbackHandler):
     # Tools
 
     def on_llm_end(self, response: Any, *, run_id: UUID, **more: Any) -> None:
-        """What the reply calls is enqueued."""
+        """Report the tools that the reply calls as enqueued."""
         guard.run("langchain reply", self._reply, response, more.get("parent_run_id"))
 
     def _reply(self, response: Any, parent: UUID | None) -> None:

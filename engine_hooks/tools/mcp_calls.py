@@ -1,8 +1,8 @@
-"""The tool calls of one MCP connection, read off its JSON-RPC messages.
+"""The tool calls of one MCP connection, read from its JSON-RPC messages.
 
-A ``tools/call`` is a tool from its request to its answer, which is what the server took, or until its client
-cancels it. It belongs to the program that the request's ``_meta`` names (``program_id``, or the client's
-``session_id``), else to the one this connection was given, or to a program of its own, which ends with it.
+A ``tools/call`` is a tool from its request until the server answers or the client cancels it. It belongs to the
+program that the request's ``_meta`` names (``program_id``, or the client's ``session_id``), else to the program
+that the connection was given, else to a program of the connection's own, which ends with it.
 """
 
 import json
@@ -29,17 +29,17 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """A call that took too long: the answer its client gets, and what the server is told."""
+    """A call that took too long: the answer to its client, and the message to the server."""
 
     to_client: bytes
     to_server: bytes
 
 
 class Calls:
-    """What goes to the server, and what comes back, in whichever thread.
+    """Reports the calls in the messages of both directions. Any thread may call it.
 
-    :param program: whose calls these are; empty: a program of the connection's own.
-    :param timeout_s: after which a call is ``overdue``; 0: never.
+    :param program: the program that the calls belong to; empty: one of the connection's own.
+    :param timeout_s: seconds after which a call is ``overdue``; 0: never.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Calls:
         self._lock = threading.Lock()  # a call is answered by the server or given up, not both
 
     def to_server(self, data: bytes) -> list[Any]:
-        """A message of the client, or a batch; the ids of the calls in it."""
+        """Take note of a client's message or batch; return the ids of the calls in it."""
         called = []
         with self._lock:
             for message in _messages(data):
@@ -76,7 +76,7 @@ class Calls:
         return called
 
     def to_client(self, data: bytes) -> bool:
-        """A message of the server; false where its client must not get it, since it was answered already."""
+        """Take note of a server's message; False if its client must not get it, having had an answer already."""
         answers = [message for message in _messages(data) if "method" not in message and "id" in message]
         with self._lock:
             wanted = [self._answered(message) for message in answers]  # each of them is looked at
@@ -92,12 +92,12 @@ class Calls:
         return True
 
     def failed(self, request_id: Any) -> None:
-        """The call will get no answer: the server refused it, or is gone."""
+        """End a call that will get no answer, because the server refused it or is gone."""
         with self._lock:
             self._end(request_id, ok=False)
 
     def overdue(self) -> list[Overdue]:
-        """The calls that have just taken too long. They are over; an answer that still comes is not passed on."""
+        """End and return the calls that have just taken too long; a late answer is not passed on."""
         if not self._timeout_s:
             return []
         latest_s = self._now_s() - self._timeout_s
@@ -115,12 +115,12 @@ class Calls:
         return found
 
     def end_if_idle(self) -> None:
-        """The client will ask for nothing more."""
+        """End the program if nothing runs, since the client will ask for nothing more."""
         if not self._open:
             self.end()
 
     def end(self) -> None:
-        """The connection is closed."""
+        """End all calls and the program, since the connection is closed."""
         with self._lock:
             for call in list(self._open.values()):
                 self._end(call.request_id, ok=False)
@@ -155,7 +155,7 @@ class Calls:
 
 
 def _key(request_id: Any) -> str:
-    """A request's id as text: 1 and "1" are two requests."""
+    """A request's id as text, which tells 1 from "1"."""
     return json.dumps(request_id)
 
 
@@ -164,7 +164,7 @@ def _line(message: dict[str, Any]) -> bytes:
 
 
 def _messages(data: bytes) -> list[dict[str, Any]]:
-    """The JSON-RPC messages of a text: one, or a batch; none where it is something else."""
+    """The JSON-RPC messages in a text: one, a batch, or none if the text is something else."""
     try:
         told = json.loads(data)
     except ValueError:

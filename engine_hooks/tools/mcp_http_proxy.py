@@ -1,11 +1,12 @@
-"""Any MCP client that speaks HTTP: point it at this instead of its server, and its tool calls are reported.
+"""A proxy for MCP over HTTP: point any client at it instead of its server, and it reports the tool calls.
 
     pip install penstock[mcp]
     python -m engine_hooks.tools.mcp_http_proxy http://127.0.0.1:8000/mcp [--port P] [--program ID] [--timeout S]
 
-Streamable HTTP: each request is passed on, and each answer as it comes, a single JSON text or a stream of events.
-Calls belong to the program that the request names (its ``_meta``, or the header ``x-penstock-program-id``), else to
-``--program`` or ``$PENSTOCK_PROGRAM_ID``, else to one of their own for each MCP session, which ends with it.
+It speaks Streamable HTTP: it passes on each request, and each answer as it comes, a single JSON text or a stream of
+events. Calls belong to the program that the request names (in its ``_meta``, or in the header
+``x-penstock-program-id``), else to ``--program`` or ``$PENSTOCK_PROGRAM_ID``, else to a program for each MCP
+session, which ends with it.
 """
 
 import argparse
@@ -50,7 +51,7 @@ _OWN_ANSWER_HEADERS = (
 
 
 class _ClientLeft(Exception):
-    """Nobody reads the answer any more."""
+    """The client has left, so nobody reads the answer."""
 
 
 class Proxy:
@@ -64,7 +65,7 @@ class Proxy:
         self._client: aiohttp.ClientSession | None = None
 
     def app(self) -> web.Application:
-        """Answers at every path."""
+        """The ASGI application, which answers at every path."""
         app = web.Application(client_max_size=_MOST_BODY_BYTES)
         app.router.add_route("*", "/{path:.*}", self.pass_on)
         app.cleanup_ctx.append(self._connected)
@@ -78,7 +79,7 @@ class Proxy:
             guard.run("MCP end", calls.end)
 
     async def pass_on(self, request: web.Request) -> web.StreamResponse:
-        """One request and all of its answer."""
+        """Pass on one request and all of its answer."""
         body = await request.read()
         session = request.headers.get(SESSION_HEADER, "")
         program = self._program or request.headers.get(PROGRAM_HEADER, "")
@@ -117,7 +118,7 @@ class Proxy:
             await relay.end()
 
     async def _give_up(self, request: web.Request, calls: Calls, relay: "_Relay") -> None:
-        """Answer the calls that took too long, and tell the server."""
+        """Answer the calls that took too long, and tell the server to stop them."""
         for one in calls.overdue():
             await relay.answer(one.to_client)
             with contextlib.suppress(aiohttp.ClientError, TimeoutError):
@@ -126,19 +127,19 @@ class Proxy:
         await relay.end()
 
     def _ask(self, request: web.Request, method: str, data: bytes) -> AbstractAsyncContextManager[ClientResponse]:
-        """The server's answer to what the client of ``request`` sends it, or the proxy in its name."""
+        """Send ``data`` to the server with the headers of ``request``; entering the context yields the answer."""
         assert self._client is not None
         headers = [(n, v) for n, v in request.headers.items() if n.lower() not in _OWN_REQUEST_HEADERS]
         return self._client.request(method, self._target(request), headers=headers, data=data or None)
 
     def _target(self, request: web.Request) -> URL:
-        """The server's address, or another page of its host: authorization asks for some."""
+        """The server's address, or another page of its host, which authorization needs."""
         if request.path != self._url.path:
             return self._url.origin().join(request.rel_url)
         return self._url.update_query(request.query)
 
     def _calls_of(self, session: str, program: str) -> Calls:
-        """Of the session, which nobody names before its server has; and of a server that has none."""
+        """The calls of a session; ``session`` is empty until the server names one, and if it has none."""
         calls = self._sessions.get(session)
         if calls is None:
             calls = self._sessions[session] = Calls(reporter(), program, timeout_s=self._timeout_s)
@@ -150,7 +151,7 @@ class Proxy:
 
 
 class _Relay:
-    """One answer on its way: to the client as it comes, and to ``calls`` message by message."""
+    """One answer on its way: it goes to the client as it comes, and to ``calls`` message by message."""
 
     def __init__(self, request: web.Request, calls: Calls) -> None:
         self.calls = calls
@@ -172,7 +173,7 @@ class _Relay:
         await self.response.prepare(self._request)
 
     async def pass_on(self, chunk: bytes) -> None:
-        """Look at the whole events in it, or keep it until the answer is complete."""
+        """Read the complete events in a chunk, or keep the chunk until the answer is complete."""
         self._rest += chunk
         if self._events:
             *events, self._rest = self._rest.replace(b"\r\n", b"\n").split(b"\n\n")
@@ -186,7 +187,7 @@ class _Relay:
             guard.run("MCP answer", self.calls.to_client, b"\n".join(lines))
 
     async def answer(self, message: bytes) -> None:
-        """The proxy's own answer, in the form in which the server's would have come."""
+        """Send the proxy's own answer in the form that the server's would have had."""
         if not self.begun:
             self.status = 200
             self.response = web.StreamResponse(headers={"content-type": "application/json"})
@@ -216,7 +217,7 @@ def _client_may_leave() -> Iterator[None]:
 
 
 async def serve(url: str, host: str, port: int, program: str, timeout_s: float) -> None:
-    """Serve until cancelled; says where on standard error."""
+    """Serve until cancelled; print the address on standard error."""
     runner = web.AppRunner(Proxy(url, program, timeout_s).app(), access_log=None)
     await runner.setup()
     try:
@@ -232,7 +233,7 @@ async def serve(url: str, host: str, port: int, program: str, timeout_s: float) 
 
 
 def main() -> int:
-    """The command line."""
+    """Run the proxy from the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m engine_hooks.tools.mcp_http_proxy",
         description=__doc__,

@@ -1,11 +1,11 @@
-"""Any MCP client: put this before a server's command, and its tool calls are reported.
+"""A proxy for MCP over standard input and output: put it before a server's command, and it reports the tool calls.
 
     python -m engine_hooks.tools.mcp_proxy [--program ID] [--timeout S] -- COMMAND [ARGUMENT ...]
 
-The server speaks over its standard input and output, a JSON-RPC message a line, and each line is passed on as it
-is. Whose calls these are the request's ``_meta`` says, else ``--program`` or ``$PENSTOCK_PROGRAM_ID``, else they
-are a program of this connection's own. A call that takes longer than ``--timeout`` is answered with an error, and
-the server is told to stop. For servers that speak HTTP there is ``engine_hooks.tools.mcp_http_proxy``.
+The server speaks one JSON-RPC message per line, and the proxy passes each line on unchanged. Calls belong to the
+program in the request's ``_meta``, else to ``--program`` or ``$PENSTOCK_PROGRAM_ID``, else to a program of this
+connection. A call that takes longer than ``--timeout`` is answered with an error, and the server is told to stop.
+For servers that speak HTTP there is ``engine_hooks.tools.mcp_http_proxy``.
 """
 
 import argparse
@@ -30,14 +30,14 @@ _SHORTEST_LOOK_S, _LONGEST_LOOK_S = 0.05, 1.0
 
 
 class _Pipe:
-    """Whole lines to a descriptor, from several threads."""
+    """Writes whole lines to a descriptor, from several threads."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._lock = threading.Lock()
 
     def write(self, data: bytes) -> None:
-        """Raises ``OSError`` where the other side has gone."""
+        """Write one line. Raises ``OSError`` if the other side has gone."""
         with self._lock:
             written = 0
             while written < len(data):
@@ -45,9 +45,9 @@ class _Pipe:
 
 
 def _pass_on(source: int, target: _Pipe, wanted: Callable[[bytes], object], name: str) -> None:
-    """Each line, until the source ends, but one that ``wanted`` denies; a look that fails costs only itself.
+    """Pass on each line unless ``wanted`` returns False, until the source ends; if it fails, the line passes.
 
-    Read from the descriptor: a buffered reader that waits in a thread cannot be left behind at the end.
+    It reads from the descriptor, since a buffered reader that waits in a thread cannot be left behind at the end.
     """
     rest = b""
     with contextlib.suppress(OSError):  # the other side has gone
@@ -61,7 +61,7 @@ def _pass_on(source: int, target: _Pipe, wanted: Callable[[bytes], object], name
 
 
 def _feed(server: IO[bytes], to_server: _Pipe, calls: Calls) -> None:
-    """The client's side, until it closes. It may end this process soon after, so what is over is told now."""
+    """Pass on the client's lines until it closes. It may end this process soon after, so report the end now."""
     _pass_on(0, to_server, calls.to_server, "MCP request")
     guard.run("MCP end", calls.end_if_idle)
     with contextlib.suppress(OSError):
@@ -78,7 +78,7 @@ def _end_overdue(calls: Calls, to_client: _Pipe, to_server: _Pipe, every_s: floa
 
 
 def serve(command: Sequence[str], program: str = "", timeout_s: float = 0.0) -> int:
-    """Run the server until it ends; its exit status."""
+    """Run the server until it ends; return its exit status."""
     calls = Calls(reporter(), program, timeout_s=timeout_s)
     over = threading.Event()
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
@@ -102,7 +102,7 @@ def serve(command: Sequence[str], program: str = "", timeout_s: float = 0.0) -> 
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
-    """What the proxies for both transports are told."""
+    """Add the options that the proxies for both transports share."""
     own = os.environ.get(PROGRAM_VARIABLE, "")
     parser.add_argument("--program", default=own, help=f"whose calls these are; default: ${PROGRAM_VARIABLE}")
     timeout_s = Hygiene.of().timeout_s
@@ -115,7 +115,7 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def main() -> int:
-    """The command line."""
+    """Run the proxy from the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m engine_hooks.tools.mcp_proxy",
         description=__doc__,

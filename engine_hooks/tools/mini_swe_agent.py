@@ -2,8 +2,8 @@
 
     import engine_hooks.tools.mini_swe_agent
 
-mini-swe-agent names no session to its model. Each run gets an identity here, which goes with its requests where the
-model is a ``LitellmModel`` (header ``x-penstock-program-id``).
+mini-swe-agent names no session to its model. Each run gets an identity here, which its requests carry if the model
+is a ``LitellmModel`` (header ``x-penstock-program-id``).
 """
 
 import contextvars
@@ -27,14 +27,14 @@ _program: contextvars.ContextVar[str] = contextvars.ContextVar("penstock_program
 
 
 class Reports:
-    """What is done at each seam. Names of arguments are mini-swe-agent's."""
+    """What to report at each seam. Arguments have mini-swe-agent's names."""
 
     def __init__(self, to: ToolReporter) -> None:
         self._to = to
         self._hygiene = Hygiene.of()
 
     def hooks(self) -> list[Hook]:
-        """All seams with what is done there. Raises ``ImportError`` without mini-swe-agent."""
+        """All seams and what to do there. Raises ``ImportError`` without mini-swe-agent."""
         from minisweagent.agents.default import DefaultAgent
         from minisweagent.models.litellm_model import LitellmModel
 
@@ -75,7 +75,7 @@ class Reports:
         return calls
 
     def batch_ends(self, kept: Any, args: tuple[Any, ...], result: Any, error: BaseException | None) -> None:
-        """What a submission or an error before it kept from running is over as well."""
+        """Report calls as ended that never ran because of a submission or an earlier error."""
         for call in kept or ():
             self._to.tool_ended(_program.get(), call, ok=False)
 
@@ -87,14 +87,14 @@ class Reports:
         return call
 
     def tool_ends(self, kept: Any, args: tuple[Any, ...], result: Any, error: BaseException | None) -> None:
-        """A submission is told by an exception, and is no failure."""
+        """Report a tool's end. A submission raises an exception but is no failure."""
         submitted = type(error).__name__ == "Submitted"
         failed = (error is not None and not submitted) or bool((result or {}).get("exception_info"))
         self._to.tool_ended(_program.get(), kept or "", ok=not failed)
 
 
 def environments() -> list[type]:
-    """Where commands run, of those that can be imported here."""
+    """The environments in which commands run, as far as they can be imported here."""
     import importlib
 
     found = []
@@ -107,12 +107,12 @@ def environments() -> list[type]:
 
 
 def call_of(action: dict[str, Any]) -> str:
-    """``gen_ai.tool.call.id``; where the model calls no tools but writes a block, the action's own identity."""
+    """The call's ``gen_ai.tool.call.id``, or the action's identity if the model writes a block instead."""
     return str(action.get("tool_call_id") or f"action-{id(action):x}")
 
 
 def tool_of(action: dict[str, Any]) -> str:
-    """The program that the command runs: ``pytest``, not ``bash``, whose calls take all kinds of times."""
+    """The program that the command runs: ``pytest``, not ``bash``, since durations of ``bash`` say nothing."""
     return called_name(TOOL, action)
 
 

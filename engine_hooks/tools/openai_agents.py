@@ -7,7 +7,7 @@
     await Runner.run(agent, "...", hooks=hooks)
     hooks.close()      # at the end of the run, if it failed
 
-The SDK calls hooks without a net: one that raises would end the run. These do not.
+The SDK does not guard its hooks: one that raises would end the run. These hooks never raise.
 """
 
 import contextlib
@@ -22,9 +22,9 @@ from engine_hooks.tools.shared import PROGRAM_HEADER, guard, is_on, reporter
 
 
 class PenstockHooks(RunHooks[Any]):
-    """Reports one run and its tools. ``program_id`` empty: a new one, which ``headers`` carries to the engine.
+    """Reports one run and its tools. Without a ``program_id`` it makes one; ``headers`` carries it to the engine.
 
-    ``parent_id``: the program whose tool this run is, for an agent that runs another.
+    ``parent_id`` is the program whose tool this run is, for an agent that runs another.
     """
 
     def __init__(self, program_id: str = "", *, parent_id: str = "", to: ToolReporter | None = None) -> None:
@@ -36,11 +36,11 @@ class PenstockHooks(RunHooks[Any]):
 
     @property
     def headers(self) -> dict[str, str]:
-        """For ``ModelSettings(extra_headers=...)``: requests go under the program's name."""
+        """Headers for ``ModelSettings(extra_headers=...)``, which put requests under the program's name."""
         return {PROGRAM_HEADER: self.program_id}
 
     def close(self, reason: str = "closed") -> None:
-        """The run is over, however it ended; at its final output that is told without you."""
+        """End the run, however it ended. After a final output you need not call this."""
         if self._on and self._begun:
             self._begun = False
             self._to.program_ended(self.program_id, reason)
@@ -54,7 +54,7 @@ class PenstockHooks(RunHooks[Any]):
         self.close("finished")
 
     async def on_llm_end(self, context: Any, agent: Any, response: Any) -> None:
-        """What the reply calls is enqueued."""
+        """Report the tools that the reply calls as enqueued."""
         guard.run("openai-agents reply", self._reply, response)
 
     def _reply(self, response: Any) -> None:
@@ -82,10 +82,10 @@ class PenstockHooks(RunHooks[Any]):
 
 
 def _call_of(context: Any, tool: Any) -> str:
-    """``gen_ai.tool.call.id``; tools that are no functions have none, and run one at a time."""
+    """The call's ``gen_ai.tool.call.id``. Tools that are not functions have none, and run one at a time."""
     return str(getattr(context, "tool_call_id", "") or tool.name)
 
 
 def _name_of(context: Any, tool: Any) -> str:
-    """A shell's call counts as the program that it runs."""
+    """The tool's name; a shell call goes by the program that it runs."""
     return called_name(tool.name, getattr(context, "tool_arguments", None))

@@ -3,13 +3,13 @@
     import engine_hooks.tools.openhands                                            # a program of your own
     python -m openhands.agent_server --import-modules engine_hooks.tools.openhands     # the agent server
 
-Nothing of the agent is edited. Where the SDK's private functions are no longer those of 1.58 a warning says so, and
-the agent runs as if this module were not there.
+The agent itself is not edited. If the SDK's private functions differ from those of 1.58, a warning says so, and the
+agent runs as if this module were not there.
 
-A conversation is a program, named as the SDK names it to the engine (header ``x-litellm-session-id``). One that a
-tool of another starts is its child. A run that finishes, fails or is stuck ends the program, whose slot and KV may
-go; the next message to it begins it anew. A paused run, or one that waits for a person's consent, has not ended.
-Requests for a title, which have nothing of the conversation in their prompt, are programs of their own.
+A conversation is a program, named as the SDK names it to the engine (header ``x-litellm-session-id``). A
+conversation that a tool of another starts is its child. A run that finishes, fails or is stuck ends the program,
+whose slot and KV may go; the next message begins it again. A paused run, or one that waits for a person's consent,
+has not ended. Requests for a title do not share the conversation's prompt, so they are programs of their own.
 """
 
 import contextvars
@@ -31,7 +31,7 @@ _aside: contextvars.ContextVar[str] = contextvars.ContextVar("penstock_aside", d
 
 
 class Reports:
-    """What is done at each seam. Names of arguments are the SDK's."""
+    """What to report at each seam. Arguments have the SDK's names."""
 
     def __init__(self, to: ToolReporter) -> None:
         self._to = to
@@ -39,7 +39,7 @@ class Reports:
         self._parents: dict[str, str] = {}  # by child, until its run begins
 
     def hooks(self) -> list[Hook]:
-        """All seams with what is done there. Raises ``ImportError`` without the SDK."""
+        """All seams and what to do there. Raises ``ImportError`` without the SDK."""
         from openhands.sdk.agent.agent import Agent
         from openhands.sdk.conversation import title_utils
         from openhands.sdk.conversation.impl.local_conversation import LocalConversation
@@ -68,7 +68,7 @@ class Reports:
     # Runs
 
     def made(self, kept: Any, args: tuple[Any, ...], result: Any, error: BaseException | None) -> None:
-        """A conversation that a tool makes is a child, whichever thread runs it later."""
+        """Make a conversation that a tool makes a child, whichever thread runs it later."""
         parent = _running_tool_of.get()
         if parent and error is None:
             self._parents[program_of(args[0])] = parent
@@ -96,7 +96,7 @@ class Reports:
         return calls
 
     def batch_ends(self, kept: Any, args: tuple[Any, ...], result: Any, error: BaseException | None) -> None:
-        """Calls that a hook or a cancellation kept from running are over as well."""
+        """Report calls as ended that never ran because of a hook or a cancellation."""
         for program, call in kept or ():
             self._to.tool_ended(program, call, ok=False)
 
@@ -117,7 +117,7 @@ class Reports:
         self._to.tool_ended(program, call, ok=error is None and not _says_error(result))
 
     def bounded(self, action: Any) -> Any:
-        """What the tool is called with; the event in the conversation's log keeps what the model said."""
+        """Bound the tool's arguments; the event in the conversation's log keeps what the model wrote."""
         fields = {name: getattr(action, name) for name in type(action).model_fields}
         changed = {name: new for name, old in fields.items() if (new := self._hygiene.cleaned(old)) is not old}
         if self._hygiene.timeout_s and "timeout" in fields and fields["timeout"] is None:
@@ -134,7 +134,7 @@ class Reports:
             _aside.reset(kept)
 
     def name_the_aside(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Under its own name, and not held: a child of the conversation, as is said before the request is sent."""
+        """Send the request under its own name, announced as a child of the conversation so that it is not held."""
         aside = _aside.get()
         if not aside:
             return
@@ -152,12 +152,12 @@ def program_of(conversation: Any) -> str:
 
 
 def call_of(event: Any) -> str:
-    """``gen_ai.tool.call.id``; the action's own id where the model gave none."""
+    """The call's ``gen_ai.tool.call.id``, or the action's own id if the model gave none."""
     return str(event.tool_call_id or event.id)
 
 
 def tool_of(event: Any) -> str:
-    """The program that a terminal's command runs; the tool's own name for others, and for keys that are typed."""
+    """The program that a terminal's command runs; for other tools and typed keys the tool's own name."""
     action = getattr(event, "action", None)
     if getattr(action, "is_input", False):
         return str(event.tool_name)

@@ -1,7 +1,7 @@
-"""Wrap the functions of a framework, if they are still those that were looked at.
+"""Wrap a framework's functions, if they still are the ones that the adapter was written for.
 
-A wrapper's own parts run under the guard; the framework's function is called exactly once, with what it was given
-(or with what a hook's ``exchange`` makes of that), and what it returns or raises is passed on.
+A wrapper's own parts run under the guard. The framework's function is called exactly once, with its arguments (or
+with what a hook's ``exchange`` makes of them), and what it returns or raises is passed on.
 """
 
 import functools
@@ -28,7 +28,7 @@ Exchange = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Seam:
-    """A function that is wrapped: where it is, and the parameters that must be among its own."""
+    """A function to wrap: where it is, and the parameters that it must have."""
 
     owner: Any
     name: str
@@ -40,7 +40,7 @@ class Seam:
 
     @property
     def problem(self) -> str:
-        """Why it cannot be wrapped; empty if it can."""
+        """Why the function cannot be wrapped; empty if it can."""
         function = getattr(self.owner, self.name, None)
         if not callable(function):
             return f"no {self.label}"
@@ -54,7 +54,7 @@ class Seam:
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """What is done around one seam."""
+    """What to do around one seam."""
 
     seam: Seam
     before: Before | None = None
@@ -63,7 +63,7 @@ class Hook:
 
 
 class Adapter:
-    """What an import of an adapter's module installs. ``hooks`` raises ``ImportError`` without the framework."""
+    """What importing an adapter's module installs. ``hooks`` raises ``ImportError`` without the framework."""
 
     def __init__(self, framework: str, hooks: Callable[[ToolReporter], Sequence[Hook]]) -> None:
         self._framework = framework
@@ -71,7 +71,7 @@ class Adapter:
         self._installed: Sequence[Hook] = ()
 
     def install(self, to: ToolReporter | None = None) -> bool:
-        """Report from now on; whether it does. ``to``: another reporter than this process's."""
+        """Start reporting; True if that worked. ``to`` replaces this process's reporter."""
         if not is_on():
             return False
         try:
@@ -99,7 +99,7 @@ class Adapter:
 
 
 def argument(args: Sequence[Any], kwargs: Mapping[str, Any], position: int, name: str) -> Any:
-    """The argument, however it was passed."""
+    """The argument of that name, however it was passed."""
     return args[position] if position < len(args) else kwargs[name]
 
 

@@ -1,16 +1,16 @@
-"""The reporter of this process, as the environment says: what every adapter reports through.
+"""This process's reporter, configured by the environment, which every adapter uses.
 
-| variable | |
+| variable | meaning |
 | --- | --- |
 | ``PENSTOCK_TOOLS`` | ``on`` (default) or ``off``: adapters install nothing |
 | ``PENSTOCK_TOOL_SLOTS`` | ``on``: a tool waits until the daemon says that the host has room; default ``off`` |
-| ``PENSTOCK_TOOL_PATIENCE_S`` | seconds that it waits at most; default 300 |
+| ``PENSTOCK_TOOL_PATIENCE_S`` | most seconds that a tool waits; default 300 |
 | ``PENSTOCK_NODE`` | the serving node's name; default ``local`` |
 | ``PENSTOCK_NATS_URL`` | the node's bus, or ``unix:PATH``, the daemon's socket, which needs no credentials |
-| ``PENSTOCK_NATS_URL_FILE`` | a file with that URL |
-| ``PENSTOCK_STATE_DIR`` | where the daemon of this machine says where it is, unless the URL does |
+| ``PENSTOCK_NATS_URL_FILE`` | a file that contains this URL |
+| ``PENSTOCK_STATE_DIR`` | folder of this machine's daemon, to find the bus without a URL |
 
-An agent must run whether or not any of this is right: what is wrong is logged once, and nothing is reported then.
+An agent must run whether or not any of this is right: an error is logged once, and then nothing is reported.
 """
 
 import functools
@@ -41,12 +41,12 @@ guard = Guard()
 
 
 def is_on(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether adapters may install themselves."""
+    """True if adapters may install themselves."""
     return is_switched_on(environment, MODE_VARIABLE, default="on")
 
 
 def is_switched_on(environment: Mapping[str, str], variable: str, *, default: str) -> bool:
-    """``on`` or ``off``; off for anything else, which is warned of."""
+    """True for ``on``, False for ``off``; anything else is logged and counts as off."""
     text = environment.get(variable, "").strip().lower() or default
     if text not in ("on", "off"):
         log.warning("penstock: %s: expected on or off, got %r: off", variable, text[:80])
@@ -54,7 +54,7 @@ def is_switched_on(environment: Mapping[str, str], variable: str, *, default: st
 
 
 def seconds(environment: Mapping[str, str], variable: str, default_s: float) -> float:
-    """A length of time; the default for what is none, which is warned of."""
+    """A number of seconds; anything else is logged, and the default counts."""
     text = environment.get(variable, "").strip()
     if not text:
         return default_s
@@ -82,9 +82,9 @@ def reporter() -> ToolReporter:
 
 
 def bus_of(node: str) -> Callable[[], str]:
-    """How to find the bus: as everybody does, else the daemon's socket where that can be opened.
+    """A way to find the bus: the usual one, or else the daemon's socket if it can be opened.
 
-    A process that may not read the endpoint file (it may hold a password) may still be let to the socket.
+    A process that may not read the endpoint file, which holds passwords, may still have access to the socket.
     """
     told = resolve_url(None, node, role=BusRole.AGENT)
 

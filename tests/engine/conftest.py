@@ -1,4 +1,4 @@
-"""Fixtures of the engine tests: the real SGLang on this machine's CPU, with and without Penstock's plugin.
+"""Fixtures of the engine tests: a real engine on this machine's CPU, with and without Penstock's plugin.
 
 An engine takes about 20 s to start, so that one of each kind serves all tests of its version; a test names its
 programs and prompts so that they are its own, and has a nats-server and a daemon of its own.
@@ -13,20 +13,36 @@ from typing import Any
 import pytest
 from engine_scene import NODE, Bus, opened
 from engine_server import ROOT, EngineServer, serving
-from engine_versions import ENGINES
+from engine_versions import ENGINES, VLLM
 from tiny_model import write_tiny_model
+from vllm_server import MAX_HELD, VllmServer
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The first test of a kind starts its engine."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.timeout(480))
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "every_engine: runs on vLLM as well as on SGLang")
+    config.addinivalue_line("markers", "vllm_only: runs on vLLM only")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The first test of a kind starts its engine. Which are run is the first engine's to say."""
+    ours = [item for item in items if Path(__file__).parent in item.path.parents]
+    for item in ours:
+        item.add_marker(pytest.mark.timeout(480))
+    on_vllm = ENGINES[0].startswith(VLLM)
+    left_out = [item for item in ours if not _runs(item, on_vllm)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+def _runs(item: pytest.Item, on_vllm: bool) -> bool:
+    only = item.get_closest_marker("vllm_only") is not None
+    return only or item.get_closest_marker("every_engine") is not None if on_vllm else not only
 
 
 @pytest.fixture(scope="session", params=ENGINES[:1])
 def engine_version(request: pytest.FixtureRequest) -> str:
-    """SGLang's version; when it changes, the engines of the one before end."""
+    """The engine's version; when it changes, the engines of the one before end."""
     version: str = request.param
     return version
 
@@ -42,17 +58,27 @@ def engine_env(engine_version: str) -> Path:
 
 
 @pytest.fixture(scope="session")
+def engine_class(engine_version: str) -> type[EngineServer]:
+    """The server of this engine."""
+    return VllmServer if engine_version.startswith(VLLM) else EngineServer
+
+
+@pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model folder: one word is one token, and no weights."""
-    return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
+    head_dim = 32 if ENGINES[0].startswith(VLLM) else 16
+    return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny", head_dim)
 
 
 @pytest.fixture(scope="session")
 def stock_engine(
-    engine_env: Path, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
+    engine_class: type[EngineServer],
+    engine_env: Path,
+    tiny_model: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[EngineServer]:
-    """SGLang as it is."""
-    server = EngineServer(tmp_path_factory.mktemp("stock"), environment=engine_env, model=tiny_model)
+    """The engine as it is."""
+    server = engine_class(tmp_path_factory.mktemp("stock"), environment=engine_env, model=tiny_model)
     yield from serving(server)
 
 
@@ -64,10 +90,15 @@ def engine_state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def plugin_engine(
-    engine_env: Path, tiny_model: Path, engine_state_dir: Path, tmp_path_factory: pytest.TempPathFactory
+    engine_class: type[EngineServer],
+    engine_env: Path,
+    tiny_model: Path,
+    engine_state_dir: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[EngineServer]:
-    """SGLang with the plugin, which has a bus only while a test has told it of one."""
-    server = EngineServer(
+    """The engine with the plugin, which has a bus only while a test has told it of one."""
+    held = {"PENSTOCK_GATE_MAX_HELD": str(MAX_HELD)} if engine_class is VllmServer else {}
+    server = engine_class(
         tmp_path_factory.mktemp("plugin"),
         environment=engine_env,
         model=tiny_model,
@@ -77,6 +108,7 @@ def plugin_engine(
             "PENSTOCK_STATE_DIR": str(engine_state_dir),
             "PENSTOCK_GATE_KEEP_S": "1",
             "PENSTOCK_GATE_OPEN_STEP_S": "0.2",
+            **held,
         },
     )
     yield from serving(server)

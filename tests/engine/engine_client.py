@@ -92,7 +92,7 @@ class EngineClient:
             text = await response.text()
         totals: defaultdict[str, float] = defaultdict(float)
         for sample in _SAMPLE.finditer(text):
-            name = sample["name"].removeprefix("sglang:")
+            name = sample["name"].removeprefix("sglang:").removeprefix("vllm:")
             totals[name] += float(sample["value"])
         return totals
 
@@ -125,27 +125,37 @@ class EngineClient:
 
         return await eventually(look, what="gate that is governed by another daemon", timeout_s=MODE_TIMEOUT_S)
 
+    async def turns_done(self) -> float:
+        """Turns that ended, as the engine itself counts."""
+        counts = await self.metrics()
+        return counts["num_requests_total"] + counts["request_success_total"]  # SGLang's, and vLLM's
+
     async def flush(self) -> None:
-        """Empty the engine's cache; nothing may run, and SGLang may be a step behind its last reply."""
+        """Empty the engine's cache; nothing may run, and an engine may be a step behind its last reply."""
 
         async def flushed() -> bool:
-            async with self._http.post(f"{self.url}/flush_cache") as response:
-                return response.status == 200
+            for path in ("/flush_cache", "/reset_prefix_cache"):  # SGLang's, and vLLM's
+                async with self._http.post(f"{self.url}{path}") as response:
+                    if response.status == 200:
+                        return True
+            return False
 
         await eventually(flushed, what="idle engine whose cache can be flushed", timeout_s=FLUSH_TIMEOUT_S)
 
 
 async def _chunks(response: aiohttp.ClientResponse) -> AsyncIterator[Any]:
     async for line in response.content:
-        data = line.decode().strip().removeprefix("data: ")
-        if data and data != "[DONE]":
+        text = line.decode().strip()
+        data = text.removeprefix("data: ")
+        if text.startswith("data: ") and data != "[DONE]":  # beside it some name the event
             yield json.loads(data)
 
 
 def _streamed(response: aiohttp.ClientResponse, chunks: list[Any]) -> Reply:
     failed = [chunk for chunk in chunks if "error" in chunk]
     texts = [_text(choice) for chunk in chunks for choice in chunk.get("choices", ())]
-    usage = next((chunk["usage"] for chunk in reversed(chunks) if chunk.get("usage")), None)
+    usages = (chunk["usage"] for chunk in reversed(chunks) if chunk.get("usage"))
+    usage = next((each for each in usages if "prompt_tokens" in each), None)  # OpenAI's chats and completions
     status = response.status if not failed else 500
     return _reply(response, status, "".join(texts), usage, failed or None, len(chunks))
 

@@ -87,8 +87,9 @@ async def policies_told(engine: EngineServer, *marks: str) -> None:
 class Scene(EngineClient):
     """An engine's client that hears its events, and speaks to it as the daemon does."""
 
-    def __init__(self, url: str, http: aiohttp.ClientSession, client: Any) -> None:
+    def __init__(self, url: str, http: aiohttp.ClientSession, client: Any, block_tokens: int) -> None:
         super().__init__(url, http)
+        self.block_tokens = block_tokens  # of the engine's pool
         self.events: list[Event] = []
         self.commands: list[Command] = []
         self._client = client
@@ -222,7 +223,7 @@ async def scene_of(engine: EngineServer, bus: Bus) -> AsyncIterator[Scene]:
     client = await nats.connect(bus.server.url, reconnect_time_wait=0.1, max_reconnect_attempts=-1, error_cb=quiet)
     try:
         async with _session() as http:
-            scene = Scene(engine.url, http, client)
+            scene = Scene(engine.url, http, client, engine.block_tokens)
             await scene.listen()
             yield scene
     finally:

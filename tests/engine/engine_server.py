@@ -46,6 +46,8 @@ class EngineServer:
     :param variables: more of its environment; those of this process that begin with PENSTOCK_ are not handed on.
     """
 
+    block_tokens = 1  # a page of its KV pool
+
     def __init__(
         self,
         folder: Path,
@@ -62,16 +64,26 @@ class EngineServer:
         self.log_path = folder / "engine.log"
         self.pool_tokens = pool_tokens
         self.port = port or free_port()
-        self._python = environment / "bin" / "python"
-        self._arguments = [*_ARGUMENTS, "--model-path", str(model), "--port", str(self.port)]
-        self._arguments += ["--max-total-tokens", str(pool_tokens), *arguments]
+        self._command = [str(environment / "bin" / "python"), *self._launch(model), *arguments]
         self._environment = {k: v for k, v in os.environ.items() if not k.startswith(("PENSTOCK_", "PYTEST_"))}
-        self._environment |= _ENVIRONMENT | {
-            "SGLANG_PLUGINS": ",".join((*plugins, "cpu_standin")),
+        self._environment |= {
             "PYTHONPATH": str(ROOT),  # this checkout's Penstock, whichever one the environment was made from
+            **self._variables(plugins),
             **(variables or {}),
         }
         self._process: subprocess.Popen[bytes] | None = None
+
+    def _launch(self, model: Path) -> list[str]:
+        """What Python runs."""
+        own = ("--model-path", str(model), "--port", str(self.port), "--max-total-tokens", str(self.pool_tokens))
+        return ["-m", "sglang.launch_server", *_ARGUMENTS, *own]
+
+    def _variables(self, plugins: Sequence[str]) -> dict[str, str]:
+        return {**_ENVIRONMENT, "SGLANG_PLUGINS": ",".join((*plugins, "cpu_standin"))}
+
+    def whole_blocks(self, tokens: int) -> int:
+        """The tokens of so many that lie in whole pages: what of a context the engine can find again."""
+        return tokens // self.block_tokens * self.block_tokens
 
     @property
     def url(self) -> str:
@@ -84,10 +96,9 @@ class EngineServer:
     def start(self) -> "EngineServer":
         """Start it; it serves only after ``wait_ready``."""
         assert self._process is None, "the engine runs already"
-        command = [str(self._python), "-m", "sglang.launch_server", *self._arguments]
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                command,
+                self._command,
                 stdout=log,
                 stderr=log,
                 env=self._environment,

@@ -8,7 +8,7 @@ from engine_client import EngineClient, Reply
 from engine_load import first_turn, next_turn
 from engine_scene import Bus, Scene, play
 from engine_server import EngineServer
-from engine_versions import on_every_version
+from engine_versions import every_engine, on_every_version
 from tiny_model import words
 
 from controlplane.core.events import FirstToken, PoolSampled, TurnEnded, TurnQueued, TurnSubmitted
@@ -26,7 +26,7 @@ async def account(scene: Scene, program_id: str, replies: list[Reply]) -> None:
         assert ended.ok
         assert submitted.prompt_tokens == first.prompt_tokens == ended.prompt_tokens
         assert first.cached_tokens == ended.cached_tokens
-        assert submitted.projected_blocks >= submitted.prompt_tokens
+        assert submitted.projected_blocks * scene.block_tokens >= submitted.prompt_tokens
         assert submitted.at_ns <= first.at_ns <= ended.at_ns
         assert 0 <= first.launch_delay_ns + first.prefill_ns <= ended.at_ns - submitted.at_ns
         assert 0 < ended.service_ns <= ended.at_ns - submitted.at_ns
@@ -35,6 +35,7 @@ async def account(scene: Scene, program_id: str, replies: list[Reply]) -> None:
     assert sorted(told) == sorted(used)
 
 
+@every_engine
 @on_every_version
 def test_turns_under_kv_pressure(plugin_engine: EngineServer, bus: Bus) -> None:
     """Six programs of three turns at once need more than the pool, so that some return to a cache that is gone."""
@@ -91,6 +92,7 @@ def test_every_way_to_ask(plugin_engine: EngineServer, bus: Bus, stream: bool) -
     play(story, plugin_engine, bus)
 
 
+@every_engine
 def test_a_turn_has_one_id_from_the_gate_to_its_end(plugin_engine: EngineServer, bus: Bus) -> None:
     async def story(scene: Scene) -> None:
         await scene.chat("one-id", words(280, 50))
@@ -103,6 +105,7 @@ def test_a_turn_has_one_id_from_the_gate_to_its_end(plugin_engine: EngineServer,
     play(story, plugin_engine, bus)
 
 
+@every_engine
 def test_requests_that_name_nobody_are_programs_of_their_own(plugin_engine: EngineServer, bus: Bus) -> None:
     async def story(scene: Scene) -> None:
         count = len(scene.heard(TurnEnded))
@@ -115,6 +118,7 @@ def test_requests_that_name_nobody_are_programs_of_their_own(plugin_engine: Engi
     play(story, plugin_engine, bus)
 
 
+@every_engine
 @on_every_version
 def test_a_client_that_leaves_ends_its_turn(plugin_engine: EngineServer, bus: Bus) -> None:
     async def story(scene: Scene) -> None:

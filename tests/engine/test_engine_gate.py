@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from engine_scene import Bus, Scene, play
 from engine_server import EngineServer
-from engine_versions import on_every_version
+from engine_versions import every_engine, on_every_version
 from tiny_model import words
 
 from controlplane.core.events import (
@@ -53,6 +53,7 @@ def test_no_api_of_the_server_goes_past_the_gate(plugin_engine: EngineServer, bu
     play(story, plugin_engine, bus)
 
 
+@every_engine
 @on_every_version
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_program_waits_until_the_one_before_has_ended(
@@ -86,6 +87,7 @@ def test_a_program_waits_until_the_one_before_has_ended(
     play(story, plugin_engine, bus)
 
 
+@every_engine
 @on_every_version
 def test_a_client_that_leaves_while_held_never_runs(plugin_engine: EngineServer, bus: Bus) -> None:
     async def story(scene: Scene) -> None:
@@ -107,6 +109,7 @@ def test_a_client_that_leaves_while_held_never_runs(plugin_engine: EngineServer,
     play(story, plugin_engine, bus)
 
 
+@every_engine
 def test_parallel_turns_of_one_program_share_its_slot(plugin_engine: EngineServer, bus: Bus) -> None:
     async def story(scene: Scene) -> None:
         await scene.chat("parallel", words(420, 60))

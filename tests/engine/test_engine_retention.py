@@ -5,7 +5,7 @@ import asyncio
 from engine_load import PROMPT_TOKENS, fill, first_turn, next_turn
 from engine_scene import Bus, Scene, play
 from engine_server import POOL_TOKENS, EngineServer
-from engine_versions import on_every_version
+from engine_versions import every_engine, on_every_version
 from tiny_model import words
 
 from controlplane.core.commands import Demote, Discard, Label, Prefetch, Release, Retain
@@ -13,6 +13,7 @@ from controlplane.core.events import CommandApplied, CommandRejected, PoolSample
 from controlplane.core.types import seconds
 
 
+@every_engine
 @on_every_version
 def test_a_retained_programs_next_turn_hits_where_stock_misses(plugin_engine: EngineServer, bus: Bus) -> None:
     async def story(scene: Scene) -> None:
@@ -21,13 +22,15 @@ def test_a_retained_programs_next_turn_hits_where_stock_misses(plugin_engine: En
         await scene.until(CommandApplied, command_id=command_id, program_id="kept")
         await fill(scene, seed=510)
         sample = await scene.until(PoolSampled, where=lambda event: event.retained_blocks > 0)
-        assert PROMPT_TOKENS <= sample.retained_blocks <= PROMPT_TOKENS + 16
-        assert (await next_turn(scene, "kept", messages)).cached_tokens >= PROMPT_TOKENS
+        kept = plugin_engine.whole_blocks(PROMPT_TOKENS)
+        assert kept <= sample.retained_blocks * sample.block_tokens <= PROMPT_TOKENS + 16
+        assert (await next_turn(scene, "kept", messages)).cached_tokens >= kept
 
     bus.daemon()
     play(story, plugin_engine, bus)
 
 
+@every_engine
 def test_a_released_programs_next_turn_misses_again(plugin_engine: EngineServer, bus: Bus) -> None:
     async def story(scene: Scene) -> None:
         messages = await first_turn(scene, "let-go", seed=520)
@@ -43,6 +46,7 @@ def test_a_released_programs_next_turn_misses_again(plugin_engine: EngineServer,
     play(story, plugin_engine, bus)
 
 
+@every_engine
 @on_every_version
 def test_a_discarded_programs_next_turn_misses_at_once(plugin_engine: EngineServer, bus: Bus) -> None:
     async def story(scene: Scene) -> None:
@@ -51,12 +55,14 @@ def test_a_discarded_programs_next_turn_misses_at_once(plugin_engine: EngineServ
         (command_id,) = await scene.say(Discard(program_id="freed"))
         await scene.until(CommandApplied, command_id=command_id)
         assert (await next_turn(scene, "freed", messages)).cached_tokens == 0
-        assert (await next_turn(scene, "other", other)).cached_tokens >= PROMPT_TOKENS, "only its own part goes"
+        reply = await next_turn(scene, "other", other)
+        assert reply.cached_tokens >= plugin_engine.whole_blocks(PROMPT_TOKENS), "only its own part goes"
 
     bus.daemon()
     play(story, plugin_engine, bus)
 
 
+@every_engine
 def test_a_retained_program_can_be_discarded(plugin_engine: EngineServer, bus: Bus) -> None:
     async def story(scene: Scene) -> None:
         messages = await first_turn(scene, "both", seed=550)
@@ -69,6 +75,7 @@ def test_a_retained_program_can_be_discarded(plugin_engine: EngineServer, bus: B
     play(story, plugin_engine, bus)
 
 
+@every_engine
 @on_every_version
 def test_a_pin_ends_by_itself(plugin_engine: EngineServer, bus: Bus) -> None:
     """The engine is idle meanwhile: nothing but its own clock can end the pin."""
@@ -89,6 +96,7 @@ def test_a_pin_ends_by_itself(plugin_engine: EngineServer, bus: Bus) -> None:
     play(story, plugin_engine, bus)
 
 
+@every_engine
 @on_every_version
 def test_pins_yield_to_a_turn_that_needs_the_room(plugin_engine: EngineServer, bus: Bus) -> None:
     """MARS §4.3: pinned contexts are reclaimed before any running turn is retracted."""
@@ -100,13 +108,16 @@ def test_pins_yield_to_a_turn_that_needs_the_room(plugin_engine: EngineServer, b
             await scene.until(CommandApplied, program_id=f"pinned-{number}")
         large = await scene.chat("large", " ".join(["w7"] * 2000), output_tokens=1200)
         assert (large.status, large.output_tokens) == (200, 1200)
-        sample = await scene.until(PoolSampled, where=lambda event: 0 < event.retained_blocks < 2 * PROMPT_TOKENS)
+        sample = await scene.until(
+            PoolSampled, where=lambda event: 0 < event.retained_blocks * event.block_tokens < 2 * PROMPT_TOKENS
+        )
         assert sample.retractions == scene.heard(PoolSampled)[0].retractions
 
     bus.daemon()
     play(story, plugin_engine, bus)
 
 
+@every_engine
 @on_every_version
 def test_pins_yield_to_the_chunks_of_a_prefill_that_began_before_them(
     plugin_engine: EngineServer, bus: Bus
@@ -132,6 +143,7 @@ def test_pins_yield_to_the_chunks_of_a_prefill_that_began_before_them(
     play(story, plugin_engine, bus)
 
 
+@every_engine
 def test_pins_stay_within_their_budget(plugin_engine: EngineServer, bus: Bus) -> None:
     async def story(scene: Scene) -> None:
         for number in range(4):
@@ -167,6 +179,7 @@ def test_what_cannot_be_done_here_is_rejected_with_its_reason(plugin_engine: Eng
     play(story, plugin_engine, bus)
 
 
+@every_engine
 @on_every_version
 def test_a_flush_of_the_cache_with_a_live_pin_does_no_harm(plugin_engine: EngineServer, bus: Bus) -> None:
     async def story(scene: Scene) -> None:

@@ -1,4 +1,4 @@
-"""What a stranger does after the README, on the real SGLang: ``docs/how-to/attach-to-sglang.md``, without a GPU."""
+"""What a stranger does after the README, on a real engine: ``docs/how-to/attach-to-*.md``, without a GPU."""
 
 import json
 import re
@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from engine_versions import VLLM, every_engine
 from support.documents import ROOT, blocks
 from support.ports import free_port
 from support.terminals import Terminals, with_commands_of
 
-PAGE = ROOT / "docs" / "how-to" / "attach-to-sglang.md"
+PAGES = ROOT / "docs" / "how-to"
 PROGRAMS = 3
 
 
@@ -23,10 +24,12 @@ def terminals(tmp_path: Path) -> Iterator[Terminals]:
     made.close()
 
 
+@every_engine
 @pytest.mark.timeout(600)
-def test_up_engine_doctor_top_a_knob_explain(engine_env: Path, terminals: Terminals) -> None:
+def test_up_engine_doctor_top_a_knob_explain(engine_env: Path, engine_version: str, terminals: Terminals) -> None:
+    page = PAGES / f"attach-to-{'vllm' if engine_version.startswith(VLLM) else 'sglang'}.md"
     url = f"http://127.0.0.1:{free_port()}"
-    (block,) = [block for block in blocks(PAGE) if "make engine" in block.text]
+    (block,) = [block for block in blocks(page) if "make engine" in block.text]
     up, engine, replay = (re.sub(r"\s+# .*", "", line) for line in block.commands)
 
     terminals.run("penstock config template > penstock.toml")

@@ -189,7 +189,7 @@ async def test_two_daemons_on_one_node_are_refused(daemon: DaemonProcess, tmp_pa
     second = DaemonProcess(tmp_path / "second", "--nats", url)
     second.start()
     assert second.wait() == 1
-    assert "has a daemon already" in second.log
+    assert "already has a daemon" in second.log
     assert "Traceback" not in second.log
 
 

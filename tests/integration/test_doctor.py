@@ -130,6 +130,7 @@ class Health(http.server.BaseHTTPRequestHandler):
         ({"mode": "governed", "held_turns": 2}, "gate", "ok", "governed, 2 turns held"),
         ({"mode": "passive"}, "gate", "look", "passive"),
         ({}, "gate", "bad", "no plugin runs there"),
+        ({"mode": "governed", "plugin": {"vllm": "0.32.0"}}, "plugin", "ok", "bound, vLLM 0.32.0"),
         ({"mode": "governed", "plugin": {"passive_because": "tp_size is 2"}}, "plugin", "bad", "tp_size is 2"),
         (
             {"mode": "governed", "plugin": {"passive_because": "", "hook_failures": {"probe": 3}}},

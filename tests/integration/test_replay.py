@@ -21,7 +21,7 @@ from controlplane.core.events import (
 )
 from controlplane.lab.double.options import DoubleOptions
 from controlplane.lab.double.server import run_double
-from controlplane.lab.experiment import Hardware
+from controlplane.lab.experiment import Hardware, Workload
 from controlplane.lab.load.options import ReplayOptions
 from controlplane.lab.load.progress import ReplayProgress
 from controlplane.lab.load.replay import replay
@@ -154,7 +154,11 @@ async def test_what_replies_call_is_told_by_the_turns_that_the_engine_tells(nats
 
     bus = {"bus": nats_server.url, "node": node}
     with engine_double(time_scale=TIME_SCALE, tokens_per_word=64, **bus) as url:
-        told = {"nats": nats_server.url, "node": node, "telemetry": Telemetry.TURNS}
+        told = {
+            "nats": nats_server.url,
+            "node": node,
+            "workload": Workload(trace="in hand", telemetry=Telemetry.TURNS),
+        }
         await run(options(url, programs, **told))
     read = {(event.program_id, event.turn_id) for event in heard if isinstance(event, ReplyRead)}
     assert read == {(event.program_id, event.turn_id) for event in heard if isinstance(event, TurnEnded)}

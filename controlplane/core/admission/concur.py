@@ -1,4 +1,4 @@
-"""As many agents as the cache serves well: a window stepped by how full it is and how often it is hit.
+"""A window of agents that moves with how full the cache is and how often it is hit.
 
 **Paper**: CONCUR (Chen et al., ICML 2026, arXiv 2601.22705): control of whole agents, as congestion control is of
 packets. With U the share of the pool that running turns hold and H the hit rate, the window of active agents

@@ -18,6 +18,7 @@ from controlplane.core.ledger.programs import Programs, note_idle
 from controlplane.core.ledger.publishers import Publishers
 from controlplane.core.ledger.runs import Runs
 from controlplane.core.lifecycle import Trigger
+from controlplane.core.sharing import Prefilled
 from controlplane.core.types import Program, Status, Tier, seconds
 
 _MOST_REPLIES = 1024  # of turns that have not ended
@@ -33,9 +34,7 @@ class Running:
     program_id: str
     publisher: str
     blocks: int = 0  # that it was projected to need
-    prefill_ns: int = 0  # until its first token; 0: it has none yet
-    prefill_alone_ns: int = 0  # what that is expected to take while nothing else runs
-    alone: bool = False  # nothing else was in the engine when its first token came
+    prefilled: Prefilled | None = None  # None: its first token has yet to come, or nobody timed it
 
 
 @dataclass(slots=True, kw_only=True)
@@ -149,11 +148,8 @@ class Turns:
         computed_tokens = event.prompt_tokens - event.cached_tokens
         if event.prefill_ns > 0 and computed_tokens >= _LEAST_PREFILL_TOKENS and not event.loaded_tokens:
             estimates.prefill.add(computed_tokens, event.cached_tokens, event.prefill_ns)
-        if (turn := self.running.get(event.turn_id)) is not None:
-            turn.alone, turn.prefill_ns = len(self.running) == 1, event.prefill_ns
-            turn.prefill_alone_ns = max(0, estimates.prefill.part_ns(computed_tokens, event.cached_tokens))
-            if event.loaded_tokens:
-                turn.prefill_alone_ns = event.prefill_ns  # loading is not computing: it takes as long alone
+        if event.prefill_ns > 0 and (turn := self.running.get(event.turn_id)) is not None:
+            turn.prefilled = estimates.prefilled(event, alone=len(self.running) == 1)
         if event.prompt_tokens <= 0:
             return
         estimates.hits.add(event.cached_tokens / event.prompt_tokens)
@@ -202,14 +198,8 @@ class Turns:
         programs.charge(program, estimates.blocks(program.context_tokens))
         if not program.quarantined:
             estimates.turn_ended(program.context_tokens, event.output_tokens, event.service_ns)
-            if turn is not None and turn.prefill_ns > 0:
-                estimates.sharing.add(
-                    event.output_tokens,
-                    event.service_ns - turn.prefill_ns,
-                    turn.prefill_ns,
-                    turn.prefill_alone_ns,
-                    alone=turn.alone and not self.running,
-                )
+            if turn is not None and (prefilled := turn.prefilled) is not None:
+                estimates.sharing.add(prefilled, event, alone=not self.running)
         if not program.open_turns and program.status is Status.ACTIVE:
             programs.changed[program.program_id] = None
         read = self.replies.pop(event.turn_id, None)

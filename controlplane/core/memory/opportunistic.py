@@ -1,4 +1,4 @@
-"""Shrink the chunk before anything that somebody waits for is evicted; evict as the queue's priorities say.
+"""Shrink the chunk before evicting anything that somebody waits for; evict by the queue's priorities.
 
 **Paper**: MARS §4.3. "Opportunistic Co-Scheduler": when allocation fails, the prefill chunk is reduced until it
 fits, down to one block, instead of evicting at once. "Priority-Aware Coordinator": eviction follows the queue's

@@ -1,4 +1,4 @@
-"""Evict by the program's label before the last use, and the other way round in host memory.
+"""Evict by the program's label before its last use, and in the reverse order in host memory.
 
 **Paper**: MORI §4.3.2. The device evicts inactive programs first, then idle, then busy ones; host memory inactive
 ones first, then busy, then idle ones: so each tier keeps those that were placed on it. Among equals the least

@@ -1,4 +1,4 @@
-"""Whose context lies on the host goes first, then who comes back without one, then newcomers.
+"""Programs with a context in host memory go first, then returners without one, then newcomers.
 
 **Paper**: MORI §4.3.1, promotion to the GPU: (1) the CPU queue, (2) the Waiting queue, returning programs before
 new arrivals, (3) new ones, the smallest context first. Within the first two the least idle goes first.

@@ -1,4 +1,4 @@
-"""In order of arrival."""
+"""Order the queue by arrival."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

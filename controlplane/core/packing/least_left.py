@@ -1,4 +1,4 @@
-"""Who will hold least memory for least time goes first, against how long it has been here.
+"""Programs that will hold least memory for least time go first, weighed against how long they have been here.
 
 The memory is what programs compete for, and a program takes of it its context times the time for which it holds
 it: KV space-time. Serving the least expected remaining work first makes the mean wait least (SERPT; Schrage 1968

@@ -1,4 +1,4 @@
-"""The smallest first.
+"""Order the queue by size, the smallest first.
 
 **Paper**: ThunderAgent §4.3.1, eq. 10: S_restore puts reasoning programs before acting ones, among them shorter
 ones. Whoever is in the queue has a turn that waits, so all of them reason.

@@ -1,4 +1,4 @@
-"""Each turn to the replica with the fewest turns, of equal ones to that with the most free blocks.
+"""Send each turn to the replica with the fewest turns, and among equals to the one with the most free blocks.
 
 **Paper**: AgentServeSim §6.1, a baseline.
 """

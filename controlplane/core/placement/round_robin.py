@@ -1,4 +1,4 @@
-"""Each turn to the next replica, whoever's it is.
+"""Send each turn to the next replica, whichever program it belongs to.
 
 **Paper**: AgentServeSim §6.1, a baseline: it spreads the load, and the turns of one program over all caches.
 """

@@ -1,4 +1,4 @@
-"""A program stays where its KV is, unless leaving costs less; a new one goes where there is most room.
+"""Keep a program where its KV is unless leaving costs less; place a new one where there is most room.
 
 **Paper**: AgentServeSim §3.3, the Session-Aware Router: affinity, and where the program's own engine has no
 capacity wait there, migrate the KV, or compute it anew elsewhere. ThunderAgent §4.3.2: who was paused may go

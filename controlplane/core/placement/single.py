@@ -1,4 +1,4 @@
-"""One replica: there is nothing to choose."""
+"""Use one replica, so that there is nothing to choose."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

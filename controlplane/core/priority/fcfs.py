@@ -1,4 +1,4 @@
-"""First come, first served, as the stock engine does it."""
+"""First come, first served, as in the stock engine."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

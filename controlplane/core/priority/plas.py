@@ -1,4 +1,4 @@
-"""Programs that were served least so far go first, in classes that double.
+"""Programs that have been served least so far go first, in classes that double.
 
 **Paper**: Autellix, program-level attained service (PLAS): a call's priority is the service that its program's
 earlier calls attained, in discrete classes, so that programs of like service do not overtake each other for ever,

@@ -1,4 +1,4 @@
-"""First come, first served by program, and whoever comes back to a pinned context before that.
+"""First come, first served by program, after calls that return to a pinned context.
 
 **Paper**: Continuum §4.3: preempted calls first, then those whose context is pinned, then by program arrival.
 """

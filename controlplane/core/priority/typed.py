@@ -1,4 +1,4 @@
-"""Calls of busy programs before those of idle ones, each first come, first served.
+"""Calls of busy programs go before those of idle ones, each first come, first served.
 
 **Paper**: MORI §4.3.2: the label that decides what is evicted also decides who is scheduled.
 """

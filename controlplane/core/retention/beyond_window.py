@@ -1,4 +1,4 @@
-"""Pause, between two turns, whoever is active beyond the window; who arrived last goes first.
+"""Pause active programs beyond the window between two turns, the latest arrival first.
 
 **Paper**: CONCUR (arXiv 2601.22705): agents are paused and resumed whole, between their steps. Nothing is pinned.
 """

@@ -1,4 +1,4 @@
-"""Programs by tier: the busy ones on the device, the idle ones in host memory, the rest nowhere.
+"""Keep busy programs on the device and idle ones in host memory; the rest lose their contexts.
 
 **Paper**: MORI §4.3. Every ``interval_s`` the contexts of the active programs are compared with the pool. Above
 its size programs are demoted, acting ones before reasoning ones and the most idle first: into host memory while

@@ -1,4 +1,4 @@
-"""Pin a context through its tool call, for the time that is worth more than the memory costs meanwhile.
+"""Pin a context through its tool call for as long as that is worth more than the memory costs.
 
 **Paper**: Continuum §4.1–4.2. Of the utility of a pin (eq. 1) the program's share of memory cancels out (eq. 2):
 

@@ -1,4 +1,4 @@
-"""Pause programs when the active ones need more than the pool holds, shortest first and acting ones before others.
+"""Pause programs when the active ones need more than the pool holds: acting ones first, then the shortest.
 
 **Paper**: ThunderAgent §4.3.1. Every ``interval_s`` the demand of the active programs is compared with the pool, an
 acting program's weight falling by half in each ``half_life_s`` (eq. 7). Above the pool's size, programs are paused

@@ -147,7 +147,7 @@ async def _describe(url: str, http: aiohttp.ClientSession) -> Engine:
             results_late=said.get("device") == "cpu" and said.get("disable_overlap_schedule") is False,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise EngineUnavailable(f"{url}: not an SGLang server: {error!r} in what it says of itself") from error
+        raise EngineUnavailable(f"{url}: not an SGLang server: {error!r} in its description of itself") from error
 
 
 class _Client:

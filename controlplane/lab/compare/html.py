@@ -216,7 +216,7 @@ def sweep_html(rows: Sequence[Row], *, baseline: str, command: Sequence[str] = (
     grid = Grid(rows)
     if not grid.sections:
         reasons = f": {grid.wrong[0]['error']}" if grid.wrong else ""
-        raise ConfigError(f"a report needs a run that ended well{reasons}")
+        raise ConfigError(f"a report needs a successful run{reasons}")
     if baseline not in grid.presets:
         raise ConfigError(f"--baseline: expected one of {', '.join(grid.presets)}, got {baseline!r}")
     return _filled(

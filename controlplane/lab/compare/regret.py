@@ -141,11 +141,12 @@ def sheets(grid: Grid, baseline: str) -> list[Sheet]:
     """The whole page, in its order. Raises ``ConfigError`` without a run that ended well."""
     found = cases(grid)
     if not found:
-        raise ConfigError("a report needs a run that ended well")
+        raise ConfigError("a report needs a successful run")
     return [_summary(grid, found, baseline), _lost(found, baseline), *_by_section(found, baseline), _notes(grid)]
 
 
 def regret_title(grid: Grid) -> str:
+    """The title of the page of regrets, with the number of runs."""
     return f"Penstock: regrets of {len(grid.rows):,} simulated runs"
 
 

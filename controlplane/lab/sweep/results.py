@@ -69,7 +69,7 @@ def read_all(path: Path) -> list[Row]:
         raise ConfigError(f"{path}: no such file: expected the CSV that penstock sweep writes")
     rows = read(path)
     if not rows:
-        raise ConfigError(f"{path}: no run is in it yet")
+        raise ConfigError(f"{path}: it has no runs yet")
     return rows
 
 

@@ -111,7 +111,7 @@ def _check(spec: SweepSpec) -> None:
         ("presets", list(spec.presets)),
     ):
         if twice := sorted({title for title in titles if titles.count(title) > 1}):
-            raise ConfigError(f"{kind}: {', '.join(twice)}: twice; give each a name of its own", field=kind)
+            raise ConfigError(f"{kind}: {', '.join(twice)}: named twice; give each its own name", field=kind)
     for name in spec.presets:
         simulated_preset(name)
     for name in spec.variants:

@@ -61,7 +61,7 @@ def _within(trace: Trace, wanted: Wanted) -> Trace:
             programs.append(program)
     if not programs:
         limit = f" within --max-context {most}" if most else ""
-        raise ConfigError(f"{trace.name}: no program stays{limit}" + ("" if wanted.humans else " without a person"))
+        raise ConfigError(f"{trace.name}: no program left{limit}" + ("" if wanted.humans else " without a person"))
     return replace(trace, programs=tuple(programs), rejected=rejected)
 
 

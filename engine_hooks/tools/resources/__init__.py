@@ -1,1 +1,1 @@
-"""What programs hold on the tool host, and who takes it back (ThunderAgent §4.4)."""
+"""Resources that programs hold on the tool host, and their reclaiming (ThunderAgent §4.4)."""

@@ -1,4 +1,4 @@
-"""What the programs of this process hold on the tool host: told to a keeper, which takes it back.
+"""Register what this process's programs hold on the tool host with a keeper, which reclaims it.
 
     from engine_hooks.tools.resources.client import resources
 
@@ -6,7 +6,7 @@
     shell = resources().start_process("run-1", ["bash"], cwd=folder, stdin=subprocess.PIPE)
 
 All of it goes when the program ends (``program_ended`` of this process's reporter), after ``ttl_s``, or when this
-process is gone, however it went. Nothing here blocks on what is taken back.
+process is gone for whatever reason. Nothing here waits for the reclaiming.
 """
 
 import functools
@@ -53,19 +53,19 @@ class Resources:
     # Registering
 
     def make_workspace(self, program_id: str, *, within: Path | None = None, ttl_s: float = 0.0) -> Path:
-        """A new folder of the program's own. ``ttl_s``: how long it lives at most; 0: as long as the program."""
+        """Make a new folder for the program. It lives for ``ttl_s`` at most; 0: as long as the program."""
         path = Path(tempfile.mkdtemp(prefix="penstock-", dir=within))
         self._add(program_id, "workspace", workspace_handle(path, made=True), ttl_s)
         return path
 
     def add_workspace(self, program_id: str, path: Path, *, ttl_s: float = 0.0) -> str:
-        """A folder that is there: it will be deleted. Its handle. Raises ``ProviderError`` for one that may not."""
+        """Register a folder to be deleted; return its handle. Raises ``ProviderError`` if it may not be."""
         return self._add(program_id, "workspace", workspace_handle(path), ttl_s)
 
     def start_process(
         self, program_id: str, command: Sequence[str], *, ttl_s: float = 0.0, **options: Any
     ) -> "subprocess.Popen[Any]":
-        """As ``subprocess.Popen``, in a session of its own; what it starts goes with it, wherever that hides."""
+        """Start a process as ``subprocess.Popen`` does, in its own session; whatever it starts goes with it."""
         cookie = uuid.uuid4().hex
         environment = {**(options.pop("env", None) or os.environ), COOKIE_VARIABLE: cookie}
         process = subprocess.Popen(command, env=environment, start_new_session=True, **options)
@@ -73,21 +73,21 @@ class Resources:
         return process
 
     def add_process(self, program_id: str, pid: int, *, ttl_s: float = 0.0) -> str:
-        """A process that runs, with its children and its session, if it leads one. Its handle."""
+        """Register a running process with its children, and its session if it leads one; return its handle."""
         return self._add(program_id, "process", process_handle(pid), ttl_s)
 
     def add_container(self, program_id: str, container_id: str, *, ttl_s: float = 0.0) -> str:
-        """A container of Docker's: it will be removed with its volumes. Its handle."""
+        """Register a Docker container, which will be removed with its volumes; return its handle."""
         return self._add(program_id, "container", container_id, ttl_s)
 
     def release(self, kind: str, handle: str) -> None:
-        """You have disposed of it yourself, or it shall stay."""
+        """Forget a resource that you have disposed of yourself, or that is to stay."""
         with self._lock:
             if self._held.pop((kind, handle), None) is not None:
                 self._tell({"do": "release", "kind": kind, "handle": handle})
 
     def end(self, program_id: str, reason: str = "") -> None:
-        """The program is over: what it holds goes."""
+        """End a program: everything that it holds goes."""
         with self._lock:
             mine = [key for key, told in self._held.items() if told["program"] == program_id]
             for key in mine:
@@ -96,7 +96,7 @@ class Resources:
                 self._tell({"do": "end", "program": program_id, "reason": reason})
 
     def close(self, timeout_s: float = 0.0) -> None:
-        """Everything goes; for tests and orderly ends: the end of this process does the same."""
+        """Reclaim everything, for tests and orderly ends; the end of this process does the same."""
         with self._lock:
             keeper, self._keeper = self._keeper, None
             self._held.clear()
@@ -116,7 +116,7 @@ class Resources:
         return handle
 
     def _tell(self, told: dict[str, Any]) -> None:
-        """One line. A keeper that is gone, or does not read, is replaced and told everything."""
+        """Send one line. A keeper that is gone or does not read is replaced, and gets everything again."""
         lines, problem = [told], OSError()
         for _ in range(2):
             try:
@@ -158,7 +158,7 @@ class Resources:
         return keeper
 
     def _forked(self) -> None:
-        """In the child: what the parent's programs hold is the parent's."""
+        """Forget everything in a forked child: what the parent's programs hold is the parent's."""
         keeper, self._keeper = self._keeper, None
         self._held = {}
         self._lock = threading.Lock()
@@ -173,7 +173,7 @@ def _hang_up(keeper: "subprocess.Popen[bytes]") -> None:
 
 
 def _write(keeper: "subprocess.Popen[bytes]", line: bytes) -> None:
-    """Whole or not at all, and without waiting: a pipe takes a line of this length at once. Raises ``OSError``."""
+    """Write a whole line without waiting: a pipe takes it at once or not at all. Raises ``OSError``."""
     assert keeper.stdin is not None
     if len(line) > select.PIPE_BUF:
         raise OSError(f"a handle of {len(line)} bytes")
@@ -186,7 +186,7 @@ _parents_keepers: list[object] = []  # kept, since letting a Popen go asks about
 
 @functools.cache
 def resources() -> Resources:
-    """Those of this process; outcomes go to ``resources.jsonl`` in the state directory."""
+    """This process's resources; outcomes go to ``resources.jsonl`` in the state directory."""
     made = Resources(default_state_dir() / AUDIT_NAME)
     reporter().on_ended.append(made.end)
     return made

@@ -1,14 +1,14 @@
-"""The keeper: a process beside the agent's, which takes back what its programs hold when they end or it dies.
+"""The keeper: a process beside the agent's that reclaims what its programs hold when they end or the agent dies.
 
-It is the agent's own child, in a session of its own, with the agent's rights and no others, so that it can do what
-the agent could and outlives a ``kill -9`` of it. It hears over its standard input, a JSON object a line:
+It is the agent's child, in its own session, with the agent's rights and no others. So it can do what the agent
+could, and it outlives a ``kill -9`` of the agent. It reads one JSON object per line on standard input:
 
     {"do": "register", "program": "run-1", "kind": "process", "handle": "...", "expires_ns": 0}
     {"do": "release", "kind": "process", "handle": "..."}
     {"do": "end", "program": "run-1", "reason": "finished"}
 
-When the input closes, or its parent has gone, everything is taken back, and then the keeper ends. Each outcome is a
-line of the audit file.
+When the input closes or its parent is gone, the keeper reclaims everything and ends. Each outcome is a line of the
+audit file.
 """
 
 import argparse
@@ -38,7 +38,7 @@ _CHUNK_BYTES = 1 << 16
 
 
 class Audit:
-    """One line an outcome, appended whole: keepers of one node may share the file. None: nowhere."""
+    """The audit file: one line per outcome, appended whole, so that keepers may share it. None: no file."""
 
     def __init__(self, path: Path | None) -> None:
         self._file: int | None = None
@@ -47,7 +47,7 @@ class Audit:
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def note(self, outcome: str, resource: Resource, *, size_bytes: int = 0, error: str = "") -> None:
-        """``outcome``: registered, released, reclaimed, failed (it is tried again) or lost (it is not)."""
+        """Note an outcome: registered, released, reclaimed, failed (to be retried) or lost (not to be retried)."""
         if self._file is None:
             return
         line = {
@@ -65,7 +65,7 @@ class Audit:
 
 
 class Keeper:
-    """What is done with the lines; ``look`` is to be called again and again."""
+    """Does what the lines say. Call ``look`` again and again."""
 
     def __init__(
         self, kinds: dict[str, Provider], audit: Audit, now_ns: Callable[[], int] = time.monotonic_ns
@@ -78,7 +78,7 @@ class Keeper:
         self._busy: dict[Future[int], Resource] = {}
 
     def hear(self, line: bytes) -> None:
-        """One line of the agent. One that makes no sense is told on the standard error and left out."""
+        """Obey one line of the agent. A line that makes no sense is reported on standard error and ignored."""
         try:
             told = json.loads(line)
             self._obey(told["do"], told)
@@ -100,17 +100,17 @@ class Keeper:
         elif what == "end":
             registry.end(told["program"], f"its program ended: {told.get('reason') or 'no reason told'}", now_ns)
         else:
-            raise ValueError(f"no such thing to do: {what!r}")
+            raise ValueError(f"unknown request: {what!r}")
 
     def look(self) -> None:
-        """Settle what is done, and begin what is due."""
+        """Settle finished attempts, and begin those that are due."""
         for future in [future for future in self._busy if future.done()]:
             self._settle(self._busy.pop(future), future)
         for resource in self.registry.take_due(self._now_ns()):
             self._busy[self._workers.submit(self._reclaim, resource)] = resource
 
     def wait_s(self) -> float:
-        """Until when ``look`` has nothing to do, if nothing is heard."""
+        """Seconds until ``look`` has something to do, if no line comes."""
         if self._busy:
             return _BUSY_LOOK_S
         next_ns = self.registry.next_ns()
@@ -119,11 +119,11 @@ class Keeper:
         )
 
     def end_all(self, reason: str) -> None:
-        """The agent is gone."""
+        """Reclaim everything, since the agent is gone."""
         self.registry.end_all(reason, self._now_ns())
 
     def _reclaim(self, resource: Resource) -> int:
-        """In a worker. The bytes that it took."""
+        """Reclaim a resource, in a worker; return the bytes that came free."""
         provider = self._kinds[resource.kind]
         size_bytes = provider.size_bytes(resource.handle)
         provider.reclaim(resource.handle)
@@ -147,7 +147,7 @@ def _complain(text: str) -> None:
 
 
 class _Input:
-    """The agent's lines, and whether it is still there."""
+    """The agent's lines, and a check that the agent still lives."""
 
     def __init__(self, parent: int) -> None:
         self._parent = parent
@@ -156,7 +156,7 @@ class _Input:
         self._selector.register(0, selectors.EVENT_READ)
 
     def lines(self, wait_s: float) -> list[bytes] | None:
-        """What came within ``wait_s``; None: no more will come."""
+        """The lines that came within ``wait_s``; None if no more will come."""
         heard = self._selector.select(wait_s)
         if not heard:
             return None if os.getppid() != self._parent else []
@@ -168,7 +168,7 @@ class _Input:
 
 
 def run(keeper: Keeper, source: _Input) -> None:
-    """Until the agent has gone and everything is settled."""
+    """Run until the agent is gone and everything is settled."""
     stopped: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: stopped.append(number))
     while not stopped and (lines := source.lines(keeper.wait_s())) is not None:
@@ -183,7 +183,7 @@ def run(keeper: Keeper, source: _Input) -> None:
 
 
 def main() -> int:
-    """The command line; agents start it, nobody else."""
+    """Run the keeper; only agents start it."""
     parser = argparse.ArgumentParser(description="Takes back what an agent's programs hold.")
     parser.add_argument("--parent", type=int, required=True, help="the agent's process")
     parser.add_argument("--audit", type=Path, help="append each outcome to this file")

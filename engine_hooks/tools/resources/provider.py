@@ -1,17 +1,17 @@
-"""What a kind of resource can do."""
+"""The protocol of a kind of resource."""
 
 from typing import Protocol
 
 
 class ProviderError(Exception):
-    """It could not be taken back, and why."""
+    """A resource could not be reclaimed; the text says why."""
 
 
 class Provider(Protocol):
-    """One kind of resource."""
+    """Measures and reclaims one kind of resource."""
 
     def size_bytes(self, handle: str) -> int:
-        """What it takes: of memory for a process, of disk for the others; 0 for one that is gone."""
+        """Bytes that it takes: memory for a process, disk for other kinds; 0 if it is gone."""
 
     def reclaim(self, handle: str) -> None:
-        """Take it back. Raises ``ProviderError`` if it is still there."""
+        """Reclaim it. Raises ``ProviderError`` if it is still there."""

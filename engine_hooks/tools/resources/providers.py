@@ -1,7 +1,7 @@
-"""How each kind of resource is measured and taken back. Taking back what is gone already is no failure.
+"""Measure and reclaim each kind of resource. Reclaiming what is already gone is no failure.
 
-A handle says which one it was when it was registered: process numbers and paths are used again, and whoever has
-them then must not be hurt.
+A handle identifies a resource as it was when registered: process numbers and paths are reused, and their new owner
+must not be hurt.
 """
 
 import contextlib
@@ -23,9 +23,9 @@ _GRACE_S = 2.0  # between asking a process to end and ending it
 
 
 def process_handle(pid: int, cookie: str = "") -> str:
-    """Names the process that has this number now. Raises ``ProviderError`` without one.
+    """A handle of the process that has this number now. Raises ``ProviderError`` if there is none.
 
-    ``cookie``: the value of ``PENSTOCK_RESOURCE`` that it was started with.
+    ``cookie`` is the value of ``PENSTOCK_RESOURCE`` that the process was started with.
     """
     try:
         return f"{pid}@{psutil.Process(pid).create_time():.2f}@{cookie}"
@@ -34,9 +34,9 @@ def process_handle(pid: int, cookie: str = "") -> str:
 
 
 class Processes:
-    """A process and all that came of it: its children, its session, and whoever carries its cookie.
+    """A process and all that it started: its children, its session, and every process that carries its cookie.
 
-    Once it has ended itself only the cookie tells who came of it; without one they are left alone.
+    Once it has ended, only the cookie identifies what it started; without a cookie those are left alone.
     """
 
     def size_bytes(self, handle: str) -> int:
@@ -88,7 +88,7 @@ def _parse_process(handle: str) -> tuple[int, float, str]:
 
 
 def _is_alive(process: psutil.Process) -> bool:
-    """A process that has ended and that its parent has not asked about takes nothing."""
+    """True unless the process has ended; one that its parent has not collected yet counts as ended."""
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
@@ -105,14 +105,14 @@ def _signal(processes: list[psutil.Process], send: Callable[[psutil.Process], No
 
 
 class Containers:
-    """Docker's, through its own client library (``pip install penstock[docker]``)."""
+    """Docker's containers, through its client library (``pip install penstock[docker]``)."""
 
     def __init__(self, connect: Callable[[], Any] | None = None) -> None:
         self._connect = connect or _docker
         self._client: Any = None
 
     def size_bytes(self, handle: str) -> int:
-        """Of its writable layer."""
+        """The bytes of its writable layer."""
         told = self._ask(lambda client: client.api.inspect_container(handle, size=True))
         return int((told or {}).get("SizeRw") or 0)
 
@@ -120,7 +120,7 @@ class Containers:
         self._ask(lambda client: client.containers.get(handle).remove(force=True, v=True))
 
     def _ask(self, question: Callable[[Any], Any]) -> Any:
-        """None where there is no such container any more."""
+        """Call Docker; None if the container no longer exists."""
         try:
             from docker.errors import APIError, DockerException, NotFound
         except ImportError as error:
@@ -144,5 +144,5 @@ def _docker() -> Any:
 
 
 def providers() -> dict[str, Provider]:
-    """By kind."""
+    """The providers by kind."""
     return {"process": Processes(), "workspace": Workspaces(), "container": Containers()}

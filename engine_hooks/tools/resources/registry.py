@@ -1,9 +1,10 @@
-"""Which resources there are, whose they are, and which of them are to be taken back now.
+"""The registered resources, their owners, and which of them to reclaim now.
 
-Without input or output, and time is an argument: the keeper around it reads the clock and does the work.
+The registry does no input or output, and time is an argument: the keeper around it reads the clock and does the
+work.
 
-**Paper**: ThunderAgent §4.4 (a program's end triggers the teardown of what it holds). Ours beyond it: a time to
-live, an owner that vanishes, retries, and an end to them.
+**Paper**: ThunderAgent §4.4 (a program's end triggers the teardown of what it holds). Beyond the paper we have a
+time to live, an owner that vanishes, retries, and a limit to them.
 """
 
 from collections.abc import Iterable
@@ -18,7 +19,7 @@ _RETRY_LAST_NS = seconds(30)
 
 @dataclass(slots=True, kw_only=True)
 class Resource:
-    """One thing that a program holds. ``kind`` names the provider, ``handle`` is what that knows it by."""
+    """One thing that a program holds. ``kind`` names the provider, which knows the thing by ``handle``."""
 
     kind: str
     handle: str
@@ -44,13 +45,13 @@ class Registry:
         return len(self._resources)
 
     def held_by(self, program_id: str) -> list[Resource]:
-        """What the program holds, in the order in which it was registered."""
+        """The program's resources, in the order of their registration."""
         return [each for each in self._resources.values() if each.program_id == program_id]
 
     def register(self, kind: str, handle: str, program_id: str, expires_ns: int = 0) -> None:
-        """It is the program's, until ``expires_ns`` at most (0: until that ends). Again: it is kept, by that one.
+        """Register a resource until ``expires_ns`` at most (0: until its program ends); the last call counts.
 
-        What is being taken back already is not kept any more.
+        A resource that is already being reclaimed is not kept.
         """
         known = self._resources.get((kind, handle))
         if known is None:
@@ -61,22 +62,22 @@ class Registry:
             known.program_id, known.expires_ns = program_id, expires_ns
 
     def release(self, kind: str, handle: str) -> Resource | None:
-        """The agent has disposed of it. None: it is not known, or is being taken back."""
+        """Forget a resource that the agent has disposed of. None if it is unknown or is being reclaimed."""
         known = self._resources.get((kind, handle))
         return self._resources.pop(known.key) if known is not None and not known.reason else None
 
     def end(self, program_id: str, reason: str, now_ns: int) -> None:
-        """The program is over."""
+        """End a program: all its resources become due."""
         self._take_back(self.held_by(program_id), reason, now_ns)
 
     def end_all(self, reason: str, now_ns: int) -> None:
-        """Whoever registered them is gone."""
+        """End all programs, since the agent is gone."""
         self._take_back(self._resources.values(), reason, now_ns)
 
     def take_due(self, now_ns: int) -> list[Resource]:
-        """What to take back now: the first attempt, or another one. Each is busy until it is settled.
+        """The resources to reclaim now, for the first time or again. Each is busy until it is settled.
 
-        Of one program one at a time, the last registered first: a process before the folder that it works in.
+        A program's resources go one at a time, the last registered first: a process before the folder it works in.
         """
         expired = [each for each in self._resources.values() if 0 < each.expires_ns <= now_ns]
         self._take_back(expired, "its time is over", now_ns)
@@ -90,7 +91,7 @@ class Registry:
         return taken
 
     def settle(self, resource: Resource, ok: bool, now_ns: int) -> bool:
-        """An attempt is over. False: it failed, and there will be no other one."""
+        """Settle an attempt. False if it failed and will not be repeated."""
         resource.busy = False
         if ok or resource.attempts >= MOST_ATTEMPTS:
             self._resources.pop(resource.key, None)
@@ -99,7 +100,7 @@ class Registry:
         return True
 
     def next_ns(self) -> int | None:
-        """When ``take_due`` has something to do; None: nothing is to come."""
+        """When ``take_due`` has something to do; None if it never will."""
         busy = {each.program_id for each in self._resources.values() if each.busy}
         times = [each.due_ns for each in self._resources.values() if each.reason and each.program_id not in busy]
         times += [each.expires_ns for each in self._resources.values() if each.expires_ns and not each.reason]

@@ -1,8 +1,8 @@
-"""Folders of agents: named so that no other folder is taken for one, and deleted so that nothing else goes with it.
+"""Agents' folders: identified so that no other is mistaken for one, and deleted so that nothing else goes too.
 
-A path is used again, and so is an inode's number; the moment of its birth is not. What is deleted is opened from
-the folder itself downwards, links are not followed, and nothing is entered that lies on another mount: what an
-agent bound into its workspace is not the workspace's.
+Paths and inode numbers are reused, but the time of birth is not. Deletion opens everything from the folder itself
+downwards, follows no links, and enters nothing on another mount: what an agent bound into its workspace does not
+belong to the workspace.
 """
 
 import contextlib
@@ -31,14 +31,14 @@ _BIRTH, _MOUNT = 0x800, 0x1000  # bits of its mask
 
 
 def workspace_handle(path: Path, *, made: bool = False) -> str:
-    """Names the folder that is there now. ``made``: by us, just now, so that it may be anywhere.
+    """A handle of the folder that is there now. With ``made`` we have just made it, so it may be anywhere.
 
-    Raises ``ProviderError`` for one that must not be deleted.
+    Raises ``ProviderError`` for a folder that must not be deleted.
     """
     path = path.absolute()
     try:
         if not stat.S_ISDIR(path.lstat().st_mode):
-            raise ProviderError(f"{path}: no folder")
+            raise ProviderError(f"{path}: not a folder")
         with _placed(path) as place:
             identity = _identity(place)
     except OSError as error:
@@ -85,12 +85,12 @@ def _parse(handle: str) -> tuple[str, Path]:
     born, _, name = rest.partition(":")
     path = Path(name)
     if not path.is_absolute():
-        raise ProviderError(f"no workspace: {handle!r}")
+        raise ProviderError(f"not a workspace: {handle!r}")
     return f"{device}:{inode}:{born}", path
 
 
 def _identity_at(path: Path) -> str:
-    """Of the folder that is there; empty where none is."""
+    """The identity of the folder that is there; empty if there is none."""
     try:
         with _placed(path) as place:
             return _identity(place)
@@ -108,11 +108,11 @@ def _identity(place: int) -> str:
 
 
 def _refuse_what_matters(path: Path) -> None:
-    """A folder that holds this user's home, this process's folder, or half of the machine is no workspace."""
+    """Refuse a folder that contains this user's home, this process's folder, or half of the machine."""
     real = path.resolve()
     for kept in (Path.home(), Path.cwd()):
         if kept.resolve().is_relative_to(real):
-            raise ProviderError(f"{path}: holds {kept}, which is not to be deleted")
+            raise ProviderError(f"{path}: contains {kept}, which must not be deleted")
     if len(real.parts) < 3:
         raise ProviderError(f"{path}: too near the root")
     for mount in _mounts():
@@ -123,19 +123,18 @@ def _refuse_what_matters(path: Path) -> None:
 
 
 def _refuse_elsewhere(path: Path) -> None:
-    """A folder that we did not make may be registered where people keep what is theirs, or temporary."""
+    """Refuse a folder that we did not make, unless it is temporary or where people keep their own files."""
     named = [Path(each) for each in os.environ.get(ROOTS_VARIABLE, "").split(os.pathsep) if each]
     roots = [Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp"), Path.home(), *named]
     real = path.resolve()
     if not any(root.resolve() in real.parents and root.resolve() != Path("/") for root in roots):
         raise ProviderError(
-            f"{path}: neither temporary nor below your home; set {ROOTS_VARIABLE} to a folder above it "
-            "whose folders may be deleted"
+            f"{path}: neither temporary nor below your home; to allow it, set {ROOTS_VARIABLE} to a folder above it"
         )
 
 
 def _mounts() -> Iterator[Path]:
-    """Where something is mounted, as this process sees it."""
+    """The mount points that this process sees."""
     with contextlib.suppress(OSError):
         for line in _MOUNTS.read_bytes().splitlines():
             yield Path(os.fsdecode(_OCTAL.sub(lambda found: bytes([int(found[1], 8)]), line.split()[4])))
@@ -152,7 +151,7 @@ def _walk(path: Path) -> Iterator[str]:
 
 
 def _empty(place: int, mount: int) -> None:
-    """Delete all that is in the folder. Raises ``OSError`` at what lies on another mount than it."""
+    """Delete everything in the folder. Raises ``OSError`` at anything on another mount."""
     with _entered(place) as folder:
         with os.scandir(folder) as entries:
             found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
@@ -169,7 +168,7 @@ def _empty(place: int, mount: int) -> None:
 
 @contextlib.contextmanager
 def _placed(name: str | Path, above: int | None = None) -> Iterator[int]:
-    """The folder of that name, to look at; a link is none."""
+    """Open the folder of that name to look at it; a link does not count."""
     place = os.open(name, os.O_PATH | _FOLDER, dir_fd=above)
     try:
         yield place
@@ -179,7 +178,7 @@ def _placed(name: str | Path, above: int | None = None) -> Iterator[int]:
 
 @contextlib.contextmanager
 def _entered(place: int) -> Iterator[int]:
-    """The folder, to be read and emptied. Package caches are often read-only: those are opened up."""
+    """Open the folder to read and empty it. Package caches are often read-only: those are made writable."""
     if os.fstat(place).st_mode & stat.S_IRWXU != stat.S_IRWXU:
         Path(f"/proc/self/fd/{place}").chmod(stat.S_IRWXU)
     folder = os.open(".", os.O_RDONLY | _FOLDER, dir_fd=place)
@@ -190,7 +189,7 @@ def _entered(place: int) -> Iterator[int]:
 
 
 class _Look(NamedTuple):
-    """What Python's own ``stat`` does not tell; both are 0 where the kernel does not tell it either."""
+    """What Python's own ``stat`` lacks; both are 0 if the kernel lacks them too."""
 
     born_ns: int
     mount: int
@@ -210,5 +209,5 @@ def _look(place: int) -> _Look:
 
 @functools.cache
 def _statx() -> Any:
-    """Of the C library; None where it has none."""
+    """The C library's ``statx``; None if it has none."""
     return getattr(ctypes.CDLL(None, use_errno=True), "statx", None)

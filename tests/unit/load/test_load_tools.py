@@ -95,7 +95,7 @@ async def test_a_share_of_the_tool_is_burnt_in_workers_at_low_priority() -> None
     (process,) = runner._burner._pool._processes.values()
     niceness = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[16]
     runner.close()
-    assert 100 * MS <= burnt_ns <= 250 * MS
+    assert 100 * MS <= burnt_ns < 300 * MS  # half of it and what a worker costs; the kernel counts in ticks
     assert int(niceness) >= 10
 
 

@@ -77,7 +77,7 @@ def test_window_pressures_and_programs_are_there() -> None:
     text = "\n".join(lines)
     assert "gpu7  preset mars  configuration 3" in lines[0]
     assert "▅█ 4" in text  # active: nothing, half, all of it
-    assert "91% of 1,000 blocks wanted" in text
+    assert "91% of 1,000 blocks in demand" in text
     assert "1 reasoning (12,000 tokens)   1 acting (12,000 tokens)   1 held (12,000 tokens)" in text
     names = [line.split()[0] for line in lines if line.startswith(("acts", "waits", "thinks"))]
     assert names == ["thinks", "waits", "acts"]

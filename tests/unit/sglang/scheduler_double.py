@@ -5,7 +5,8 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from engine_hooks.sglang.engine_view import EngineView, Lock, PoolTokens, program_of
+from engine_hooks.engine.view import Lock, PoolTokens
+from engine_hooks.sglang.engine_view import EngineView, program_of
 
 Key = tuple[str, ...]
 

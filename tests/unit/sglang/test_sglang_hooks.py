@@ -17,10 +17,10 @@ from controlplane.core.memory.opportunistic import Opportunistic
 from controlplane.core.priority.mlfq import Mlfq
 from controlplane.core.types import seconds
 from controlplane.emit.emitter import Emitter
+from engine_hooks.engine.settings import PluginMode, Settings
 from engine_hooks.sglang import attached, scheduler_side
 from engine_hooks.sglang.attached import Attached
 from engine_hooks.sglang.scheduler_side import CHUNKS, EVICTIONS, PRIORITY, RELEASE, SCHEDULER
-from engine_hooks.sglang.settings import PluginMode, Settings
 
 MARS = EnginePolicies(priority=Mlfq(), memory=Opportunistic())
 

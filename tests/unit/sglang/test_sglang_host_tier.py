@@ -8,9 +8,9 @@ from scheduler_double import RequestDouble
 from sglang_double import SglangDouble
 from unified_tree_double import ComponentType, KeyDouble, TreeDouble, add_classes, scheduler_double
 
+from engine_hooks.engine.probe import Probe
 from engine_hooks.sglang.engine_view import EngineView
 from engine_hooks.sglang.host_tier import OFF, HostTier, Move, shared_tokens
-from engine_hooks.sglang.probe import Probe
 
 SYSTEM, FIRST, SECOND, OTHER = range(40), range(100, 120), range(200, 230), range(300, 350)
 

@@ -7,7 +7,7 @@ import pytest
 
 from controlplane.core.commands import Demote, Discard, Prefetch
 from controlplane.core.types import seconds
-from engine_hooks.sglang.contexts import Contexts
+from engine_hooks.engine.contexts import Contexts
 from engine_hooks.sglang.host_tier import Move
 from engine_hooks.sglang.moves import Moves, TierCommand
 

@@ -15,10 +15,11 @@ from controlplane.core.commands import Admit, Retain, StateRequest
 from controlplane.core.events import CommandApplied, Event, PublisherState, TurnQueued
 from controlplane.emit.emitter import Emitter
 from controlplane.gate import GATED_PATHS, Gate, GateMiddleware, HealthPage
-from engine_hooks.sglang import board, plugin, scheduler_side
-from engine_hooks.sglang.board import VARIABLE as BOARD
+from engine_hooks.engine import board
+from engine_hooks.engine.board import VARIABLE as BOARD
+from engine_hooks.engine.settings import PluginMode, Settings
+from engine_hooks.sglang import plugin, scheduler_side
 from engine_hooks.sglang.http_side import HttpSide, gated_paths
-from engine_hooks.sglang.settings import PluginMode, Settings
 from engine_hooks.sglang.targets import ADD_MIDDLEWARE, GENERATE, TERMINATE
 
 VARIABLES = ("PLUGIN", "NODE", "NATS_URL", "STATE_DIR", "PIN_BUDGET_RATIO", "GATE_HOLD_S")

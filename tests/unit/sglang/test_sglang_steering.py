@@ -20,10 +20,10 @@ from controlplane.core.priority.mlfq import Mlfq
 from controlplane.core.priority.ttl_first import TtlFirst
 from controlplane.core.priority.typed import Typed
 from controlplane.core.types import seconds
-from engine_hooks.sglang import contexts
-from engine_hooks.sglang.contexts import Contexts
+from engine_hooks.engine import contexts
+from engine_hooks.engine.contexts import Contexts
 from engine_hooks.sglang.engine_view import program_of
-from engine_hooks.sglang.steering import Steering
+from engine_hooks.sglang.steering import SglangSteering as Steering
 
 MARS = EnginePolicies(priority=Mlfq(), memory=Opportunistic())
 LEASE_NS = seconds(5)

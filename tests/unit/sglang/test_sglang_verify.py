@@ -5,15 +5,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sglang_double import HookType, SglangDouble, made_function
+from sglang_double import HookType, SglangDouble
+from support.package_double import made_function
 
+from engine_hooks.engine.verify import verify
 from engine_hooks.sglang import verify as module
 from engine_hooks.sglang.targets import ADD_MIDDLEWARE, GENERATE, TARGETS, Feature, Target
-from engine_hooks.sglang.verify import main, report_problems, unbound, unproven, verify
+from engine_hooks.sglang.verify import main, report_problems, unbound, unproven
 
 
 def test_an_engine_that_has_everything_has_no_problems(sglang: SglangDouble) -> None:
-    assert verify() == []
+    assert verify(TARGETS) == []
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.paths[0].rpartition("sglang.srt.")[2])
@@ -26,7 +28,7 @@ def test_each_target_that_is_missing_is_named(sglang: SglangDouble, target: Targ
         sglang.set(target.paths[0], made_function(("other",)))
     else:
         sglang.remove(target.paths[0])
-    problems = verify()
+    problems = verify(TARGETS)
     assert [(problem.feature, problem.path) for problem in problems] == [(target.feature, target.paths[0])]
     assert all(path in problems[0].message for path in target.paths)
 
@@ -48,14 +50,14 @@ def test_a_target_may_live_elsewhere_in_another_version(sglang: SglangDouble) ->
 )
 def test_parameters_are_compared_in_order(sglang: SglangDouble, names: tuple[str, ...], told: str) -> None:
     sglang.set(GENERATE, made_function(names))
-    messages = [problem.message for problem in verify()]
+    messages = [problem.message for problem in verify(TARGETS)]
     assert len(messages) == (1 if told else 0)
     assert told in "".join(messages)
 
 
 def test_a_parameter_that_is_missing_is_named(sglang: SglangDouble) -> None:
     sglang.set("sglang.srt.mem_cache.radix_cache.RadixKey", made_function(("token_ids",)))
-    assert [problem.message for problem in verify()] == [
+    assert [problem.message for problem in verify(TARGETS)] == [
         "sglang.srt.mem_cache.radix_cache.RadixKey: has no parameter extra_key"
     ]
 
@@ -79,7 +81,7 @@ def test_problems_are_logged_with_what_stays_off(caplog: pytest.LogCaptureFixtur
     assert report_problems([]) == frozenset()
     sglang.remove(GENERATE)
     sglang.remove("sglang.srt.mem_cache.radix_cache.RadixKey")
-    assert report_problems(verify()) == {Feature.PROBE, Feature.PINS}
+    assert report_problems(verify(TARGETS)) == {Feature.PROBE, Feature.PINS}
     first, second = caplog.messages
     assert "the whole plugin stays off" in first
     assert GENERATE in first

@@ -121,7 +121,7 @@ def test_thousands_of_rows_take_seconds() -> None:
 
 
 def test_what_cannot_be_drawn_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="a run that ended well: stuck"):
+    with pytest.raises(ConfigError, match="a successful run: stuck"):
         sweep_html([made_up_row("mars", error="stuck")], baseline="mars")
     with pytest.raises(ConfigError, match=r"--baseline: expected one of fcfs, .*, got 'marz'"):
         sweep_html(rows(1), baseline="marz")

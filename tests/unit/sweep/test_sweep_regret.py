@@ -78,7 +78,7 @@ def test_the_page_is_markdown_or_html(tmp_path: Path) -> None:
     page = (tmp_path / "page.html").read_text()
     assert page.count("<table") == 2
     assert "http" not in page
-    with pytest.raises(ConfigError, match="needs a run"):
+    with pytest.raises(ConfigError, match="needs a successful run"):
         regret_markdown(Grid([]), "fcfs")
 
 

@@ -65,7 +65,7 @@ def test_a_load_needs_a_program_that_fits() -> None:
 
 
 def test_a_pool_has_one_size(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="pool_programs: give it or pool_tokens"):
+    with pytest.raises(ConfigError, match="pool_programs: set this or pool_tokens"):
         read(tmp_path, '[[workload]]\ntrace = "x"\n[[hardware]]\npool_programs = 2.0\npool_tokens = 9')
 
 

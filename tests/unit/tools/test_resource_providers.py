@@ -222,7 +222,7 @@ def test_folders_that_matter_are_no_workspaces(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "project")
     for path in (tmp_path / "file", tmp_path / "link"):
-        with pytest.raises(ProviderError, match="no folder"):
+        with pytest.raises(ProviderError, match="not a folder"):
             workspace_handle(path)
     with pytest.raises(ProviderError):
         Workspaces().reclaim("no handle")

@@ -1,4 +1,4 @@
-"""What the plugin is told, by environment variables: SGLang passes a plugin nothing else."""
+"""What the plugin is told, by environment variables: an engine passes a plugin nothing else."""
 
 import difflib
 import os
@@ -26,7 +26,7 @@ _MIB = 1 << 20
 
 
 class PluginMode(StrEnum):
-    """On: events, gate and pins. Probe: events only. Off: nothing, SGLang stays as it was."""
+    """On: events, gate and pins. Probe: events only. Off: nothing, the engine stays as it was."""
 
     ON = "on"
     PROBE = "probe"
@@ -135,7 +135,7 @@ def _gate_values(texts: Mapping[str, str]) -> dict[str, int]:
         if variable not in _GATE_VARIABLES:
             near = difflib.get_close_matches(variable, _GATE_VARIABLES, n=1)
             hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(_GATE_VARIABLES)}"
-            raise ConfigError(f"{variable}: no such variable{hint}", field=variable)
+            raise ConfigError(f"{variable}: unknown variable{hint}", field=variable)
         name, unit = _GATE_VARIABLES[variable]
         values[name] = round(_number(texts, variable) * unit)
     return values

@@ -6,8 +6,8 @@ import threading
 import pytest
 
 from controlplane.emit.emitter import Emitter
+from engine_hooks.engine.board import VARIABLE, Board, account, post
 from engine_hooks.guard import Guard, TimedGuard
-from engine_hooks.sglang.board import VARIABLE, Board, account, post
 
 TIMEOUT_S = 10.0
 

@@ -6,7 +6,7 @@ import pytest
 
 from controlplane.core.errors import ConfigError
 from controlplane.core.types import seconds
-from engine_hooks.sglang.settings import PluginMode, Settings, settings_from
+from engine_hooks.engine.settings import PluginMode, Settings, settings_from
 
 
 def test_an_empty_environment_gives_the_defaults() -> None:
@@ -57,7 +57,7 @@ def test_only_a_plugin_that_is_on_obeys(mode: str, obeys: bool) -> None:
         ("PENSTOCK_GATE_KEEP_S", "-1", "0 <= keep_ns"),
         ("PENSTOCK_GATE_MAX_HELD", "1e300", "expected a number"),
         ("PENSTOCK_GATE_HOLD", "5", "did you mean PENSTOCK_GATE_HOLD_S?"),
-        ("PENSTOCK_GATE_COLOUR", "5", "no such variable"),
+        ("PENSTOCK_GATE_COLOUR", "5", "unknown variable"),
     ],
 )
 def test_a_mistake_is_told_in_one_line_that_names_the_variable(variable: str, value: str, told: str) -> None:

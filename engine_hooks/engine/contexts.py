@@ -1,4 +1,4 @@
-"""The contexts that programs left in the radix tree: what can be pinned, discarded or evicted by name."""
+"""The contexts that programs left in the engine's cache: what can be pinned, discarded or evicted by name."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ _MOST_PROGRAMS = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A program's last context: what makes its radix key, and how many tokens that has."""
+    """A program's last context: what makes its key, and how many tokens that has."""
 
     make_key: Callable[[], Any]
     tokens: int
@@ -20,33 +20,40 @@ class Context:
 
     @property
     def key(self) -> Any:
-        """Its radix key, made anew each time."""
+        """Its key, made anew each time."""
         return self.make_key()
 
 
 class Contexts:
-    """By program, least recently used first. The oldest are forgotten beyond 4096: the engine's own order holds."""
+    """By program, least recently used first. The oldest are forgotten beyond 4096: the engine's own order holds.
 
-    def __init__(self) -> None:
+    :param most_tokens: the oldest are forgotten beyond these too, where keys are large; 0: however many.
+    """
+
+    def __init__(self, most_tokens: int = 0) -> None:
+        self._most_tokens = most_tokens
+        self._tokens = 0
         self._contexts: OrderedDict[str, Context] = OrderedDict()
         self._parked: OrderedDict[str, None] = OrderedDict()
         self._labels: OrderedDict[str, str] = OrderedDict()
         self._arrived: OrderedDict[str, int] = OrderedDict()
 
     def remember(self, program_id: str, make_key: Callable[[], Any], tokens: int, now_ns: int) -> None:
-        """A turn of the program ended and left its context in the tree."""
+        """A turn of the program ended and left its context in the cache."""
+        self.forget(program_id)
         self._contexts[program_id] = Context(make_key, tokens, now_ns)
-        self._contexts.move_to_end(program_id)
-        if len(self._contexts) > _MOST_CONTEXTS:
-            self._contexts.popitem(last=False)
+        self._tokens += tokens
+        while len(self._contexts) > _MOST_CONTEXTS or 0 < self._most_tokens < self._tokens:
+            self.forget(next(iter(self._contexts)))
 
     def find(self, program_id: str) -> Context | None:
         """The program's last context, if a turn of it ended here."""
         return self._contexts.get(program_id)
 
     def forget(self, program_id: str) -> None:
-        """Nothing of it is in the tree any more."""
-        self._contexts.pop(program_id, None)
+        """Nothing of it is in the cache any more."""
+        if (context := self._contexts.pop(program_id, None)) is not None:
+            self._tokens -= context.tokens
 
     def note_gone(self, program_id: str) -> None:
         """The device holds nothing of it that could be evicted; host memory may."""
@@ -54,8 +61,9 @@ class Contexts:
             self._contexts[program_id] = replace(context, on_device=False)
 
     def forget_all(self) -> None:
-        """The tree was reset."""
+        """The cache was emptied."""
         self._contexts.clear()
+        self._tokens = 0
 
     def park(self, program_id: str, parked: bool) -> None:
         """The program ended or was paused, so that nobody waits for its context; or it was let in again."""

@@ -2,16 +2,15 @@
 
 import time
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from controlplane.core.memory.lru import Lru
 from controlplane.core.types import seconds
-from engine_hooks.sglang.contexts import Contexts
-from engine_hooks.sglang.engine_view import Lock, PoolTokens
-from engine_hooks.sglang.pins import Pins
+from engine_hooks.engine.contexts import Contexts
+from engine_hooks.engine.pins import Pins
+from engine_hooks.engine.view import Lock, PoolTokens
 
 TOTAL = 1000
 
@@ -23,7 +22,7 @@ class ViewDouble:
         self.contexts = contexts
         self.locked: list[str] = []
         self.known = Contexts()
-        self.scheduler = SimpleNamespace(max_total_num_tokens=TOTAL)
+        self.pool_tokens = TOTAL
 
     def blocks(self, tokens: int) -> int:
         return tokens
@@ -165,3 +164,54 @@ def test_who_is_pinned_is_told() -> None:
     assert set(p.programs) == {"a", "c"}
     p.release("a")
     assert set(p.programs) == {"c"}
+
+
+# Held back until the daemon has spoken
+
+
+def held_back(budget_ratio: float = 0.5, **contexts: int) -> tuple[Pins, ViewDouble]:
+    """Each context as its turn left it."""
+    p, view = pins(budget_ratio, **contexts)
+    for name in contexts:
+        lock = view.lock(name)
+        assert lock is not None
+        p.hold(name, lock, seconds(60))
+    return p, view
+
+
+def test_what_is_held_back_is_no_pin_until_it_is_asked_for() -> None:
+    p, view = held_back(a=100)
+    assert (view.locked, p.tokens, p.held_tokens, p.retained_tokens) == (["a"], 100, 100, 0)
+    assert list(p.listed()) == []
+    assert p.retain("a", seconds(60)) == ""
+    assert (view.locked, p.held_tokens, p.retained_tokens) == (["a"], 0, 100)
+    assert [pin.program_id for pin in p.listed()] == ["a"]
+
+
+def test_what_is_asked_for_is_locked_anew_if_a_later_turn_has_left_more() -> None:
+    p, view = held_back(a=100)
+    view.known.remember("a", partial(str, "a"), 1, 0)
+    assert p.retain("a", seconds(60)) == ""
+    assert view.locked == ["a"]
+
+
+def test_what_is_held_back_goes_before_any_pin() -> None:
+    p, view = held_back(0.9, a=200, b=200, c=200)
+    p.retain("a", seconds(60))
+    assert p.reclaim(600, Lru(keep_pins=True), stuck=False)
+    assert view.locked == ["a", "c"]
+
+
+def test_what_the_budget_has_no_room_for_is_not_held_back() -> None:
+    _, view = held_back(0.25, a=200, b=200)
+    assert view.locked == ["a"]
+
+
+def test_the_next_deadline_is_known() -> None:
+    p, _ = pins(a=100, b=100)
+    assert p.next_deadline_ns() is None
+    p.retain("a", seconds(60))
+    p.retain("b", seconds(30))
+    due_ns = p.next_deadline_ns()
+    assert due_ns is not None
+    assert due_ns - time.monotonic_ns() < seconds(31)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from engine_hooks.sglang import contexts as module
-from engine_hooks.sglang.contexts import Contexts
+from engine_hooks.engine import contexts as module
+from engine_hooks.engine.contexts import Contexts
 
 
 def known(*programs: str) -> Contexts:
@@ -99,3 +99,16 @@ def test_what_left_the_device_is_still_known() -> None:
     found = contexts.find("a")
     assert found is not None
     assert not found.on_device
+
+
+def test_no_more_tokens_are_remembered_than_are_allowed() -> None:
+    contexts = Contexts(most_tokens=25)
+    for name in ("a", "b", "c", "b"):
+        contexts.remember(name, str, 10, 0)
+    assert names(contexts) == ["c", "b"]
+    contexts.forget("c")
+    contexts.remember("d", str, 15, 0)
+    assert names(contexts) == ["b", "d"]
+    contexts.forget_all()
+    contexts.remember("e", str, 25, 0)
+    assert names(contexts) == ["e"]

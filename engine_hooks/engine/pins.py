@@ -1,4 +1,4 @@
-"""Pins: programs whose KV the radix tree must keep, until a deadline that the engine itself watches.
+"""Pins: programs whose KV the engine must keep, until a deadline that the engine itself watches.
 
 **Paper**: MARS §4.3: pinned contexts are reclaimed before any running victim. Which go first, and whether for a
 call that only waits, the memory policy says. A dead daemon leaves nothing pinned: every pin ends by itself.
@@ -11,22 +11,24 @@ from dataclasses import dataclass
 
 from controlplane.core.events import Pin
 from controlplane.core.policies import MemoryPolicy, Pinned
-from engine_hooks.sglang.contexts import Contexts
-from engine_hooks.sglang.engine_view import EngineView, Lock
+from engine_hooks.engine.contexts import Context, Contexts
+from engine_hooks.engine.view import Lock, View
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One pin."""
+    """One pin. ``asked``: the daemon did; else it was held back from eviction until the daemon has spoken."""
 
     lock: Lock
     until_ns: int
+    context: Context | None
+    asked: bool = True
 
 
 class Pins:
     """The pins of one scheduler. ``budget_ratio`` tells which share of the pool pins may take together now."""
 
-    def __init__(self, view: EngineView, contexts: Contexts, budget_ratio: Callable[[], float]) -> None:
+    def __init__(self, view: View, contexts: Contexts, budget_ratio: Callable[[], float]) -> None:
         self._view = view
         self._contexts = contexts
         self._budget_ratio = budget_ratio
@@ -37,26 +39,47 @@ class Pins:
         context = self._contexts.find(program_id)
         if context is None:
             return "no turn of it ended here"
-        self.release(program_id)
-        lock = self._view.lock(context.key)
+        held = self._held.pop(program_id, None)
+        if held is not None and held.context is context:
+            lock: Lock | None = held.lock
+        else:
+            self._unlock(held)
+            lock = self._view.lock(context.key)
         if lock is None:
             return "nothing of it is cached any more"
-        ratio = self._budget_ratio()
-        if self.tokens + lock.tokens > ratio * self._view.scheduler.max_total_num_tokens:
+        if not self._affords(lock):
             self._view.unlock(lock)
-            return f"the pin budget ({ratio:g} of the pool) is spent"
-        self._held[program_id] = Held(lock, time.monotonic_ns() + ttl_ns)
+            return f"the pin budget ({self._budget_ratio():g} of the pool) is spent"
+        self._held[program_id] = Held(lock, time.monotonic_ns() + ttl_ns, context)
         return ""
+
+    def hold(self, program_id: str, lock: Lock, ttl_ns: int) -> None:
+        """Keep the context that a turn has just left, under ``lock``, until the daemon has spoken or it is over.
+
+        Beyond the budget it is given back at once.
+        """
+        self.release(program_id)
+        if self._affords(lock):
+            context = self._contexts.find(program_id)
+            self._held[program_id] = Held(lock, time.monotonic_ns() + ttl_ns, context, asked=False)
+        else:
+            self._view.unlock(lock)
+
+    def _affords(self, lock: Lock) -> bool:
+        return self.tokens + lock.tokens <= self._budget_ratio() * self._view.pool_tokens
 
     def release(self, program_id: str) -> bool:
         """Unpin; False if it was not pinned."""
         held = self._held.pop(program_id, None)
-        if held is not None:
-            self._view.unlock(held.lock)
+        self._unlock(held)
         return held is not None
 
+    def _unlock(self, held: Held | None) -> None:
+        if held is not None:
+            self._view.unlock(held.lock)
+
     def discard(self, program_id: str) -> str:
-        """Unpin and free the program's own part of the tree now; the reason if that cannot be done."""
+        """Unpin and free the program's own part of the cache now; the reason if that cannot be done."""
         self.release(program_id)
         context = self._contexts.find(program_id)
         if context is None:
@@ -82,7 +105,7 @@ class Pins:
 
         What is unpinned may be shared and so free less than it holds: the policy is asked until it is enough.
         """
-        reclaimed = False
+        reclaimed = self._reclaim_unasked(needed_tokens)
         while self._held and (missing := self._missing(needed_tokens)) > 0:
             names = policy.unpin(self._pinned(), self._view.blocks(missing), stuck)
             if not names:
@@ -92,6 +115,15 @@ class Pins:
                 reclaimed = True
                 if self._missing(needed_tokens) <= 0:
                     break
+        return reclaimed
+
+    def _reclaim_unasked(self, needed_tokens: int) -> bool:
+        """Nobody asked for these: they go first."""
+        reclaimed = False
+        for name in [name for name, held in self._held.items() if not held.asked]:
+            if self._missing(needed_tokens) <= 0:
+                break
+            reclaimed = self.release(name)
         return reclaimed
 
     def _missing(self, needed_tokens: int) -> int:
@@ -110,22 +142,37 @@ class Pins:
         ]
 
     def forget_all(self) -> None:
-        """The tree was reset: handles of the old one must never be used again."""
+        """The cache was emptied: handles into it must never be used again."""
         self._held.clear()
         self._contexts.forget_all()
 
     @property
     def programs(self) -> Collection[str]:
-        """Who is pinned."""
+        """Who is pinned, or held back."""
         return self._held.keys()
+
+    def next_deadline_ns(self) -> int | None:
+        """When the next pin ends; None without one. Any thread may ask."""
+        return min((held.until_ns for held in list(self._held.values())), default=None)
 
     @property
     def tokens(self) -> int:
-        """What is pinned. A shared prefix counts once for each program that pins it."""
+        """What is pinned or held back. A shared prefix counts once for each program that pins it."""
         return sum(held.lock.tokens for held in self._held.values())
+
+    @property
+    def held_tokens(self) -> int:
+        """What of it nobody has asked for yet."""
+        return sum(held.lock.tokens for held in self._held.values() if not held.asked)
+
+    @property
+    def retained_tokens(self) -> int:
+        """What of it the daemon has asked for."""
+        return self.tokens - self.held_tokens
 
     def listed(self) -> Iterator[Pin]:
         """For a ``PublisherState``, with the time that is left."""
         now_ns = time.monotonic_ns()
         for program_id, held in list(self._held.items()):
-            yield Pin(program_id=program_id, ttl_ns=max(0, held.until_ns - now_ns))
+            if held.asked:
+                yield Pin(program_id=program_id, ttl_ns=max(0, held.until_ns - now_ns))

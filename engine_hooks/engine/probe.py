@@ -1,4 +1,4 @@
-"""The probe: gpu_submit, gpu_first_token, gpu_end and pool samples from SGLang's scheduler.
+"""The probe: gpu_submit, gpu_first_token, gpu_end and pool samples from an engine's scheduler.
 
 **Paper**: MARS §4.1 and Table 1. Every reading is O(1) from the allocator's and the tree's counters, without a
 synchronisation with the device.
@@ -22,15 +22,7 @@ from controlplane.core.events import (
     TurnSubmitted,
 )
 from controlplane.core.types import seconds
-from engine_hooks.sglang.engine_view import (
-    EngineView,
-    cached_tokens,
-    custom_params,
-    is_unnamed,
-    loaded_tokens,
-    program_of,
-    turn_of,
-)
+from engine_hooks.engine.view import View, is_unnamed
 
 _SAMPLE_EVERY_NS = seconds(1)
 _MOST_CLAIMED = 4096
@@ -58,36 +50,39 @@ class Probe:
 
     def __init__(
         self,
-        view: EngineView,
+        view: View,
         send: Callable[[Event], None],
         retained_tokens: Callable[[], int],
         host_tokens: Callable[[], tuple[int, int]] = lambda: (0, 0),
+        held_tokens: Callable[[], int] = lambda: 0,
     ) -> None:
         self.retractions = 0
         self._view = view
+        self._id_of = view.id_of  # asked for each request at each step
         self._send = send
         self._retained_tokens = retained_tokens
         self._host_tokens = host_tokens  # all, and in use
-        self._turns: dict[str, Turn] = {}  # by rid
+        self._held_tokens = held_tokens  # held back from eviction for a moment, for whoever needs room first
+        self._turns: dict[str, Turn] = {}  # by the engine's id
         self._claimed: OrderedDict[str, None] = OrderedDict()  # turn ids that were given out
         self._output = MovingAverage(value=256.0)
         self._sampled_ns = 0
 
     def submitted(self, request: Any) -> str:
         """The scheduler queued a request: its program. One that was retracted is queued again and is known."""
-        program_id = self.program_of(request)
-        if request.rid in self._turns or request.rid.startswith(_HEALTH):
+        program_id, request_id, view = self.program_of(request), self._id_of(request), self._view
+        if request_id in self._turns or request_id.startswith(_HEALTH):
             return program_id
-        prompt_tokens = len(request.origin_input_ids)
-        most_output = request.sampling_params.max_new_tokens or self._output.value
-        parent_id = str(custom_params(request).get("penstock_parent") or "")
-        turn = self._turns[request.rid] = Turn(
-            turn_id=self._claim(turn_of(request), request.rid),
+        prompt_tokens = view.prompt_tokens(request)
+        most_output = view.most_output_tokens(request) or self._output.value
+        parent_id = view.parent_of(request)
+        turn = self._turns[request_id] = Turn(
+            turn_id=self._claim(view.turn_of(request), request_id),
             program_id=program_id,
             parent_id=parent_id,
             submitted_ns=time.monotonic_ns(),
             prompt_tokens=prompt_tokens,
-            blocks=self._view.blocks(prompt_tokens + round(min(most_output, self._output.value))),
+            blocks=view.blocks(prompt_tokens + round(min(most_output, self._output.value))),
         )
         if parent_id:
             self._send(ProgramArrived(program_id=turn.program_id, parent_id=parent_id))
@@ -103,13 +98,13 @@ class Probe:
 
     def program_of(self, request: Any) -> str:
         """The request's program: remembered while its turn is followed, since to find it out costs more."""
-        turn = self._turns.get(request.rid)
-        return turn.program_id if turn is not None else program_of(request)
+        turn = self._turns.get(self._id_of(request))
+        return turn.program_id if turn is not None else self._view.program_of(request)
 
-    def _claim(self, turn_id: str, rid: str) -> str:
+    def _claim(self, turn_id: str, request_id: str) -> str:
         """The gate's turn for its first request; a batch, or several samples, bring more than one."""
         if turn_id in self._claimed:
-            return rid
+            return request_id
         self._claimed[turn_id] = None
         if len(self._claimed) > _MOST_CLAIMED:
             self._claimed.popitem(last=False)
@@ -117,16 +112,16 @@ class Probe:
 
     def scheduled(self, request: Any) -> str:
         """Its first prefill chunk begins; the program, or an empty string for a later chunk."""
-        turn = self._turns.get(request.rid)
+        turn = self._turns.get(self._id_of(request))
         if turn is None or turn.scheduled_ns:
             return ""
         turn.scheduled_ns = time.monotonic_ns()
-        turn.cached_tokens = cached_tokens(request)
+        turn.cached_tokens = self._view.cached_tokens(request)
         return turn.program_id
 
     def token(self, request: Any) -> None:
         """A step gave it output."""
-        turn = self._turns.get(request.rid)
+        turn = self._turns.get(self._id_of(request))
         if turn is None or turn.has_token:
             return
         turn.has_token = True
@@ -140,17 +135,16 @@ class Probe:
                 prefill_ns=now_ns - scheduled_ns,
                 prompt_tokens=turn.prompt_tokens,
                 cached_tokens=turn.cached_tokens,
-                loaded_tokens=loaded_tokens(request),
+                loaded_tokens=self._view.loaded_tokens(request),
             )
         )
 
     def ended(self, request: Any) -> None:
         """Its KV was released and it will not run again."""
-        turn = self._turns.pop(request.rid, None)
+        turn = self._turns.pop(self._id_of(request), None)
         if turn is None:
             return
-        output_tokens = len(request.output_ids)
-        aborted = type(request.finished_reason).__name__ == "FINISH_ABORT"
+        output_tokens, aborted = self._view.output_tokens(request), self._view.was_aborted(request)
         if not aborted:
             self._output.add(output_tokens)
         self._end(turn, output_tokens=output_tokens, ok=not aborted)
@@ -181,15 +175,19 @@ class Probe:
         self._sampled_ns = now_ns
         view, pool = self._view, self._view.pool()
         host_total, host_used = self._host_tokens()
+        evictable_tokens = min(
+            pool.evictable + self._held_tokens(), pool.total - pool.free
+        )  # shared ones count twice
+        running, waiting = view.turns()
         self._send(
             PoolSampled(
                 total_blocks=view.blocks(pool.total),
                 free_blocks=pool.free // view.page_tokens,
-                evictable_blocks=pool.evictable // view.page_tokens,
+                evictable_blocks=evictable_tokens // view.page_tokens,
                 retained_blocks=view.blocks(self._retained_tokens()),
                 block_tokens=view.page_tokens,
-                turns_running=len(view.scheduler.running_batch.reqs),
-                turns_waiting=len(view.scheduler.waiting_queue),
+                turns_running=running,
+                turns_waiting=waiting,
                 retractions=self.retractions,
                 host_total_blocks=host_total // view.page_tokens,
                 host_used_blocks=view.blocks(host_used),
@@ -202,13 +200,13 @@ class Probe:
         if not self._turns:
             return
         live = self._view.live_request_ids()
-        for rid, turn in list(self._turns.items()):
-            if rid in live:
+        for request_id, turn in list(self._turns.items()):
+            if request_id in live:
                 turn.missed = False
             elif not turn.missed:
                 turn.missed = True  # it may be between two batches
             else:
-                del self._turns[rid]
+                del self._turns[request_id]
                 self._end(turn, ok=False)
 
     def open_turns(self) -> list[OpenTurn]:
@@ -220,7 +218,7 @@ class Probe:
 
     def queued_ns(self, request: Any) -> int:
         """When the scheduler queued it first; now for one that is not followed."""
-        turn = self._turns.get(request.rid)
+        turn = self._turns.get(self._id_of(request))
         return turn.submitted_ns if turn is not None else time.monotonic_ns()
 
     def running_programs(self) -> set[str]:

@@ -1,0 +1,146 @@
+"""What a plugin keeps of one whole scheduler, whichever engine's, and how it obeys the daemon.
+
+Commands arrive in the emitter's thread and are obeyed at the next scheduling step, in the scheduler's own thread:
+the engine's cache has no other. An engine's folder derives from ``Attached`` what its hooks call.
+"""
+
+from collections import deque
+from typing import Any
+
+from controlplane.core import commands as cmd
+from controlplane.core.events import CommandApplied, CommandRejected, PublisherState
+from controlplane.emit.emitter import Emitter
+from engine_hooks.engine.contexts import Contexts
+from engine_hooks.engine.pins import Pins
+from engine_hooks.engine.probe import Probe
+from engine_hooks.engine.settings import Settings
+from engine_hooks.engine.steering import Steering
+from engine_hooks.engine.view import View
+from engine_hooks.guard import Guard
+
+# Grants and the window are the HTTP side's; here they only tell whose context is waited for.
+_OURS = (cmd.Retain, cmd.Release, cmd.Discard, cmd.Demote, cmd.Prefetch, cmd.Label)
+_PARKING = (cmd.Admit, cmd.Pause)
+
+
+class Attached:
+    """View, pins, policies and the emitter of one scheduler; its methods are called by hooks, guarded.
+
+    :param role: on the bus.
+    """
+
+    _view: View
+    _steering: Steering
+    _probe: Probe
+
+    def __init__(self, settings: Settings, guard: Guard, view: View, role: str) -> None:
+        self._settings = settings
+        self._guard = guard
+        self._commands: deque[cmd.Command] = deque(maxlen=65_536)
+        self._view = view
+        self._contexts = self._make_contexts()
+        self._pins = Pins(view, self._contexts, self._pin_budget_ratio)
+        self._steering = self._make_steering()
+        self.emitter = Emitter(
+            url=settings.bus,
+            node=settings.node,
+            role=role,
+            on_command=self.on_command,
+            on_heartbeat=self._steering.heard if settings.obeys else None,
+            state=self._state,
+        )
+        self._probe = Probe(
+            view,
+            self.emitter.emit,
+            lambda: self._pins.retained_tokens,
+            held_tokens=lambda: self._pins.held_tokens,
+        )
+
+    def _make_contexts(self) -> Contexts:
+        return Contexts()
+
+    def _make_steering(self) -> Steering:
+        return Steering(self._view, self._contexts, self._view.program_of, lambda: self._pins.programs)
+
+    @property
+    def scheduler(self) -> Any:
+        """The engine's own."""
+        return self._view.scheduler
+
+    @property
+    def pool_tokens(self) -> int:
+        """The size of the KV pool."""
+        return self._view.pool_tokens
+
+    def _pin_budget_ratio(self) -> float:
+        """The engine's own setting; else what the daemon's memory policy says."""
+        own = self._settings.pin_budget_ratio
+        return own if own is not None else self._steering.policies.memory.pin_budget_ratio
+
+    # At each step
+
+    def _expire_and_obey(self) -> None:
+        """A scheduling step begins: policies, deadlines, commands."""
+        self._steering.step()
+        if self._pins.expire(self._outlasting):
+            self._view.look_again()  # whoever found no room is asked again
+        while self._commands:
+            self._obey(self._commands.popleft())
+
+    def _outlasting(self) -> set[str]:
+        """Programs whose pin holds past its deadline, since their next turn waits."""
+        if not self._steering.policies.memory.pins_outlast_waits:
+            return set()
+        return {self._view.program_of(request) for request in self._waiting()}
+
+    def _waiting(self) -> Any:
+        """The requests that wait in the engine's queue."""
+        raise NotImplementedError
+
+    # Commands
+
+    def on_command(self, command: cmd.Command) -> None:
+        """In the emitter's thread."""
+        if isinstance(command, _OURS + _PARKING) and self._settings.obeys:
+            self._commands.append(command)
+
+    def _obey(self, command: cmd.Command) -> None:
+        if not isinstance(command, cmd.ProgramCommand):
+            return
+        if isinstance(command, _PARKING):
+            self._contexts.park(command.program_id, isinstance(command, cmd.Pause))
+            if not isinstance(command, cmd.Pause):
+                self._contexts.label(command.program_id, "")
+            return  # the gate answers these
+        problem = self._done(command, command.program_id)
+        if problem is not None:
+            self._answer(command, command.program_id, problem)
+
+    def _done(self, command: cmd.ProgramCommand, program_id: str) -> str | None:
+        """Do it: the problem, empty if it is done; None if it is answered later."""
+        match command:
+            case cmd.Retain():
+                if self._probe.is_running(program_id):
+                    return "a turn of it runs and holds its context already"
+                return self._pins.retain(program_id, command.ttl_ns)
+            case cmd.Release():
+                self._pins.release(program_id)
+            case cmd.Discard():
+                return self._pins.discard(program_id)
+            case cmd.Label():
+                self._contexts.label(program_id, command.label)
+            case _:
+                return f"{type(command).__name__} is not supported by this engine's plugin yet"
+        return ""
+
+    def _answer(self, command: cmd.Command, program_id: str, problem: str) -> None:
+        if problem:
+            self.emitter.emit(CommandRejected(command_id=command.command_id, program_id=program_id, reason=problem))
+        else:
+            self.emitter.emit(CommandApplied(command_id=command.command_id, program_id=program_id))
+
+    def _state(self) -> PublisherState:
+        """In the emitter's thread; what it reads changes by whole values only."""
+        return PublisherState(
+            open_turns=tuple(self._probe.open_turns()), pins=tuple(self._pins.listed()), role="engine"
+        )

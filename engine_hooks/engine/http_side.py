@@ -1,0 +1,117 @@
+"""The plugin in an engine's HTTP process: the gate and its emitter.
+
+The gate is made before the server has an event loop; it goes to work with the server's first message, and only if
+this server's arguments are supported and its hooks are in place. Until a daemon is heard it lets everything pass. A
+probe has no gate, only the health page.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from controlplane.core.events import Event
+from controlplane.emit.emitter import Emitter
+from controlplane.gate import Gate, GateLink, Inbox, Mode
+from engine_hooks.engine.board import Board, account
+from engine_hooks.engine.settings import GATE, Settings
+from engine_hooks.guard import Guard, log
+
+
+class HttpSide:
+    """The gate and what belongs to it. ``why_passive`` and ``role`` are asked once, when the server starts.
+
+    ``board`` is what the scheduler's process writes on; ``engine`` its name and version.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        why_passive: Callable[[], str],
+        board: Board,
+        engine: tuple[str, str],
+        role: Callable[[], str] = lambda: GATE,
+    ) -> None:
+        self.guard = Guard()
+        self._board = board
+        self._engine = engine
+        self.gate = Gate(send=self._send, now_ns=time.monotonic_ns, limits=settings.gate)
+        self._settings = settings
+        self._why_passive = why_passive
+        self._passive_because = "the server has not started"
+        self._loop: asyncio.AbstractEventLoop | None = None
+        link = GateLink(self.gate, send=self._send, publisher=lambda: self._emitter.publisher)
+        self._inbox = Inbox(link.receive, now_ns=time.monotonic_ns)
+        self._role = role
+        self._emitter = Emitter(
+            url=settings.bus,
+            node=settings.node,
+            role=GATE,
+            on_command=self._inbox.post,
+            on_heartbeat=self._inbox.post,
+        )
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The server's event loop runs: listen to the daemon, unless something speaks against it."""
+        self.guard.run("start", self._start, loop)
+
+    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._passive_because = "its start failed"
+        self._passive_because = self._why_passive()
+        if self._passive_because:
+            log.warning("penstock: the gate is passive: %s", self._passive_because)
+            return
+        self._loop = loop
+        self._inbox.attach(loop)
+        self._emitter.start(role=self._role())  # its port is known by now
+        log.info("penstock: gate ready, node %s, %s %s", self._settings.node, *self._engine)
+
+    def terminating(self, result: Any, kept: Any, *args: Any) -> None:
+        """SIGTERM: the engine drains and ends, so nothing held can run any more."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self.guard.run, "close", self._close)
+
+    def _close(self) -> None:
+        if self.gate.health()["mode"] != Mode.PASSIVE:  # else nothing is held, and the engine drains as ever
+            self.gate.close()
+
+    def health(self) -> object:
+        """What ``GET /penstock/health`` shows."""
+        told = account(self.guard, self._emitter)
+        return {
+            **self.gate.health(),
+            "plugin": {
+                **_plugin(self._settings, self._engine),
+                "passive_because": self._passive_because,
+                "hook_failures": told["hook_failures"],
+            },
+            "emitter": told["emitter"],
+            "scheduler": self._board.read(),
+        }
+
+    def _send(self, event: Event, urgent: bool) -> None:
+        self._emitter.emit(event, urgent)
+
+
+def probe_health(
+    settings: Settings, guard: Guard, engine: tuple[str, str], why_passive: Callable[[], str], board: Board
+) -> Callable[[], object]:
+    """What a probe's health page shows: what it does, it does in the scheduler's process, which tells of it."""
+
+    def health() -> object:
+        return {
+            "mode": str(settings.mode),
+            "plugin": {
+                **_plugin(settings, engine),
+                "passive_because": why_passive(),
+                "hook_failures": dict(guard.failures),
+            },
+            "scheduler": board.read(),
+        }
+
+    return health
+
+
+def _plugin(settings: Settings, engine: tuple[str, str]) -> dict[str, str]:
+    name, version = engine
+    return {"mode": str(settings.mode), "node": settings.node, name: version}

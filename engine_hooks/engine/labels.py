@@ -1,0 +1,30 @@
+"""The labels that carry a turn's identity from the HTTP request to the scheduler: by what name, and from where."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from controlplane.gate import BadIdentity, GatedRequest, identify
+
+PROGRAM = "program_id"
+TURN = "penstock_turn"
+PARENT = "penstock_parent"
+
+
+def gated_labels(gated: GatedRequest) -> dict[str, str]:
+    """Those of a turn that its gate let in."""
+    labels = {PROGRAM: gated.identity.program_id, TURN: gated.ticket.turn_id}
+    if gated.identity.parent_id:
+        labels[PARENT] = gated.identity.parent_id
+    return labels
+
+
+def ungated_labels(scope: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, str]:
+    """A path without a gate: what headers and the parsed request tell. One that names nobody is not labelled.
+
+    Nor is a parent, whom nobody has checked: to the daemon the engine's word is as good as its gate's.
+    """
+    try:
+        identity = identify(list(scope["headers"]), fields)
+    except BadIdentity:
+        return {}
+    return {} if identity.anonymous else {PROGRAM: identity.program_id}

@@ -1,0 +1,183 @@
+"""The daemon's two policies inside the engine: in which order turns are scheduled, and whose cache goes first.
+
+**Paper**: MARS §4.3, Priority-Aware Coordinator and Opportunistic Co-Scheduler. The decisions are those of
+``controlplane.core``, the same that the simulator runs; here are only the engine's figures and handles. Policies
+come with the daemon's heartbeat and hold for its lease: without a daemon the engine works as it always did.
+"""
+
+import time
+from collections.abc import Callable, Container, Iterable
+from typing import Any, Protocol
+
+from controlplane.core.engine_policies import STOCK, EnginePolicies, loads
+from controlplane.core.errors import RemoteEventError
+from controlplane.core.policies import EngineShape, QueuedCall, Resident
+from controlplane.core.service import ServiceWindow
+from controlplane.core.types import MOST_LEASE_S, seconds
+from engine_hooks.engine.contexts import Contexts
+from engine_hooks.engine.view import View
+from engine_hooks.guard import log
+
+
+class Beat(Protocol):
+    """What is read of a heartbeat."""
+
+    @property
+    def lease_ttl_ns(self) -> int: ...
+    @property
+    def engine_policies(self) -> str: ...
+
+
+class Steering:
+    """Runs the engine policies in the scheduler's thread; ``heard`` alone may be called in another.
+
+    ``program_of(request)`` names a request's program; ``pinned`` are the programs that have a pin.
+    """
+
+    def __init__(
+        self,
+        view: View,
+        contexts: Contexts,
+        program_of: Callable[[Any], str],
+        pinned: Callable[[], Container[str]] = tuple,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._view = view
+        self._contexts = contexts
+        self._program_of = program_of
+        self._pinned = pinned
+        self._now_ns = now_ns
+        self._heard: tuple[str, int] = ("", 0)  # the policies' text, and until when they hold
+        self._text = ""
+        self._use(STOCK)
+
+    @property
+    def policies(self) -> EnginePolicies:
+        """Those that hold now."""
+        return self._policies
+
+    def heard(self, beat: Beat) -> None:
+        """A heartbeat of the daemon, in the emitter's thread: one assignment, so no lock."""
+        self._heard = (beat.engine_policies, self._now_ns() + min(beat.lease_ttl_ns, seconds(MOST_LEASE_S)))
+
+    def step(self) -> None:
+        """A scheduling step begins: take up what was heard, or give it up when the lease is over."""
+        text, until_ns = self._heard
+        if text and self._now_ns() > until_ns:
+            text = ""
+        if text == self._text:
+            return
+        self._text = text
+        try:
+            self._use(loads(text))
+        except RemoteEventError as error:  # of another version: told once, and not tried again
+            self._use(STOCK)
+            log.warning("penstock: the engine keeps its own policies: %s", error)
+        else:
+            log.info("penstock: engine policies: %s", text or "the engine's own")
+
+    def _use(self, policies: EnginePolicies) -> None:
+        self._policies = policies
+        self._served = ServiceWindow(policies.priority.window_ns)
+
+    def shape(self) -> EngineShape:
+        """The engine's sizes now: operators may change the chunk while it runs."""
+        view, page_tokens = self._view, self._view.page_tokens
+        return EngineShape(
+            pool_blocks=max(1, view.pool_tokens // page_tokens),
+            block_tokens=page_tokens,
+            chunk_tokens=view.chunk_tokens,
+        )
+
+    # The queue
+
+    @property
+    def counts_service(self) -> bool:
+        """Whether anybody reads what ``served`` counts."""
+        return self._policies.priority.window_ns > 0
+
+    def served(self, program_id: str, tokens: int) -> None:
+        """The engine prefilled or decoded ``tokens`` for the program."""
+        self._served.add(program_id, tokens, self._now_ns())
+
+    def arrived(self, program_id: str) -> None:
+        """A request of the program joins the queue, perhaps to overtake: what found no room must be asked again."""
+        self._contexts.note_turn(program_id, self._now_ns())
+        if not isinstance(self._policies.priority, type(STOCK.priority)):
+            self._view.look_again()
+
+    def order(self, waiting_queue: list[Any], queued_ns: Callable[[Any], int]) -> None:
+        """Sort the engine's queue in place. ``queued_ns`` tells when a request came."""
+        if len(waiting_queue) < 2 or isinstance(self._policies.priority, type(STOCK.priority)):
+            return  # the engine's own order
+        now_ns = self._now_ns()
+        id_of = self._view.id_of
+        by_turn = {id_of(request): request for request in waiting_queue}
+        if len(by_turn) < len(waiting_queue):
+            return  # two requests of one name: nobody may be lost
+        pinned = self._pinned()
+        calls = [self._call(request, queued_ns(request), pinned, now_ns) for request in waiting_queue]
+        ordered = self._policies.priority.order(calls, self.shape(), now_ns)
+        waiting_queue[:] = [by_turn[call.turn_id] for call in ordered]
+
+    def _call(self, request: Any, queued_ns: int, pinned: Container[str], now_ns: int) -> QueuedCall:
+        program_id = self._program_of(request)
+        output_tokens = self._view.output_tokens(request)
+        return QueuedCall(
+            turn_id=self._view.id_of(request),
+            program_id=program_id,
+            queued_at_ns=queued_ns,
+            footprint_blocks=self._view.blocks(self._view.prompt_tokens(request) + output_tokens),
+            program_arrived_at_ns=self._contexts.arrived_ns(program_id),
+            served_tokens=self._served.tokens(program_id, now_ns),
+            retracted=bool(output_tokens),
+            pinned=program_id in pinned,
+            label=self._contexts.label_of(program_id),
+        )
+
+    # The memory
+
+    @property
+    def evicts(self) -> bool:
+        """Whether the order of eviction is ours."""
+        return not isinstance(self._policies.memory, type(STOCK.memory))
+
+    def evict(self, needed_tokens: int, busy: Iterable[str]) -> int:
+        """Evict contexts by name until ``needed_tokens`` are freed; what was freed, the engine sees to the rest.
+
+        ``busy``: programs with a running turn or a pin.
+        """
+        if not self.evicts:
+            return 0
+        now_ns, shape, passed = self._now_ns(), self.shape(), frozenset(busy)
+        needed_blocks = self._view.blocks(needed_tokens)
+        candidates = (
+            Resident(
+                program_id=name,
+                blocks=self._view.blocks(context.tokens),
+                last_used_ns=context.used_ns,
+                level=self._policies.priority.level(
+                    self._view.blocks(context.tokens), self._served.tokens(name, now_ns), shape
+                ),
+                label=self._contexts.label_of(name),
+                parked=self._contexts.is_parked(name),
+            )
+            for name, context in self._contexts
+            if context.on_device and name not in passed
+        )
+        fit = self._policies.memory.fit(needed_blocks, needed_blocks, needed_blocks, candidates, now_ns)
+        freed_tokens = 0
+        for name, blocks in fit.victims:
+            freed_tokens += self._evict_tail_of(name, blocks * shape.block_tokens)
+            if freed_tokens >= needed_tokens:
+                break
+        return freed_tokens
+
+    def _evict_tail_of(self, program_id: str, tokens: int) -> int:
+        context = self._contexts.find(program_id)
+        if context is None:
+            return 0
+        freed_tokens = self._view.evict_tail(context.key, tokens)
+        if freed_tokens < tokens:
+            self._contexts.forget(program_id)  # the rest is shared, or was gone already
+        return freed_tokens

@@ -1,0 +1,107 @@
+"""Proves that an engine has what its plugin hooks: every target, with the parameters that hooks rely on."""
+
+import importlib
+import inspect
+import logging
+import pkgutil
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine_hooks.engine.targets import Feature, Target
+
+log = logging.getLogger("penstock")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A target that is missing, has other parameters or was not hooked; ``message`` says which."""
+
+    feature: Feature
+    path: str
+    message: str
+
+
+def verify(targets: Iterable[Target]) -> list[Problem]:
+    """What is wrong with ``targets`` in this engine; nothing if it has them all."""
+    problems = []
+    for target in targets:
+        causes = [_what_is_wrong(target, path) for path in target.paths]
+        if all(causes):
+            problems.append(Problem(feature=target.feature, path=target.paths[0], message="; ".join(causes)))
+    return problems
+
+
+def present(paths: Iterable[str]) -> list[str]:
+    """Those of ``paths`` that this engine has."""
+    found = []
+    for path in paths:
+        try:
+            pkgutil.resolve_name(path)
+        except (ImportError, AttributeError):
+            continue
+        found.append(path)
+    return found
+
+
+def report_problems(problems: Iterable[Problem], engine: str) -> frozenset[Feature]:
+    """Log each problem in one line; return the features that cannot work. ``engine``: its name and version."""
+    lacking = set()
+    for problem in problems:
+        lacking.add(problem.feature)
+        what = "the whole plugin" if problem.feature is Feature.PROBE else f"the {problem.feature}"
+        log.warning("penstock: %s stays off with %s: %s", what, engine, problem.message)
+    return frozenset(lacking)
+
+
+def _what_is_wrong(target: Target, path: str) -> str:
+    try:
+        found = resolve(path)
+    except Exception as error:  # a broken module raises whatever it likes
+        return f"{path}: {line(error)}"
+    if not target.first and not target.has:
+        return ""
+    try:
+        names = list(inspect.signature(found).parameters)
+    except Exception as error:  # a class may make its signature itself
+        return f"{path}: its parameters cannot be told: {line(error)}"
+    shown = f"({', '.join(names)})"
+    if tuple(names[: len(target.first)]) != target.first:
+        return f"{path}: expected the first parameters ({', '.join(target.first)}), found {shown}"
+    missing = [name for name in target.has if name not in names]
+    return f"{path}: has no parameter {', '.join(missing)}" if missing else ""
+
+
+def resolve(path: str) -> Any:
+    """What ``path`` names. Raises what is wrong; of a module that is there and cannot be imported, why."""
+    try:
+        return pkgutil.resolve_name(path)
+    except AttributeError as missing:
+        name = ""
+        for part in path.split("."):
+            name = f"{name}.{part}" if name else part
+            try:
+                importlib.import_module(name)
+            except ModuleNotFoundError as error:
+                if error.name == name:  # no module, so an attribute that is not there
+                    break
+                raise
+        raise missing
+
+
+def line(error: BaseException) -> str:
+    """What it says, in one line."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def report(targets: Sequence[Target]) -> Iterator[str]:
+    """For operators, line by line: what is found and what is missing here, and which features work."""
+    lacking = set()
+    for target in targets:
+        problems = verify((target,))
+        lacking |= {problem.feature for problem in problems}
+        yield f"{'missing' if problems else 'found  '} {target.feature:5} {target.paths[0]}"
+        yield from (f"        {problem.message}" for problem in problems)
+    wanted = {target.feature for target in targets}
+    for feature in (each for each in Feature if each in wanted):
+        yield f"{feature}: {'works here' if not lacking & {feature, Feature.PROBE} else 'stays off'}"

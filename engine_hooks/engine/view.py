@@ -1,0 +1,136 @@
+"""What the plugin reads and does inside an engine's scheduler: each engine's own view fills this in.
+
+Everything here runs in the scheduler's thread. Tokens are the measure, whatever the engine's pages or blocks hold.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+_UNNAMED = "request-"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolTokens:
+    """The KV pool in tokens: reads of counters, O(1)."""
+
+    total: int
+    free: int
+    evictable: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """A context that the engine must keep, and what undoes that."""
+
+    node: Any
+    receipt: Any
+    tokens: int
+
+
+class View(ABC):
+    """One scheduler. A *key* finds a context in the engine's cache, a *request* is the engine's own."""
+
+    scheduler: Any
+    page_tokens: int
+
+    # Sizes and queues
+
+    @abstractmethod
+    def pool(self) -> PoolTokens:
+        """Free and evictable tokens now."""
+
+    @property
+    @abstractmethod
+    def pool_tokens(self) -> int:
+        """The size of the pool."""
+
+    @property
+    @abstractmethod
+    def chunk_tokens(self) -> int:
+        """Tokens of a prefill step at most."""
+
+    @abstractmethod
+    def turns(self) -> tuple[int, int]:
+        """How many requests run, and how many wait."""
+
+    @abstractmethod
+    def live_request_ids(self) -> set[str]:
+        """The ids of every request that the scheduler holds."""
+
+    @abstractmethod
+    def look_again(self) -> None:
+        """Requests that found no room are to be asked again at the next step."""
+
+    def blocks(self, tokens: int) -> int:
+        """Tokens in whole pages."""
+        return -(-tokens // self.page_tokens)
+
+    # Contexts
+
+    @abstractmethod
+    def lock(self, key: Any) -> Lock | None:
+        """Take what is cached of ``key`` out of the evictable set; None if nothing of it is."""
+
+    @abstractmethod
+    def unlock(self, lock: Lock) -> None:
+        """Give it back."""
+
+    @abstractmethod
+    def evict_tail(self, key: Any, most_tokens: int) -> int:
+        """Free, from the end, what nobody else shares or locks, until so many tokens are freed; how many were."""
+
+    def discard(self, key: Any) -> int:
+        """Free the program's own part of ``key``; the tokens freed."""
+        return self.evict_tail(key, len(key))
+
+    # A request
+
+    @abstractmethod
+    def id_of(self, request: Any) -> str:
+        """The engine's own id."""
+
+    @abstractmethod
+    def program_of(self, request: Any) -> str:
+        """The request's program, whichever carrier holds it; a request without one is its own."""
+
+    @abstractmethod
+    def turn_of(self, request: Any) -> str:
+        """The gate's id of this turn, else the engine's."""
+
+    @abstractmethod
+    def parent_of(self, request: Any) -> str:
+        """The program on whose slot it rides, as its gate says; empty for none."""
+
+    @abstractmethod
+    def prompt_tokens(self, request: Any) -> int: ...
+
+    @abstractmethod
+    def most_output_tokens(self, request: Any) -> int:
+        """The client's own limit; 0 without one."""
+
+    @abstractmethod
+    def output_tokens(self, request: Any) -> int:
+        """Those that it has by now."""
+
+    @abstractmethod
+    def cached_tokens(self, request: Any) -> int:
+        """The tokens of its prompt that were found in the cache when it was first scheduled."""
+
+    @abstractmethod
+    def loaded_tokens(self, request: Any) -> int:
+        """How many of those were loaded from memory below the device."""
+
+    @abstractmethod
+    def was_aborted(self, request: Any) -> bool:
+        """Whether it ended without an answer."""
+
+
+def unnamed(request_id: str) -> str:
+    """The program of a request that names none."""
+    return f"{_UNNAMED}{request_id}"
+
+
+def is_unnamed(program_id: str) -> bool:
+    """Whether ``unnamed`` made the name up."""
+    return program_id.startswith(_UNNAMED)

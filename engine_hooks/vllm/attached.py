@@ -1,0 +1,201 @@
+"""What the plugin keeps of one whole vLLM scheduler, and what its hooks do there."""
+
+import threading
+import time
+from collections import deque
+from typing import Any
+
+from controlplane.core import commands as cmd
+from controlplane.core.types import NANOSECONDS_PER_SECOND, seconds
+from engine_hooks.engine.attached import Attached as Base
+from engine_hooks.engine.contexts import Contexts
+from engine_hooks.engine.settings import ENGINE, Settings
+from engine_hooks.guard import Guard
+from engine_hooks.vllm.engine_view import EngineView
+
+_HOLD_NS = seconds(1)  # far more than the daemon takes to say what becomes of a context
+_RETAINS_NS = seconds(60)  # a daemon that retained nothing for so long does not retain
+_MOST_AT_ONCE, _PARTS = 64, 256  # blocks, and a share of the pool: evicted together at the least
+_LONGEST_SLEEP_S = 1.0
+_SHORTEST_SLEEP_S = 0.001
+_NO_TIER = "vLLM moves contexts below the device by itself: no call of it moves one"
+
+
+class Attached(Base):
+    """``no_pins``: why contexts can be neither pinned nor freed here; empty if they can."""
+
+    _view: EngineView
+
+    def __init__(self, scheduler: Any, settings: Settings, guard: Guard, port: str, no_pins: str) -> None:
+        view = EngineView(scheduler, lambda: (context.key for _, context in self._contexts))
+        self._no_pins = no_pins
+        self._retained_ns: int | None = None  # when the daemon last retained anything
+        self._core: Any = None
+        super().__init__(settings, guard, view, f"{ENGINE}-{port}")
+
+    def _make_contexts(self) -> Contexts:
+        """What the pool has no room for is not cached: twice that is remembered, for what is shared."""
+        return Contexts(most_tokens=2 * self._view.pool_tokens)
+
+    def _waiting(self) -> Any:
+        return self._view.scheduler.waiting
+
+    # Hooks
+
+    def request_queued(self, request: Any) -> None:
+        self._steering.arrived(self._probe.submitted(request))
+
+    def step_begins(self) -> None:
+        self._expire_and_obey()
+        self._order()
+        self._probe.sample_if_due()
+
+    def idle(self) -> None:
+        """An idle engine was woken: deadlines and commands have no step to wait for."""
+        if not self._view.scheduler.requests:
+            self._expire_and_obey()
+            self._probe.sample_if_due()
+
+    def _order(self) -> None:
+        """The coordinator's order, where the engine's own is first come, first served."""
+        waiting = self._view.scheduler.waiting
+        if len(waiting) < 2 or not isinstance(waiting, deque):
+            return
+        before = list(waiting)
+        ordered = list(before)
+        self._steering.order(ordered, self._probe.queued_ns)
+        if any(one is not other for one, other in zip(before, ordered, strict=True)):
+            waiting.clear()
+            waiting.extend(ordered)
+
+    def step_planned(self, output: Any) -> None:
+        requests, counts = self._view.scheduler.requests, self._steering.counts_service
+        for new in output.scheduled_new_reqs:
+            request = requests.get(new.req_id)
+            if request is None:
+                continue
+            self._view.note_cached(new.req_id, int(new.num_computed_tokens))
+            program_id = self._probe.scheduled(request)
+            self._view.cached_tokens(request)  # forgotten, where it was known already
+            if program_id:
+                self._pins.release(program_id)  # its blocks are the request's now
+        if counts:
+            for request_id, tokens in output.num_scheduled_tokens.items():
+                request = requests.get(request_id)
+                if request is not None and not request.num_output_tokens:  # output is counted at its end
+                    self._steering.served(self._probe.program_of(request), int(tokens))
+
+    def without_token(self, output: Any) -> list[Any]:
+        """The requests of a step that have no output yet."""
+        requests = self._view.scheduler.requests
+        found = (requests.get(request_id) for request_id in output.num_scheduled_tokens)
+        return [request for request in found if request is not None and not request.num_output_tokens]
+
+    def step_done(self, fresh: list[Any]) -> None:
+        for request in fresh:
+            if request.num_output_tokens:
+                self._probe.token(request)
+
+    def first_token_at_its_end(self, request: Any) -> None:
+        """A turn of one token ends in the step that gives it: its first token is told before its end."""
+        if request.num_output_tokens:
+            self._probe.token(request)
+
+    def before_free(self, request: Any) -> None:
+        """A turn ends: what it leaves in the cache is remembered, and kept while the daemon makes up its mind."""
+        self.first_token_at_its_end(request)
+        if self._no_pins:
+            return
+        key = self._view.key_of(request)
+        if key is None:
+            return
+        program_id, now_ns = self._probe.program_of(request), time.monotonic_ns()
+        self._contexts.remember(program_id, lambda: key, len(key), now_ns)
+        if self._retained_ns is not None and now_ns - self._retained_ns < _RETAINS_NS:
+            lock = self._view.lock_held(key)
+            if lock is not None:
+                self._pins.hold(program_id, lock, _HOLD_NS)
+
+    def freed(self, request: Any) -> None:
+        self._steering.served(self._probe.program_of(request), int(request.num_output_tokens))
+        self._probe.ended(request)
+
+    def preempted(self) -> None:
+        self._probe.retractions += 1
+
+    def room_for(self, request: Any) -> bool:
+        """A request found no room: reclaim pins for it. True if it is worth another try.
+
+        What comes next for a running request is a preemption. A waiting one would be asked for ever where nothing
+        runs that could end.
+        """
+        if not self._pins.tokens:
+            return False
+        stuck = request.status.name == "RUNNING" or not self._view.scheduler.running
+        pool = self._view.pool()
+        return self._pins.reclaim(pool.free + pool.evictable + 1, self._steering.policies.memory, stuck=stuck)
+
+    def make_room(self, blocks: int) -> None:
+        """So many blocks are about to be given out: those that the daemon's policy chooses become the first.
+
+        A decoding request takes one at a time, and to choose is to look at every context: a few are chosen at once.
+        """
+        view = self._view
+        if not self._steering.evicts:
+            return
+        missing_tokens = blocks * view.page_tokens - view.pool().free
+        if missing_tokens > 0:
+            at_once = min(_MOST_AT_ONCE, view.pool_tokens // view.page_tokens // _PARTS) * view.page_tokens
+            busy = {*self._probe.running_programs(), *self._pins.programs}
+            self._steering.evict(max(missing_tokens, at_once), busy)
+
+    def before_reset(self) -> None:
+        """The engine refuses to empty a cache of which anybody holds a part."""
+        for program_id in list(self._pins.programs):
+            self._pins.release(program_id)
+        self._contexts.forget_all()
+
+    # Commands
+
+    def on_command(self, command: cmd.Command) -> None:
+        """In the emitter's thread: an idle engine would not look before its next request."""
+        super().on_command(command)
+        self.wake()
+
+    def _done(self, command: cmd.ProgramCommand, program_id: str) -> str | None:
+        match command:
+            case cmd.Demote():
+                self._pins.release(program_id)
+                return _NO_TIER
+            case cmd.Prefetch():
+                return _NO_TIER
+            case cmd.Retain() | cmd.Discard() if self._no_pins:
+                return self._no_pins
+            case cmd.Retain():
+                self._retained_ns = time.monotonic_ns()
+        return super()._done(command, program_id)
+
+    # The clock of an idle engine
+
+    def belongs_to(self, core: Any) -> None:
+        """EngineCore's loop begins: from now on it can be woken."""
+        self._core = core
+        threading.Thread(target=self._keep_time, name="penstock-clock", daemon=True).start()
+
+    def wake(self) -> None:
+        """Make an idle engine look at its scheduler. From any thread."""
+        if self._core is not None:
+            from vllm.v1.engine import EngineCoreRequestType
+
+            self._core.input_queue.put_nowait((EngineCoreRequestType.WAKEUP, None))
+
+    def _keep_time(self) -> None:
+        """An idle engine takes no step, and pins end all the same."""
+        while True:
+            due_ns = self._pins.next_deadline_ns()
+            left_s = _LONGEST_SLEEP_S
+            if due_ns is not None:
+                left_s = (due_ns - time.monotonic_ns()) / NANOSECONDS_PER_SECOND + _SHORTEST_SLEEP_S
+            time.sleep(min(max(left_s, _SHORTEST_SLEEP_S * 50), _LONGEST_SLEEP_S))
+            if not self._view.scheduler.requests:
+                self._guard.run("wake", self.wake)

@@ -1,0 +1,63 @@
+"""Carries a turn's identity from the HTTP request to the scheduler: in ``sampling_params.extra_args["penstock"]``.
+
+vLLM copies that dictionary to the scheduler's ``Request`` on every route and reads nothing of it that is not its
+own. What leads from the one to the other is a context variable: the handler runs in the request's own context.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import Any
+
+from controlplane.gate import GatedRequest
+from controlplane.gate.asgi import App, Receive, Scope, SendMessage
+from engine_hooks.engine.labels import gated_labels, ungated_labels
+from engine_hooks.guard import Guard
+from engine_hooks.vllm.engine_view import CARRIED
+
+_SCOPE: ContextVar[Mapping[str, Any] | None] = ContextVar("penstock_scope", default=None)
+
+
+class Carry:
+    """The innermost ASGI middleware: whatever the handler asks of the engine belongs to this request."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: SendMessage) -> None:
+        if scope["type"] == "http":
+            _SCOPE.set(scope)  # each request is a task of its own, with a context of its own
+        await self._app(scope, receive, send)
+
+
+def labelling(add_request: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
+    """``AsyncLLM.add_request``, which labels what it is given first. A failure leaves the request as it was."""
+
+    @functools.wraps(add_request)
+    async def labelled(client: Any, request_id: Any, prompt: Any, params: Any, *args: Any, **more: Any) -> Any:
+        for one in (params, getattr(prompt, "sampling_params", None)):  # a request that was made before has its own
+            if hasattr(one, "extra_args"):
+                guard.run("add_request", label, one, _SCOPE.get())
+        return await add_request(client, request_id, prompt, params, *args, **more)
+
+    return labelled
+
+
+def label(params: Any, scope: Mapping[str, Any] | None) -> None:
+    """Write the identity of the request with this ASGI ``scope`` into ``params.extra_args``.
+
+    What a client wrote there under our name is taken out: nobody has checked it.
+    """
+    given = params.extra_args or {}
+    own = {name: value for name, value in given.items() if name != CARRIED}
+    labels: Mapping[str, str] = {}
+    if scope is not None:
+        gated = scope.get("penstock")
+        if isinstance(gated, GatedRequest):
+            labels = gated_labels(gated)
+        else:
+            labels = ungated_labels(scope, {"custom_params": own})
+    if labels:
+        params.extra_args = {**own, CARRIED: dict(labels)}
+    elif len(own) < len(given):
+        params.extra_args = own

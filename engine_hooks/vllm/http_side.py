@@ -1,0 +1,150 @@
+"""The plugin in vLLM's HTTP process: the gate goes innermost, behind the server's own authentication."""
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any
+
+from controlplane.gate import GATED_PATHS, Continuity, GateMiddleware, HealthPage
+from engine_hooks.engine.board import Board
+from engine_hooks.engine.http_side import HttpSide, probe_health
+from engine_hooks.engine.settings import GATE, Settings, role_of
+from engine_hooks.engine.targets import Feature
+from engine_hooks.engine.verify import verify
+from engine_hooks.guard import Guard, log
+from engine_hooks.vllm.carrier import Carry, labelling
+from engine_hooks.vllm.scheduler_side import PORT_VARIABLE
+from engine_hooks.vllm.targets import SERVER_TARGETS
+from engine_hooks.vllm.verify import report_problems, unproven_server, vllm_version
+
+_MARK = "penstock"
+# Where vLLM generates beside the usual paths.
+_MORE_PATHS = (
+    "/inference/v1/generate",
+    "/invocations",
+    "/v1/chat/completions/batch",
+    "/v1/systemone",
+    "/generative_scoring",
+    "/cohere/v2/chat",
+)
+
+
+class Server:
+    """One HTTP process: what it knows before there is an app, and what it makes of the app then."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._guard = Guard()
+        self._board: Board | None = None
+
+    def arguments_known(self, args: Any) -> None:
+        """Before EngineCore is started, which inherits this."""
+        port = getattr(args, "port", None)
+        if self._board is None and isinstance(port, int):
+            self._board = Board()
+            os.environ[PORT_VARIABLE] = str(port)
+
+    def app_made(self, app: Any) -> None:
+        """An app is about to build its middlewares; only vLLM's has its server's arguments."""
+        args = getattr(app.state, "args", None)
+        if args is None or self._board is None or hasattr(app.state, _MARK):
+            return
+        setattr(app.state, _MARK, True)
+        lacking = report_problems(verify(SERVER_TARGETS))
+        if Feature.PROBE in lacking:
+            return
+        why = functools.partial(self._why_passive, args)
+        guard = self._guard
+        if Feature.GATE in lacking:
+            pass
+        elif self._settings.obeys:
+            guard = self._add_gate(app, args, why).guard
+        else:
+            health = probe_health(self._settings, guard, _engine(), why, self._board)
+            _innermost(app, HealthPage, health=health)
+        _innermost(app, Carry)
+        _carry(guard)
+
+    def _add_gate(self, app: Any, args: Any, why: Callable[[], str]) -> HttpSide:
+        assert self._board is not None
+        side = HttpSide(self._settings, why, self._board, _engine(), lambda: role_of(GATE, args))
+        _close_at_shutdown(side)
+        _innermost(
+            app,
+            GateMiddleware,
+            gate=side.gate,
+            paths=frozenset((*GATED_PATHS, *_MORE_PATHS)),
+            on_loop=side.start,
+            health=side.health,
+            continuity=Continuity() if self._settings.continuity else None,
+        )
+        return side
+
+    def _why_passive(self, args: Any) -> str:
+        """By now EngineCore serves, and has told whether the plugin works there."""
+        assert self._board is not None
+        if why := unproven_server(args):
+            return why
+        told = self._board.read()
+        if told is None:
+            return "its scheduler's process tells nothing: the plugin is not loaded there"
+        return str(told.get("passive_because", ""))
+
+
+def _innermost(app: Any, middleware: Any, **options: Any) -> None:
+    from starlette.middleware import Middleware
+
+    app.user_middleware.append(Middleware(middleware, **options))
+
+
+def _carry(guard: Guard) -> None:
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    AsyncLLM.add_request = labelling(AsyncLLM.add_request, guard)
+
+
+def _close_at_shutdown(side: HttpSide) -> None:
+    """A server that ends stops its engine first, in a thread: nothing held can run any more."""
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    shutdown = AsyncLLM.shutdown
+
+    @functools.wraps(shutdown)
+    def closing(client: Any, *args: Any, **kwargs: Any) -> Any:
+        side.guard.run("shutdown", side.terminating, None, None)
+        return shutdown(client, *args, **kwargs)
+
+    AsyncLLM.shutdown = closing
+
+
+def _engine() -> tuple[str, str]:
+    return "vllm", vllm_version()
+
+
+def install(settings: Settings) -> None:
+    """Have the server's arguments and its app told. Whether either ever comes, this process does not know yet."""
+    from fastapi import FastAPI
+    from vllm.engine.arg_utils import EngineArgs
+
+    server = Server(settings)
+    build, from_cli_args = FastAPI.build_middleware_stack, EngineArgs.from_cli_args.__func__
+
+    @functools.wraps(from_cli_args)
+    def told_from_cli_args(cls: type, args: Any, *more: Any, **kwargs: Any) -> Any:
+        _tell(server.arguments_known, args)
+        return from_cli_args(cls, args, *more, **kwargs)
+
+    @functools.wraps(build)
+    def build_middleware_stack(app: Any) -> Any:
+        _tell(server.app_made, app)
+        return build(app)
+
+    EngineArgs.from_cli_args = classmethod(told_from_cli_args)
+    FastAPI.build_middleware_stack = build_middleware_stack
+
+
+def _tell(method: Callable[[Any], None], what: Any) -> None:
+    try:
+        method(what)
+    except Exception as error:
+        log.exception("penstock: the gate is passive: %s", error)

@@ -1,0 +1,99 @@
+"""Proves that this vLLM has what the plugin hooks, and tells why the plugin stays passive where it must.
+
+``python -m engine_hooks.vllm.verify`` prints what is found and what is missing here. The version is the module's
+own: the distribution has several names.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from engine_hooks.engine import verify as shared
+from engine_hooks.engine.targets import Feature
+from engine_hooks.engine.verify import Problem, report, verify
+from engine_hooks.vllm.targets import KNOWN_DIFFERENCES, SUPPORTED_VERSIONS, TARGETS
+
+RUST_VARIABLE = "VLLM_USE_RUST_FRONTEND"
+
+
+def vllm_version() -> str:
+    """The installed version; empty where there is none."""
+    try:
+        return str(importlib.import_module("vllm").__version__)
+    except (ImportError, AttributeError):
+        return ""
+
+
+def report_problems(problems: Iterable[Problem]) -> frozenset[Feature]:
+    """Log each problem in one line; return the features that cannot work."""
+    return shared.report_problems(problems, f"vLLM {vllm_version() or '?'}")
+
+
+def unproven_server(args: Any) -> str:
+    """Why the gate stays passive with these server arguments; empty if it need not."""
+    count = getattr(args, "api_server_count", None)
+    if isinstance(count, int) and count > 1:
+        return f"api_server_count={count} is not supported yet: each would have a gate of its own"
+    return _no_gate() or _unproven_parallel(args)
+
+
+def unproven_engine(vllm_config: Any, port: str) -> str:
+    """Why the engine's side stays passive with this configuration; empty if it need not.
+
+    ``port``: of the HTTP server that it belongs to, empty for none.
+    """
+    if not port:
+        return "no HTTP server of vLLM's own belongs to this engine: nobody could name programs or hold turns"
+    transfer = getattr(vllm_config, "kv_transfer_config", None)
+    role = getattr(transfer, "kv_role", None)
+    if role in ("kv_producer", "kv_consumer"):
+        return f"kv_role={role} is not supported yet"
+    return _no_gate() or _unproven_parallel(getattr(vllm_config, "parallel_config", None))
+
+
+def no_pins(scheduler: Any) -> str:
+    """Why contexts cannot be pinned or freed by name in this scheduler; empty if they can."""
+    groups = len(scheduler.kv_cache_config.kv_cache_groups)
+    if groups != 1:
+        return f"the model has {groups} KV cache groups, and only one is supported yet"
+    pool = scheduler.kv_cache_manager.block_pool
+    if not pool.enable_caching:
+        return "prefix caching is off"
+    if getattr(pool, "hash_block_size", scheduler.block_size) != scheduler.block_size:
+        return f"blocks of {scheduler.block_size} tokens are hashed by {pool.hash_block_size}"
+    return ""
+
+
+def _no_gate() -> str:
+    """The Rust frontend has no ASGI application that a gate could stand in."""
+    if os.environ.get(RUST_VARIABLE, "0") not in ("", "0"):
+        return f"{RUST_VARIABLE} is set, and the Rust frontend has no place for a gate"
+    return ""
+
+
+def _unproven_parallel(config: Any) -> str:
+    size = getattr(config, "data_parallel_size", None)
+    if isinstance(size, int) and size > 1:
+        return f"data_parallel_size={size} is not supported yet: each rank has a scheduler and a pool of its own"
+    return ""
+
+
+def main() -> int:
+    """Print the report for operators; 0 if every feature works here."""
+    version = vllm_version()
+    if not version:
+        sys.stdout.write("vLLM is not installed in this Python environment\n")
+        return 1
+    tested = "tested" if version in SUPPORTED_VERSIONS else "not tested"
+    lines = [f"vLLM {version}: {tested} (supported: {', '.join(SUPPORTED_VERSIONS)})"]
+    if version in KNOWN_DIFFERENCES:
+        lines.append(f"known differences: {KNOWN_DIFFERENCES[version]}")
+    lines += report(TARGETS)
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 1 if verify(TARGETS) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

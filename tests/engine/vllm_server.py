@@ -1,0 +1,55 @@
+"""The real vLLM on this machine's CPU, in processes of its own: the HTTP server's and EngineCore's."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from engine_server import ROOT, EngineServer
+
+MAX_HELD = 8  # turns that the gate of the tests' server holds
+ASYNC = Path(__file__).parent / "vllm_async"  # scheduling overlaps with steps there, as on a GPU
+
+_ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the worker in EngineCore, as on one GPU
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",  # threads that spin on shared cores take ten times as long
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "VLLM_HOST_IP": "127.0.0.1",
+    "VLLM_SERVER_DEV_MODE": "1",  # to empty the cache
+    "PYTHONUNBUFFERED": "1",
+}
+_ARGUMENTS = (
+    *("--served-model-name", "tiny"),
+    *("--host", "127.0.0.1"),
+    *("--distributed-executor-backend", "uni"),
+    *("--load-format", "dummy"),
+    *("--dtype", "bfloat16"),
+    *("--max-num-batched-tokens", "1024"),
+    "--enforce-eager",
+    "--enable-prefix-caching",
+    "--enable-chunked-prefill",
+    "--enable-prompt-tokens-details",
+)
+
+
+class VllmServer(EngineServer):
+    """One vLLM server. The model must fit whole into the pool."""
+
+    block_tokens = 32  # a CPU has no smaller ones
+
+    def _launch(self, model: Path) -> list[str]:
+        blocks = self.pool_tokens // self.block_tokens + 1  # one is a placeholder
+        own = (
+            *("--model", str(model), "--port", str(self.port)),
+            *("--block-size", str(self.block_tokens), "--num-gpu-blocks-override", str(blocks)),
+            *("--max-model-len", str(self.pool_tokens)),
+        )
+        return ["-W", "ignore", "-m", "vllm.entrypoints.openai.api_server", *_ARGUMENTS, *own]
+
+    def _variables(self, plugins: Sequence[str]) -> dict[str, str]:
+        path = f"{ROOT}:{ASYNC}"
+        return {**_ENVIRONMENT, "PYTHONPATH": path, "VLLM_PLUGINS": ",".join((*plugins, "penstock_async"))}

@@ -1,0 +1,201 @@
+"""The entry point and the HTTP side: what is wrapped, what becomes of an app; nothing stops vLLM's start."""
+
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from vllm_double import SchedulerDouble, VllmDouble
+
+from controlplane.emit.emitter import Emitter
+from controlplane.gate import GateMiddleware, HealthPage
+from engine_hooks.engine import board
+from engine_hooks.engine.board import VARIABLE as BOARD
+from engine_hooks.vllm import plugin
+from engine_hooks.vllm import verify as verify_module
+from engine_hooks.vllm.carrier import Carry
+from engine_hooks.vllm.scheduler_side import PORT_VARIABLE
+from engine_hooks.vllm.targets import ADD_REQUEST, BUILD_STACK, FROM_ARGS, SCHEDULER_CLASS, SHUTDOWN, TARGETS
+from engine_hooks.vllm.verify import main, unproven_engine, unproven_server, vllm_version
+
+VARIABLES = ("PLUGIN", "NODE", "NATS_URL", "STATE_DIR", "PIN_BUDGET_RATIO", "GATE_HOLD_S")
+
+
+class Middleware:
+    """Starlette's record of one."""
+
+    def __init__(self, cls: type, **options: Any) -> None:
+        self.cls = cls
+        self.options = options
+
+
+class AppDouble:
+    """FastAPI's app."""
+
+    def __init__(self, *middlewares: type, **args: Any) -> None:
+        self.state = SimpleNamespace(args=SimpleNamespace(port=8000, **args))
+        self.user_middleware = [Middleware(each) for each in middlewares]
+
+
+class Authentication:
+    """vLLM's own middleware."""
+
+
+@pytest.fixture(autouse=True)
+def environment(vllm: VllmDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(f"PENSTOCK_{name}", raising=False)
+    for name in (BOARD, PORT_VARIABLE):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr(plugin, "_installed", False)
+    monkeypatch.setattr(plugin, "_be_heard", lambda: None)
+    monkeypatch.setattr(Emitter, "start", lambda emitter, role="": None)
+    monkeypatch.setattr(board, "_post", lambda *args: None)
+    vllm.set("starlette.middleware.Middleware", Middleware)
+    vllm.set(FROM_ARGS, classmethod(lambda cls, args: ("made of", args)))
+    vllm.set(SCHEDULER_CLASS, lambda self: SchedulerDouble)
+
+
+def serve(vllm: VllmDouble, *middlewares: type, **args: Any) -> AppDouble:
+    """A server reads its arguments, and builds its app."""
+    plugin.register()
+    app = AppDouble(*middlewares, **args)
+    assert vllm.find(FROM_ARGS)(app.state.args) == ("made of", app.state.args)
+    vllm.find(BUILD_STACK)(app)
+    return app
+
+
+def test_the_gate_is_inside_authentication_and_the_carrier_inside_the_gate(vllm: VllmDouble) -> None:
+    app = serve(vllm, Authentication)
+    assert [each.cls for each in app.user_middleware] == [Authentication, GateMiddleware, Carry]
+    vllm.find(BUILD_STACK)(app)
+    assert len(app.user_middleware) == 3, "one gate, however often the stack is built"
+
+
+def test_what_inherits_from_the_server_knows_its_port_and_its_board(vllm: VllmDouble) -> None:
+    serve(vllm)
+    assert os.environ[PORT_VARIABLE] == "8000"
+    assert os.environ[BOARD].startswith("/proc/")
+
+
+def test_a_probe_has_no_gate(vllm: VllmDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_PLUGIN", "probe")
+    app = serve(vllm)
+    assert [each.cls for each in app.user_middleware] == [HealthPage, Carry]
+
+
+def test_another_applications_app_is_left_alone(vllm: VllmDouble) -> None:
+    plugin.register()
+    vllm.find(FROM_ARGS)(SimpleNamespace(port=8000))
+    app = AppDouble()
+    del app.state.args
+    vllm.find(BUILD_STACK)(app)
+    assert app.user_middleware == []
+
+
+def test_off_wraps_nothing(vllm: VllmDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_PLUGIN", "off")
+    assert serve(vllm).user_middleware == []
+    assert vllm.find(SCHEDULER_CLASS)(None) is SchedulerDouble
+
+
+def test_a_setting_that_is_wrong_is_told_in_one_line(
+    vllm: VllmDouble, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PENSTOCK_GATE_HOLD_S", "soon")
+    assert serve(vllm).user_middleware == []
+    assert caplog.messages == ["penstock: passive: PENSTOCK_GATE_HOLD_S: expected a number, got 'soon'"]
+
+
+def test_the_scheduler_is_a_subclass_of_the_one_that_was_chosen(vllm: VllmDouble) -> None:
+    plugin.register()
+    made = vllm.find(SCHEDULER_CLASS)(None)
+    assert made is not SchedulerDouble
+    assert issubclass(made, SchedulerDouble)
+
+
+def test_without_a_gates_target_turns_are_labelled_and_not_held(
+    vllm: VllmDouble, caplog: pytest.LogCaptureFixture
+) -> None:
+    vllm.remove(SHUTDOWN)
+    app = serve(vllm)
+    assert [each.cls for each in app.user_middleware] == [Carry]
+    assert "the gate stays off with vLLM 0.32.0" in caplog.text
+
+
+def test_without_the_carriers_target_the_app_is_as_it_was(vllm: VllmDouble) -> None:
+    vllm.remove(ADD_REQUEST)
+    assert serve(vllm).user_middleware == []
+
+
+def test_a_server_that_ends_closes_its_gate_first(vllm: VllmDouble) -> None:
+    app = serve(vllm)
+    side = app.user_middleware[0].options["on_loop"].__self__
+    closed: list[Any] = []
+    side._loop = SimpleNamespace(call_soon_threadsafe=lambda *args: closed.append(args))
+    vllm.find(SHUTDOWN)("client")
+    assert len(closed) == 1
+
+
+# Why it is passive
+
+
+def why(app: AppDouble, monkeypatch: pytest.MonkeyPatch, told: Any) -> str:
+    side = app.user_middleware[0].options["on_loop"].__self__
+    monkeypatch.setattr(board.Board, "read", lambda self: told)
+    side._start(SimpleNamespace())
+    passive_because: str = side.health()["plugin"]["passive_because"]
+    return passive_because
+
+
+def test_the_gate_is_passive_where_the_schedulers_process_is(
+    vllm: VllmDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = serve(vllm)
+    assert why(app, monkeypatch, {"passive_because": "its own"}) == "its own"
+    assert "tells nothing" in why(app, monkeypatch, None)
+    assert why(app, monkeypatch, {"passive_because": ""}) == ""
+
+
+def test_what_is_not_proved_is_named() -> None:
+    args = SimpleNamespace(api_server_count=2)
+    assert "api_server_count=2" in unproven_server(args)
+    assert "data_parallel_size=2" in unproven_server(SimpleNamespace(api_server_count=1, data_parallel_size=2))
+    assert unproven_server(SimpleNamespace(api_server_count=None, data_parallel_size=1)) == ""
+    config = SimpleNamespace(kv_transfer_config=SimpleNamespace(kv_role="kv_producer"), parallel_config=None)
+    assert "kv_producer" in unproven_engine(config, "8000")
+    config.kv_transfer_config.kv_role = "kv_both"
+    assert unproven_engine(config, "8000") == ""
+
+
+# The report
+
+
+def test_the_report_says_what_works(vllm: VllmDouble, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main() == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "vLLM 0.32.0: tested (supported: 0.32.0)"
+    assert said[-3:] == ["probe: works here", "gate: works here", "pins: works here"]
+    assert len(said) == 4 + len(TARGETS)
+
+
+def test_the_report_says_what_is_missing(vllm: VllmDouble, capsys: pytest.CaptureFixture[str]) -> None:
+    vllm.remove("vllm.v1.core.kv_cache_utils.FreeKVCacheBlockQueue.prepend_n")
+    vllm.set("vllm.__version__", "0.20.2")
+    assert main() == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "vLLM 0.20.2: not tested (supported: 0.32.0)"
+    assert "prepend_n" in said[1]
+    assert said[-1] == "pins: stays off"
+
+
+def test_without_vllm_the_report_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(verify_module, "vllm_version", lambda: "")
+    assert main() == 1
+    assert "not installed" in capsys.readouterr().out
+
+
+def test_the_version_is_the_modules(vllm: VllmDouble) -> None:
+    assert vllm_version() == "0.32.0"

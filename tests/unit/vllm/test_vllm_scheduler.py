@@ -1,0 +1,367 @@
+"""The plugin around a double of vLLM's scheduler: its own calls run once, whatever becomes of our parts."""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from vllm_double import BLOCK_TOKENS, RequestDouble, SchedulerDouble, VllmDouble
+
+from controlplane.core.commands import Command, Demote, Discard, Label, Pause, Prefetch, Release, Retain
+from controlplane.core.engine_policies import EnginePolicies
+from controlplane.core.events import (
+    CommandApplied,
+    CommandRejected,
+    Event,
+    FirstToken,
+    PoolSampled,
+    ProgramEnded,
+    TurnEnded,
+    TurnSubmitted,
+)
+from controlplane.core.memory.opportunistic import Opportunistic
+from controlplane.core.priority.mlfq import Mlfq
+from controlplane.core.types import seconds
+from controlplane.emit.emitter import Emitter
+from engine_hooks.engine.board import VARIABLE as BOARD
+from engine_hooks.engine.settings import PluginMode, Settings
+from engine_hooks.vllm import attached as attached_module
+from engine_hooks.vllm.attached import Attached
+from engine_hooks.vllm.scheduler_side import PORT_VARIABLE, SchedulerSide
+
+MARS = EnginePolicies(priority=Mlfq(), memory=Opportunistic())
+A, B = "a1 a2 a3 a4", "b1 b2 b3 b4"
+
+
+class Engine:
+    """A scheduler double with the plugin, and what its emitter was given."""
+
+    def __init__(self, sent: list[Event], mode: PluginMode = PluginMode.ON, **sizes: int) -> None:
+        self.sent = sent
+        self.side = SchedulerSide(Settings(mode=mode))
+        self.scheduler: Any = self.side.wraps(SchedulerDouble)(**sizes)
+
+    @property
+    def attached(self) -> Attached:
+        assert self.side.attached is not None
+        return self.side.attached
+
+    def told(self, kind: type[Event]) -> list[Any]:
+        return [event for event in self.sent if type(event) is kind]
+
+    def begin(self, name: str, words: str, program: str | None = None) -> RequestDouble:
+        """A turn is queued, scheduled and computed."""
+        request = RequestDouble(name, words, program=program)
+        self.scheduler.add_request(request)
+        output = self.scheduler.schedule()
+        self.scheduler.compute(request)
+        self.scheduler.update_from_output(output, "answer")
+        return request
+
+    def end(self, request: RequestDouble, status: str = "FINISHED_STOPPED") -> None:
+        request.status.name = status
+        assert self.scheduler._free_request(request) == ("freed", None)
+
+    def turn(self, name: str, words: str, program: str | None = None) -> None:
+        self.end(self.begin(name, words, program))
+
+    def command(self, command: Command) -> None:
+        """Obeyed while the engine is idle."""
+        self.attached.on_command(command)
+        self.scheduler.has_requests()
+
+    def steered(self) -> "Engine":
+        heard = self.attached.emitter._on_heartbeat
+        assert heard is not None
+        heard(SimpleNamespace(engine_policies=MARS.dumps(), lease_ttl_ns=seconds(60)))  # type: ignore[arg-type]
+        self.scheduler.has_requests()
+        return self
+
+
+@pytest.fixture(autouse=True)
+def sent(vllm: VllmDouble, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Event]]:
+    given: list[Event] = []
+    monkeypatch.setenv(BOARD, "")
+    monkeypatch.setenv(PORT_VARIABLE, "8000")
+    monkeypatch.setattr(Emitter, "start", lambda emitter: None)  # no bus here
+    monkeypatch.setattr(Emitter, "emit", lambda emitter, event, urgent=False: given.append(event))
+    yield given
+
+
+@pytest.fixture
+def engine(sent: list[Event]) -> Engine:
+    return Engine(sent)
+
+
+# What is told
+
+
+def test_a_turns_events_say_what_the_engine_did(engine: Engine) -> None:
+    engine.turn("r", A, program="p")
+    (submitted,), (first,), (ended,) = (engine.told(kind) for kind in (TurnSubmitted, FirstToken, TurnEnded))
+    assert {event.program_id for event in (submitted, first, ended)} == {"p"}
+    assert submitted.prompt_tokens == first.prompt_tokens == ended.prompt_tokens == 4 * BLOCK_TOKENS
+    assert (ended.output_tokens, ended.ok) == (1, True)
+
+
+def test_a_turn_of_one_token_has_its_first_token_before_its_end(engine: Engine) -> None:
+    """It ends inside the call that gives it."""
+    request = RequestDouble("r", A)
+    engine.scheduler.add_request(request)
+    engine.scheduler.schedule()
+    request.num_output_tokens = 1
+    engine.end(request)
+    kinds = [type(event) for event in engine.sent if isinstance(event, FirstToken | TurnEnded)]
+    assert kinds == [FirstToken, TurnEnded]
+
+
+@pytest.mark.parametrize("status", ["FINISHED_ABORTED", "FINISHED_ERROR"])
+def test_a_turn_without_an_answer_did_not_end_well(engine: Engine, status: str) -> None:
+    engine.end(engine.begin("r", A), status)
+    assert [event.ok for event in engine.told(TurnEnded)] == [False]
+
+
+def test_a_request_that_names_nobody_is_a_program_that_ends_with_it(engine: Engine) -> None:
+    engine.turn("r", A, program="")
+    assert [event.program_id for event in engine.told(ProgramEnded)] == ["request-r"]
+
+
+def test_the_session_that_vllm_knows_names_a_program_too(engine: Engine) -> None:
+    request = RequestDouble("r", A, program="")
+    request.session_id = "session"
+    engine.scheduler.add_request(request)
+    assert engine.told(TurnSubmitted)[0].program_id == "session"
+
+
+def test_a_sample_counts_blocks_that_are_free_cached_and_pinned(engine: Engine) -> None:
+    engine.turn("r", A)
+    engine.command(Retain(command_id=1, program_id="r", ttl_ns=seconds(60)))
+    engine.attached._probe._sampled_ns = 0
+    engine.scheduler.has_requests()
+    sample = engine.told(PoolSampled)[-1]
+    assert (sample.total_blocks, sample.block_tokens) == (16, BLOCK_TOKENS)
+    assert (sample.free_blocks, sample.evictable_blocks, sample.retained_blocks) == (12, 0, 4)
+
+
+def test_preemptions_are_counted(engine: Engine) -> None:
+    engine.scheduler._preempt_request("r", 0.0)
+    assert engine.scheduler.calls == ["preempt"]
+    assert engine.attached._probe.retractions == 1
+
+
+# Commands, while the engine is idle
+
+
+def test_what_is_retained_stays_while_others_fill_the_pool(engine: Engine) -> None:
+    engine.turn("kept", A)
+    engine.turn("lost", B)
+    engine.command(Retain(command_id=1, program_id="kept", ttl_ns=seconds(60)))
+    engine.turn("filler", " ".join(f"f{number}" for number in range(12)))
+    assert (engine.scheduler.cached(A), engine.scheduler.cached(B)) == (4, 0)
+    assert [event.command_id for event in engine.told(CommandApplied)] == [1]
+
+
+def test_a_pin_ends_at_its_deadline_with_nothing_to_do(engine: Engine) -> None:
+    engine.turn("p", A)
+    engine.command(Retain(command_id=1, program_id="p", ttl_ns=0))
+    engine.scheduler.has_requests()
+    assert engine.attached._pins.tokens == 0
+    assert engine.scheduler.reset_prefix_cache()
+
+
+def test_a_pin_ends_when_the_programs_next_turn_is_scheduled(engine: Engine) -> None:
+    engine.turn("p", A)
+    engine.command(Retain(command_id=1, program_id="p", ttl_ns=seconds(60)))
+    engine.scheduler.add_request(RequestDouble("again", A, program="p"))
+    engine.scheduler.schedule()
+    assert engine.attached._pins.tokens == 0
+
+
+def test_what_is_discarded_is_given_out_first_and_shared_blocks_stay(engine: Engine) -> None:
+    engine.turn("other", "a1 a2 x3")
+    engine.turn("freed", A)
+    engine.command(Discard(command_id=1, program_id="freed"))
+    assert (engine.scheduler.cached(A), engine.scheduler.cached("a1 a2 x3")) == (2, 3)
+    engine.turn("filler", "f1 f2")
+    assert engine.scheduler.cached("a1 a2 x3") == 3
+
+
+def test_what_a_running_turn_uses_is_not_discarded(engine: Engine) -> None:
+    engine.turn("p", A)
+    blocks = [engine.scheduler.pool.cached_block_hash_to_block["a1 a2 a3 a4"]]
+    engine.scheduler.pool.touch(blocks)
+    engine.command(Discard(command_id=1, program_id="p"))
+    assert engine.scheduler.cached(A) == 4
+
+
+def test_what_vllm_cannot_do_is_rejected_with_the_reason(engine: Engine) -> None:
+    engine.turn("p", A)
+    engine.command(Retain(command_id=1, program_id="p", ttl_ns=seconds(60)))
+    engine.command(Demote(command_id=2, program_id="p"))
+    assert engine.attached._pins.tokens == 0, "a demotion unpins all the same"
+    engine.command(Prefetch(command_id=3, program_id="p"))
+    engine.command(Retain(command_id=4, program_id="stranger", ttl_ns=1))
+    engine.command(Label(command_id=5, program_id="p", label="busy"))
+    engine.command(Release(command_id=6, program_id="p"))
+    rejected = {event.command_id: event.reason for event in engine.told(CommandRejected)}
+    assert "below the device" in rejected[2] == rejected[3]
+    assert rejected[4] == "no turn of it ended here"
+    assert [event.command_id for event in engine.told(CommandApplied)] == [1, 5, 6]
+
+
+def test_a_cache_with_pins_can_be_emptied(engine: Engine) -> None:
+    engine.turn("p", A)
+    engine.command(Retain(command_id=1, program_id="p", ttl_ns=seconds(60)))
+    assert engine.scheduler.reset_prefix_cache()
+
+
+def test_a_probe_tells_and_obeys_nothing(sent: list[Event]) -> None:
+    engine = Engine(sent, PluginMode.PROBE)
+    engine.turn("p", A)
+    engine.command(Retain(command_id=1, program_id="p", ttl_ns=seconds(60)))
+    assert engine.told(TurnEnded)
+    assert not engine.told(CommandApplied)
+
+
+# Held back until the daemon has spoken
+
+
+def test_with_a_daemon_that_retains_a_context_is_held_from_the_end_of_its_turn(engine: Engine) -> None:
+    engine.turn("p", A)
+    assert engine.attached._pins.tokens == 0, "nobody has retained anything yet"
+    engine.command(Retain(command_id=1, program_id="p", ttl_ns=seconds(60)))
+    engine.turn("q", B)
+    assert engine.attached._pins.tokens == 8 * BLOCK_TOKENS
+    assert [pin.program_id for pin in engine.attached._pins.listed()] == ["p"], "nobody has asked for it yet"
+    engine.command(Retain(command_id=2, program_id="q", ttl_ns=seconds(60)))
+    assert [pin.program_id for pin in engine.attached._pins.listed()] == ["p", "q"]
+    assert engine.attached._pins.tokens == 8 * BLOCK_TOKENS
+
+
+def test_what_nobody_retains_is_let_go(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attached_module, "_HOLD_NS", 0)
+    engine.turn("p", A)
+    engine.command(Retain(command_id=1, program_id="p", ttl_ns=0))
+    engine.turn("q", B)
+    engine.scheduler.has_requests()
+    assert engine.attached._pins.tokens == 0
+
+
+# Room
+
+
+def test_pins_go_before_a_running_turn_does(engine: Engine) -> None:
+    engine.turn("p", A)
+    engine.command(Retain(command_id=1, program_id="p", ttl_ns=seconds(60)))
+    request = RequestDouble("large")
+    engine.scheduler.running.append(request)
+    request.status.name = "RUNNING"
+    assert len(engine.scheduler.kv_cache_manager.allocate_slots(request, 14)) == 14
+    assert engine.attached._pins.tokens == 0
+
+
+def test_pins_go_for_a_waiting_turn_that_would_wait_for_ever(engine: Engine) -> None:
+    engine.turn("p", A)
+    engine.command(Retain(command_id=1, program_id="p", ttl_ns=seconds(60)))
+    assert len(engine.scheduler.kv_cache_manager.allocate_slots(RequestDouble("large"), 14)) == 14
+
+
+def test_where_pins_do_not_help_the_engine_says_no_once(engine: Engine) -> None:
+    engine.turn("p", A)
+    engine.command(Retain(command_id=1, program_id="p", ttl_ns=seconds(60)))
+    assert engine.scheduler.kv_cache_manager.allocate_slots(RequestDouble("larger"), 17) is None
+
+
+def test_a_parked_programs_context_goes_first(engine: Engine) -> None:
+    engine.turn("parked", A)
+    engine.turn("waited-for", B)
+    engine.turn("last", "c1 c2 c3 c4 c5 c6 c7 c8")
+    engine.steered().command(Pause(command_id=1, program_id="waited-for"))
+    engine.scheduler.kv_cache_manager.allocate_slots(RequestDouble("new"), 4)
+    assert (engine.scheduler.cached(A), engine.scheduler.cached(B)) == (4, 0), "stock: the other way round"
+
+
+def test_the_queue_follows_the_policy_and_nobody_is_lost(engine: Engine) -> None:
+    engine.steered()
+    large = RequestDouble("large", " ".join(f"l{number}" for number in range(12)))
+    small = RequestDouble("small", "s1")
+    for request in (large, small):
+        engine.scheduler.add_request(request)
+    engine.scheduler.schedule()
+    assert [request.request_id for request in engine.scheduler.running] == ["small", "large"]
+
+
+# Nothing of ours ends the engine
+
+
+def test_a_part_that_fails_is_counted_and_the_engine_goes_on(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*args: Any) -> None:
+        raise RuntimeError("ours")
+
+    for name in ("request_queued", "step_begins", "step_planned", "without_token", "before_free", "freed", "idle"):
+        monkeypatch.setattr(Attached, name, fail)
+    engine.turn("r", A)
+    assert not engine.scheduler.has_requests()
+    assert {"add_request", "schedule", "before_free", "_free_request"} <= set(engine.side.guard.failures)
+    assert "the hook add_request failed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("sizes", "port", "why"),
+    [
+        ({"data_parallel_size": 2}, "8000", "data_parallel_size=2"),
+        ({}, "", "no HTTP server"),
+    ],
+)
+def test_where_it_cannot_work_it_is_passive_and_says_why(
+    sent: list[Event], monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int], port: str, why: str
+) -> None:
+    monkeypatch.setenv(PORT_VARIABLE, port)
+    engine = Engine(sent, **sizes)
+    engine.turn("r", A)
+    assert engine.side.attached is None
+    assert sent == []
+    assert why in str(engine.side.account()["passive_because"])
+
+
+def test_the_rust_frontend_has_no_place_for_a_gate(sent: list[Event], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_USE_RUST_FRONTEND", "1")
+    assert "Rust" in Engine(sent).side.passive_because
+
+
+def test_several_groups_of_blocks_are_not_pinned_and_all_else_works(sent: list[Event]) -> None:
+    engine = Engine(sent, groups=2)
+    engine.turn("p", A)
+    engine.command(Retain(command_id=1, program_id="p", ttl_ns=seconds(60)))
+    assert engine.told(TurnEnded)
+    assert "2 KV cache groups" in engine.told(CommandRejected)[0].reason
+
+
+def test_without_the_probes_targets_vllms_own_class_is_built(sent: list[Event], vllm: VllmDouble) -> None:
+    vllm.remove("vllm.v1.core.sched.scheduler.Scheduler._free_request")
+    side = SchedulerSide(Settings())
+    assert side.wraps(SchedulerDouble) is SchedulerDouble
+    assert "_free_request" in side.passive_because
+
+
+def test_without_a_pins_target_there_are_no_pins(sent: list[Event], vllm: VllmDouble) -> None:
+    vllm.remove("vllm.v1.core.kv_cache_utils.FreeKVCacheBlockQueue.prepend_n")
+    engine = Engine(sent)
+    engine.turn("p", A)
+    engine.command(Discard(command_id=1, program_id="p"))
+    assert "prepend_n" in engine.told(CommandRejected)[0].reason
+
+
+def test_an_idle_engine_is_woken_for_a_command(engine: Engine, vllm: VllmDouble) -> None:
+    woken: list[Any] = []
+    vllm.set("vllm.v1.engine.EngineCoreRequestType.WAKEUP", "wake up")
+    engine.attached._core = SimpleNamespace(input_queue=SimpleNamespace(put_nowait=woken.append))
+    engine.attached.on_command(Release(command_id=1, program_id="p"))
+    assert woken == [("wake up", None)]
+
+
+def test_the_observed_class_is_known_by_the_name_of_the_one_that_vllm_chose(engine: Engine) -> None:
+    assert isinstance(engine.scheduler, SchedulerDouble)
+    assert type(engine.scheduler).__name__ == "SchedulerDouble"
