@@ -336,7 +336,11 @@ def operator_orders(ledger: "Ledger", event: ev.OperatorOrders, now_ns: int) -> 
 
 def publisher_state(ledger: "Ledger", event: ev.PublisherState, now_ns: int) -> None:
     """Replace the slice of state that this publisher owns; what it lists and we know stays as it is."""
-    publisher = event.publisher
+    publisher, at_ns = event.publisher, event.at_ns
+    sequence = ledger.state.sequences.get(publisher)
+    if sequence is not None and sequence.is_past(event.sequence):
+        ledger.state.counts.late += 1  # hooks say it again with all that they said: it was so then
+        return
     if event.part or event.more:
         parts = ledger.state.parts.pop(publisher, [])[: event.part]
         if len(parts) < event.part:
@@ -356,30 +360,22 @@ def publisher_state(ledger: "Ledger", event: ev.PublisherState, now_ns: int) -> 
     for grant in event.grants:
         _holds_slot(ledger, grant, now_ns)
     for turn in event.open_turns:
+        name, turn_id = turn.program_id, turn.turn_id
         submitted = ev.TurnSubmitted(
-            publisher=publisher,
-            at_ns=event.at_ns,
-            program_id=turn.program_id,
-            turn_id=turn.turn_id,
-            projected_blocks=turn.blocks,
+            publisher=publisher, at_ns=at_ns, program_id=name, turn_id=turn_id, projected_blocks=turn.blocks
         )
-        ledger.program(turn.program_id, now_ns, parent_id=turn.parent_id)
+        ledger.program(name, now_ns, parent_id=turn.parent_id)
         turn_submitted(ledger, submitted, now_ns)
     for turn in event.held_turns:
+        name, turn_id, parent_id = turn.program_id, turn.turn_id, turn.parent_id
         queued = ev.TurnQueued(
-            publisher=publisher,
-            at_ns=event.at_ns,
-            program_id=turn.program_id,
-            turn_id=turn.turn_id,
-            parent_id=turn.parent_id,
+            publisher=publisher, at_ns=at_ns, program_id=name, turn_id=turn_id, parent_id=parent_id
         )
         turn_queued(ledger, queued, now_ns)
     for call in event.open_tools:
         name, call_id, tool = call.program_id, call.call_id, call.tool
         if call.started:
-            started = ev.ToolStarted(
-                publisher=publisher, at_ns=event.at_ns, program_id=name, call_id=call_id, tool=tool
-            )
+            started = ev.ToolStarted(publisher=publisher, at_ns=at_ns, program_id=name, call_id=call_id, tool=tool)
             tool_started(ledger, started, now_ns)
         else:
             enqueued = ev.ToolEnqueued(
@@ -388,8 +384,8 @@ def publisher_state(ledger: "Ledger", event: ev.PublisherState, now_ns: int) -> 
             tool_enqueued(ledger, enqueued, now_ns)
     for pin in event.pins:
         ledger.program(pin.program_id, now_ns).retained_until_ns = now_ns + pin.ttl_ns
-    if publisher in ledger.state.sequences:
-        ledger.state.sequences[publisher].resynced()
+    if sequence is not None:
+        sequence.resynced()
     ledger.resync.pop(publisher, None)
 
 
