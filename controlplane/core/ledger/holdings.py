@@ -52,6 +52,10 @@ class Holdings:
     def publisher_state(self, event: ev.PublisherState, now_ns: int) -> None:
         """Replace the slice of state that this publisher owns; what it lists and we know stays as it is."""
         publisher = event.publisher
+        sequence = self.publishers.sequences.get(publisher)
+        if sequence is not None and sequence.is_past(event.sequence):
+            self.publishers.counts.late += 1  # hooks say it again with all that they said: it was so then
+            return
         if event.part or event.more:
             parts = self.parts.pop(publisher, [])[: event.part]
             if len(parts) < event.part:
@@ -69,37 +73,31 @@ class Holdings:
         self._restate(event, now_ns)
         for pin in event.pins:
             self.programs.heard_of(pin.program_id, now_ns).retained_until_ns = now_ns + pin.ttl_ns
-        if publisher in self.publishers.sequences:
-            self.publishers.sequences[publisher].resynced()
+        if sequence is not None:
+            sequence.resynced()
         self.publishers.resync.pop(publisher, None)
 
     def _restate(self, state: ev.PublisherState, now_ns: int) -> None:
         """Its turns and tools, as if each had been told by an event of its own."""
-        publisher = state.publisher
+        publisher, at_ns = state.publisher, state.at_ns
         for turn in state.open_turns:
+            name, turn_id = turn.program_id, turn.turn_id
             submitted = ev.TurnSubmitted(
-                publisher=publisher,
-                at_ns=state.at_ns,
-                program_id=turn.program_id,
-                turn_id=turn.turn_id,
-                projected_blocks=turn.blocks,
+                publisher=publisher, at_ns=at_ns, program_id=name, turn_id=turn_id, projected_blocks=turn.blocks
             )
-            self.runs.introduced(turn.program_id, now_ns, parent_id=turn.parent_id)
+            self.runs.introduced(name, now_ns, parent_id=turn.parent_id)
             self.turns.submitted(submitted, now_ns)
         for turn in state.held_turns:
+            name, turn_id, parent_id = turn.program_id, turn.turn_id, turn.parent_id
             queued = ev.TurnQueued(
-                publisher=publisher,
-                at_ns=state.at_ns,
-                program_id=turn.program_id,
-                turn_id=turn.turn_id,
-                parent_id=turn.parent_id,
+                publisher=publisher, at_ns=at_ns, program_id=name, turn_id=turn_id, parent_id=parent_id
             )
             self.turns.queued(queued, now_ns)
         for call in state.open_tools:
             name, call_id, tool = call.program_id, call.call_id, call.tool
             if call.started:
                 started = ev.ToolStarted(
-                    publisher=publisher, at_ns=state.at_ns, program_id=name, call_id=call_id, tool=tool
+                    publisher=publisher, at_ns=at_ns, program_id=name, call_id=call_id, tool=tool
                 )
                 self.tools.started(started, now_ns)
             else:

@@ -56,6 +56,10 @@ class Sequence:
                 return Arrival.NEW
         return Arrival.DUPLICATE
 
+    def is_past(self, number: int) -> bool:
+        """Whether a later one than ``number``, which was taken in, is known; 0 is no number."""
+        return 0 < number < self.expected - 1
+
     def resynced(self) -> None:
         """The publisher's whole state arrived: what is missing no longer matters."""
         self.missing.clear()

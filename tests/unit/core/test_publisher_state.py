@@ -76,6 +76,18 @@ def test_a_turn_that_was_granted_and_is_still_held_is_granted_again() -> None:
     assert d.admitted() == ["a"]
 
 
+def test_a_state_that_is_said_again_is_of_long_ago() -> None:
+    """What hooks say again has states in it, too: they replace nothing, and the words behind them count."""
+    d, again = Driver(), Publisher("node/tool/1")
+    d.run_turn("gone")
+    d.tools.skip(3)
+    d.start_tool("a")
+    tell(d, again, role="tool", open_tools=[ev.OpenTool(program_id="a", call_id="old", tool="bash", started=True)])
+    assert (d.program("a").open_tools, list(d.ledger.publishers.resync)) == (1, [again.name])
+    d.send(again(ev.ProgramEnded, program_id="gone"))
+    assert d.program("gone").status is Status.ENDED
+
+
 def test_an_agent_lists_its_tools() -> None:
     d = Driver()
     d.start_tool("a", "gone")
