@@ -218,7 +218,7 @@ def test_core_imports_the_standard_library_only(path: Path) -> None:
         ),
         (
             "controlplane.cli, controlplane.config, controlplane.emit.emitter, controlplane.gate, "
-            "engine_hooks.sglang.plugin, engine_hooks.tools.shared",
+            "engine_hooks.sglang.plugin, engine_hooks.vllm.plugin, engine_hooks.tools.shared",
             EXTRAS | OF_THE_DAEMON,
         ),
     ],
