@@ -312,7 +312,7 @@ class Bus:
     async def keep_reading(self, on_new_stream: Callable[[StreamInfo], None]) -> None:
         """After each reconnect, and when nothing comes any more, go on where we were.
 
-        A stream that is not the one we read is told to the caller.
+        A stream that is not the one we read, or lacks what we read, is told to the caller.
         """
         while True:
             await self._until_renewed()
@@ -320,7 +320,8 @@ class Bus:
                 before = self._created
                 info = await self.ensure_stream()
                 if info.created != before or info.last_sequence < self._position:
-                    self._position = 0
+                    # What it still has of the one that we read, we have: read again it would revive who is gone.
+                    self._position = 0 if info.created != before else info.last_sequence
                     on_new_stream(info)
                 await self._subscribe()
             except (NatsError, EngineUnavailable, OSError, TimeoutError) as error:

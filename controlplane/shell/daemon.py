@@ -196,13 +196,16 @@ class Daemon:
             )
         state = snapshots.restore(snapshot, self.config.policies)
         self.pump.controller = Controller(self.config.policies, self.config.control, state)
-        same = snapshot.stream_created == stream.created and snapshot.stream_sequence <= stream.last_sequence
-        return snapshot.stream_sequence if same else max(0, stream.first_sequence - 1)
+        if snapshot.stream_created != stream.created:
+            return max(0, stream.first_sequence - 1)
+        return min(snapshot.stream_sequence, stream.last_sequence)  # its machine's crash may cost it the latest
 
     def _on_new_stream(self, stream: StreamInfo) -> None:
-        self._log.warning("stream is new", action="asking every publisher for its state")
+        is_new = stream.created != self._stream_created
+        what = "stream is new" if is_new else "stream lacks its latest messages"
+        self._log.warning(what, action="asking every publisher for its state")
         self._stream_created = stream.created
-        self.position = 0
+        self.position = 0 if is_new else min(self.position, stream.last_sequence)
         self._resync_all = True
 
     def _begin_record(self) -> None:

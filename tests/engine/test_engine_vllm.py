@@ -12,7 +12,7 @@ from engine_client import EngineClient
 from engine_load import first_turn, next_turn
 from engine_scene import TIMEOUT_S, Bus, Scene, play, talk
 from engine_server import ROOT, EngineServer
-from engine_versions import vllm_only
+from engine_versions import VLLM, vllm_only
 from support.daemon_process import eventually
 from tiny_model import words
 from vllm_server import MAX_HELD
@@ -20,7 +20,7 @@ from vllm_server import MAX_HELD
 from controlplane.core.commands import Demote, Discard, Label, Prefetch, Release, Retain
 from controlplane.core.events import CommandApplied, CommandRejected, FirstToken, PoolSampled, TurnEnded, TurnQueued
 from controlplane.core.types import seconds
-from engine_hooks.vllm.targets import TARGETS
+from engine_hooks.vllm.targets import SUPPORTED_VERSIONS, TARGETS
 
 pytestmark = vllm_only
 WINDOW_OF_ONE = 'preset = "fcfs"\n[admission]\nwindow = 1\n'
@@ -38,7 +38,9 @@ def test_every_target_is_found(engine_env: Path, engine_version: str) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     said = done.stdout.splitlines()
-    assert f"vLLM {engine_version.removeprefix('vllm-')}: tested" in done.stdout, done.stdout + done.stderr
+    version = engine_version.removeprefix(VLLM)
+    tested = "tested" if version in SUPPORTED_VERSIONS else "not tested"
+    assert f"vLLM {version}: {tested} " in done.stdout, done.stdout + done.stderr
     assert len([line for line in said if line.startswith("found ")]) == len(TARGETS)
     assert said[-3:] == ["probe: works here", "gate: works here", "pins: works here"]
     assert done.returncode == 0
@@ -49,7 +51,7 @@ def test_gate_and_probe_are_in_place_and_scheduling_is_asynchronous(
 ) -> None:
     async def story(client: EngineClient) -> None:
         health = await client.penstock()
-        assert health["plugin"]["vllm"] == engine_version.removeprefix("vllm-")
+        assert health["plugin"]["vllm"] == engine_version.removeprefix(VLLM)
         assert (health["plugin"]["passive_because"], health["scheduler"]["passive_because"]) == ("", "")
 
     talk(story, plugin_engine)

@@ -99,6 +99,10 @@ def facts(draw: st.DrawFn) -> Estimates:
     ):
         if draw(st.booleans()):
             average.add(draw(st.integers(0, most)))
+    if draw(st.booleans()):
+        estimates.sharing.alone_ns, estimates.sharing.service_ns = sorted(
+            draw(st.tuples(*[st.floats(1, 1e12)] * 2))
+        )
     for new, cached, duration_ns in draw(
         st.lists(st.tuples(st.integers(64, 9000), st.integers(0, 9000), st.integers(1, seconds(9))), max_size=3)
     ):

@@ -1,6 +1,7 @@
 """Tools are reported in order, wait for slots, and really use the CPU."""
 
 import asyncio
+import os
 import time
 from pathlib import Path
 
@@ -96,7 +97,7 @@ async def test_a_share_of_the_tool_is_burnt_in_workers_at_low_priority() -> None
     niceness = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[16]
     runner.close()
     assert 100 * MS <= burnt_ns < 300 * MS  # half of it and what a worker costs; the kernel counts in ticks
-    assert int(niceness) >= 10
+    assert int(niceness) == min(19, os.nice(0) + 10)
 
 
 @pytest.mark.asyncio
