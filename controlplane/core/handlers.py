@@ -152,8 +152,7 @@ def _close_gap(ledger: "Ledger", program: Program, now_ns: int) -> None:
             ledger.estimates.lives.cycled(program.kind, gap_ns + program.last_turn_ns)
     program.idle_since_ns = program.gap_since_ns = 0
     program.gap_has_tool = program.gap_delegates = False
-    program.gap_tool = ""
-    program.keep_ratio, program.weighed_at_ns = -1.0, 0
+    program.gap_tool, program.keep_ratio, program.weighed_at_ns = "", -1.0, 0
     ledger.lend(program)
 
 
@@ -201,6 +200,8 @@ def turn_ended(ledger: "Ledger", event: ev.TurnEnded, now_ns: int) -> None:
     if turn is None:
         ledger.let_go(event.turn_id, now_ns)  # it ran, or it never will
         ledger.ended_early(event.turn_id, event.publisher, now_ns, "turn")
+        if program is not None and not program.open_turns:
+            program.gap_has_tool, program.gap_since_ns = False, now_ns  # its beginning, a gap's end, is lost
     elif turn.program_id != event.program_id:
         raise RemoteEventError(
             f"{event.publisher}: turn {event.turn_id!r} is {turn.program_id!r}'s, not {event.program_id!r}'s"
