@@ -171,6 +171,8 @@ class Turns:
         if turn is None:
             self.gates.let_go(event.turn_id, now_ns)  # it ran, or it never will
             self.publishers.ended_early(event.turn_id, event.publisher, now_ns, "turn")
+            if program is not None and not program.open_turns:
+                program.gap_has_tool, program.gap_since_ns = False, now_ns  # its beginning, a gap's end, is lost
         elif turn.program_id != event.program_id:
             raise RemoteEventError(
                 f"{event.publisher}: turn {event.turn_id!r} is {turn.program_id!r}'s, not {event.program_id!r}'s"

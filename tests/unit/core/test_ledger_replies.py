@@ -153,6 +153,22 @@ def test_a_reply_is_kept_for_a_turn_that_its_engine_tells_late() -> None:
     assert (d.program("a").may_end, d.ledger.turns.replies) == (True, {})
 
 
+def test_a_turn_whose_beginning_is_lost_ends_the_gap_before_it() -> None:
+    """The stream was deleted under it: what its program called before says nothing of the gap behind it."""
+    d = Driver()
+    d.run_turn("a", calls=1, tool="bash")
+    d.start_tool("a")
+    d.wait(3)
+    d.engine.skip(2)
+    d.finish("a", "a.2")
+    read(d, "a", "a.2", calls=0)
+    assert not d.program("a").may_end, "nobody said that the tool ended"
+    d.end_tool("a")
+    assert d.program("a").may_end
+    d.tick(6)
+    assert d.program("a").status is Status.ENDED
+
+
 LATE_TOOLS = [(5.0, False, False), (8.9, False, True), (9.5, False, True), (6.9, True, False), (9.5, True, True)]
 
 
