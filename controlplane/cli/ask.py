@@ -1,15 +1,21 @@
 """The connection to the daemon that a command asks, and Ctrl-C while it watches."""
 
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+from controlplane.core.errors import EngineUnavailable
 
 if TYPE_CHECKING:
     from controlplane.operate.client import ControlClient
 
 _AGAIN_S = 1.0
+_ASK_AGAIN_S = 0.2
+
+_Answer = TypeVar("_Answer")
 
 
 @contextmanager
@@ -41,3 +47,18 @@ def daemon(api: str | None, node: str, state_dir: Path | None) -> "Iterator[Cont
 
     with connect(api, node, state_dir) as client:
         yield client
+
+
+def when_up(
+    ask: "Callable[[ControlClient], _Answer]", api: str | None, node: str, state_dir: Path | None, *, wait_s: float
+) -> _Answer:
+    """Ask as soon as a daemon answers. Raises ``EngineUnavailable`` if none does within ``wait_s`` seconds."""
+    until_s = time.monotonic() + wait_s
+    while True:
+        try:
+            with daemon(api, node, state_dir) as client:
+                return ask(client)
+        except EngineUnavailable:
+            if time.monotonic() >= until_s:
+                raise
+            time.sleep(_ASK_AGAIN_S)

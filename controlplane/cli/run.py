@@ -1,5 +1,6 @@
 """``penstock up | doctor``: run a node's daemon, and find out why it does not work."""
 
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -41,6 +42,7 @@ def up(
     tool hooks on this machine find it. It reads the configuration again when the file changes, and on SIGHUP. Stop
     it with Ctrl-C or SIGTERM.
     """
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the file is about to be read; a reload must not end the start
     from controlplane.config import Source
     from controlplane.shell.compose import run_daemon
     from controlplane.shell.logs import LEVELS, configure

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import completion
-from controlplane.cli.ask import daemon, until_interrupted
+from controlplane.cli.ask import daemon, until_interrupted, when_up
 from controlplane.cli.options import Api, Json, Node, StateDir
 
 
@@ -21,12 +21,19 @@ def top(node: Node = "local", state_dir: StateDir = None, api: Api = None) -> No
         watch(client)
 
 
-def status(node: Node = "local", state_dir: StateDir = None, api: Api = None, json: Json = False) -> None:
+def status(
+    node: Node = "local",
+    state_dir: StateDir = None,
+    api: Api = None,
+    wait: Annotated[
+        float, typer.Option("--wait", help="Seconds to wait for a daemon that is still starting.", min=0)
+    ] = 0.0,
+    json: Json = False,
+) -> None:
     """Print a node's state: window, pressures, queue, configuration, orders."""
     from controlplane.operate.tables import show_status
 
-    with daemon(api, node, state_dir) as client:
-        show_status(client.call("GetStatus"), json=json)
+    show_status(when_up(lambda client: client.call("GetStatus"), api, node, state_dir, wait_s=wait), json=json)
 
 
 def programs(

@@ -157,8 +157,10 @@ class Daemon:
             self.position = stream.last_sequence
         with move_on_after(_RECOVERY_TIMEOUT_S):
             await self._catch_up(stream.last_sequence)
-        self.controller.numbering.begin(self.clock.now_ns() // _NS_PER_NUMBER)
+        now_ns = self.clock.now_ns()
+        self.controller.numbering.begin(now_ns // _NS_PER_NUMBER)
         self._resync_all = True
+        self._lost_since_s = current_time() - self._unheard_s(now_ns)
         self._log.info(
             "recovered",
             messages=self.position - began_at,
@@ -176,6 +178,12 @@ class Daemon:
                 else:
                     self.pump.feed(delivery.data, now_ns, delivery.subject)
                 self.position = delivery.sequence
+
+    def _unheard_s(self, now_ns: int) -> float:
+        """For how long nobody was heard by any daemon: the stream may have kept nothing since before this life."""
+        sequences = self.controller.ledger.publishers.sequences.values()
+        heard_ns = max((sequence.heard_at_ns for sequence in sequences), default=now_ns)
+        return max(0.0, self.clock.wall_seconds(now_ns - heard_ns))
 
     def _load(self, stream: StreamInfo) -> int:
         """Restore the snapshot's state; the position to read on from."""

@@ -56,18 +56,17 @@ def test_a_server_that_is_revived_in_vain_is_no_daemon_that_is_back(tmp_path: Pa
     assert [server.gate.counters.daemon_returned for server in world.servers] == [2]
 
 
-def test_what_was_lost_in_two_outages_is_asked_for_once_it_hears(tmp_path: Path) -> None:
-    """Between them the stream delivers for too short a time to ask: what the first one lost is not forgotten."""
-    faults = [Fault(kind="disk is full", at_s=at_s, for_s=3.5, chance=0.0) for at_s in (15.0, 34.0)]
-    world = World(replace(plan("disk is full", 3.5), faults=tuple(faults)), tmp_path)
-    asked_from: list[float] = []
+def asked(plan: Plan, folder: Path) -> list[float]:
+    """From when on the daemon asked all for what may be lost, in seconds of the run, each time that it did."""
+    world = World(plan, folder)
+    from_s: list[float] = []
     said = world.auditor.said
 
     def listen(data: bytes) -> None:
         said(data)
         requests = [command for command in decode_commands(data) if isinstance(command, cmd.StateRequest)]
         of_all = [request for request in requests if not request.publisher]
-        asked_from.extend((world.scheduler.now_ns - request.lost_ns) / 1e9 for request in of_all)
+        from_s.extend((world.scheduler.now_ns - request.lost_ns) / 1e9 for request in of_all)
 
     world.auditor.said = listen  # type: ignore[method-assign]
     try:
@@ -75,5 +74,21 @@ def test_what_was_lost_in_two_outages_is_asked_for_once_it_hears(tmp_path: Path)
     finally:
         world.end()
     assert not world.auditor.violations
+    return from_s
+
+
+def test_what_was_lost_in_two_outages_is_asked_for_once_it_hears(tmp_path: Path) -> None:
+    """Between them the stream delivers for too short a time to ask: what the first one lost is not forgotten."""
+    faults = [Fault(kind="disk is full", at_s=at_s, for_s=3.5, chance=0.0) for at_s in (15.0, 34.0)]
+    asked_from = asked(replace(plan("disk is full", 3.5), faults=tuple(faults)), tmp_path)
     assert len(asked_from) == 2, "when it started, and when it heard again"
+    assert asked_from[-1] < 20.0 - 60.0
+
+
+def test_a_daemon_that_starts_deaf_asks_for_what_was_lost_before_its_life(tmp_path: Path) -> None:
+    faults = (
+        Fault(kind="disk is full", at_s=15.0, for_s=20.0, chance=0.0),
+        Fault(kind="daemon is killed", at_s=30.0, for_s=0.1, chance=0.0),
+    )
+    asked_from = asked(replace(plan("disk is full", 20.0), faults=faults), tmp_path)
     assert asked_from[-1] < 20.0 - 60.0
