@@ -305,6 +305,15 @@ def penstock(daemon: DaemonProcess, *arguments: str) -> "subprocess.CompletedPro
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
+def test_status_waits_for_a_daemon_that_starts(daemon: DaemonProcess) -> None:
+    """It was started a moment ago. Where none is, what to do is said once the time is over."""
+    assert penstock(daemon, "status", "--wait", "50").returncode == 0
+    daemon.stop()
+    alone = penstock(daemon, "status", "--wait", "0.5")
+    assert alone.returncode == 1
+    assert "penstock up --node test" in alone.stderr
+
+
 @pytest.mark.asyncio
 async def test_the_commands(daemon: DaemonProcess, client: ControlClient) -> None:
     await publish(daemon, (ENGINE, 1, [POOL]), (GATE, 1, queued("a", "b", "c")))
