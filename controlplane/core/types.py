@@ -64,7 +64,7 @@ class Program:
     idle_since_ns: int = 0  # when the last open turn or tool ended; 0 while one is open
     last_turn_id: str = ""  # that ended
     last_turn_ns: int = 0  # for which it reasoned last
-    turned_ns: int = 0  # when its last turn began or ended, by its engine's word, which may come late
+    turn_over_ns: int = 0  # when its last turn was over, or began if it is open, by its engine's own clock
     gap_since_ns: int = 0  # when its last open turn ended; 0 while it has one, or waits for one
     gap_tool: str = ""  # what is known to run in this gap: by the reply, or by the tool's own report
     gap_has_tool: bool = False  # an emitter reported a tool since the last turn ended

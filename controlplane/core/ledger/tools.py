@@ -145,7 +145,7 @@ class Tools:
         connection of its own: its calls may come behind the turn that they came before.
         """
         began_ns = now_ns - self.publishers.lateness.of(event.publisher, event.at_ns, now_ns)
-        return began_ns < program.turned_ns - (0 if program.open_turns else _CLOCKS_NS)
+        return began_ns < program.turn_over_ns - (0 if program.open_turns else _CLOCKS_NS)
 
     # What becomes of a call
 

@@ -130,7 +130,7 @@ class Turns:
         if not program.open_turns:
             idleness.reasons(program, now_ns)
         program.open_turns += 1
-        program.turned_ns = now_ns - self.publishers.lateness.of(event.publisher, event.at_ns, now_ns)
+        program.turn_over_ns = now_ns - self.publishers.lateness.of(event.publisher, event.at_ns, now_ns)
         program.retained_until_ns = 0  # the running turn holds the context by itself
         program.called_nothing = False
         if event.prompt_bytes > 0:
@@ -184,7 +184,7 @@ class Turns:
         program.last_seen_ns = now_ns
         program.turn_index += 1
         program.last_turn_id = event.turn_id
-        program.turned_ns = now_ns - self.publishers.lateness.of(event.publisher, event.at_ns, now_ns)
+        program.turn_over_ns = now_ns - self.publishers.lateness.of(event.publisher, event.at_ns, now_ns)
         program.prompt_tokens = event.prompt_tokens
         program.context_tokens = event.prompt_tokens + event.output_tokens
         grown_tokens = max(0, program.context_tokens - program.peak_tokens)
