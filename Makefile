@@ -76,7 +76,8 @@ test-engine-vllm: engine-env-vllm ## the same with the real vLLM, what it has in
 	$(TEST_VLLM)
 
 # The environment needs a CPU build of torch, which not every index offers: CI does not do without, others may.
-test-vllm-if-possible: install
+# Behind SGLang's environments, so that the longest row, SGLang's, begins first.
+test-vllm-if-possible: install | engine-env
 	@if $(BIN)/python scripts/engine_env.py --version $(VLLM); then $(TEST_VLLM); \
 	else [ "$$CI" != true ] && echo "left out: the tests with the real vLLM" >&2; fi
 
