@@ -47,7 +47,7 @@ class Pins:
             lock = self._view.lock(context.key)
         if lock is None:
             return "nothing of it is cached any more"
-        if not self._affords(lock):
+        if not self._affords(lock) and not self._afforded_instead_of_holds(lock):
             self._view.unlock(lock)
             return f"the pin budget ({self._budget_ratio():g} of the pool) is spent"
         self._held[program_id] = Held(lock, time.monotonic_ns() + ttl_ns, context)
@@ -65,8 +65,22 @@ class Pins:
         else:
             self._view.unlock(lock)
 
+    def _afforded_instead_of_holds(self, lock: Lock) -> bool:
+        """Whether there is budget once contexts are let go that nobody has asked for; those are, if there is."""
+        if self.retained_tokens + lock.tokens > self._budget_tokens:
+            return False
+        for name in [name for name, held in self._held.items() if not held.asked]:
+            self.release(name)
+            if self._affords(lock):
+                break
+        return True
+
+    @property
+    def _budget_tokens(self) -> float:
+        return self._budget_ratio() * self._view.pool_tokens
+
     def _affords(self, lock: Lock) -> bool:
-        return self.tokens + lock.tokens <= self._budget_ratio() * self._view.pool_tokens
+        return self.tokens + lock.tokens <= self._budget_tokens
 
     def release(self, program_id: str) -> bool:
         """Unpin; False if it was not pinned."""

@@ -215,3 +215,15 @@ def test_the_next_deadline_is_known() -> None:
     due_ns = p.next_deadline_ns()
     assert due_ns is not None
     assert due_ns - time.monotonic_ns() < seconds(31)
+
+
+def test_what_is_asked_for_takes_the_budget_of_what_nobody_asked_for() -> None:
+    p, view = pins(budget_ratio=0.2, a=100, b=100, c=100)
+    assert p.retain("a", seconds(60)) == ""
+    lock = view.lock("b")
+    assert lock is not None
+    p.hold("b", lock, seconds(60))
+    assert p.retain("c", seconds(60)) == ""
+    assert sorted(view.locked) == ["a", "c"]
+    assert p.retain("b", seconds(60)) == "the pin budget (0.2 of the pool) is spent"
+    assert sorted(view.locked) == ["a", "c"]
