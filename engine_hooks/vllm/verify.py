@@ -16,6 +16,7 @@ from engine_hooks.engine.verify import Problem, report, verify
 from engine_hooks.vllm.targets import KNOWN_DIFFERENCES, SUPPORTED_VERSIONS, TARGETS
 
 RUST_VARIABLE = "VLLM_USE_RUST_FRONTEND"
+_PINNED = "FullAttentionManager"  # the only one that keeps every block of a request, which our keys count on
 
 
 def vllm_version() -> str:
@@ -58,6 +59,10 @@ def no_pins(scheduler: Any) -> str:
     groups = len(scheduler.kv_cache_config.kv_cache_groups)
     if groups != 1:
         return f"the model has {groups} KV cache groups, and only one is supported yet"
+    managers = getattr(scheduler.kv_cache_manager.coordinator, "single_type_managers", ())
+    kinds = ", ".join(type(each).__name__ for each in managers) or "what cannot be told"
+    if kinds != _PINNED:
+        return f"the blocks are managed by {kinds}, and only full attention is supported yet"
     pool = scheduler.kv_cache_manager.block_pool
     if not pool.enable_caching:
         return "prefix caching is off"

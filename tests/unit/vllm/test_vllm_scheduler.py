@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from vllm_double import BLOCK_TOKENS, RequestDouble, SchedulerDouble, VllmDouble
+from vllm_double import BLOCK_TOKENS, RequestDouble, SchedulerDouble, SlidingWindowManager, VllmDouble
 
 from controlplane.core.commands import Command, Demote, Discard, Label, Pause, Prefetch, Release, Retain
 from controlplane.core.engine_policies import EnginePolicies
@@ -337,6 +337,20 @@ def test_several_groups_of_blocks_are_not_pinned_and_all_else_works(sent: list[E
     engine.command(Retain(command_id=1, program_id="p", ttl_ns=seconds(60)))
     assert engine.told(TurnEnded)
     assert "2 KV cache groups" in engine.told(CommandRejected)[0].reason
+
+
+def test_a_window_that_slides_over_the_only_group_is_not_pinned(sent: list[Event]) -> None:
+    """What is out of the window is given back, and vLLM's placeholder stands where it was."""
+
+    class Sliding(SchedulerDouble):
+        def __init__(self) -> None:
+            super().__init__()
+            self.kv_cache_manager.coordinator.single_type_managers = (SlidingWindowManager(),)
+
+    side = SchedulerSide(Settings())
+    side.wraps(Sliding)()
+    assert side.attached is not None
+    assert "SlidingWindowManager" in side.attached._no_pins
 
 
 def test_without_the_probes_targets_vllms_own_class_is_built(sent: list[Event], vllm: VllmDouble) -> None:

@@ -95,11 +95,20 @@ class PoolDouble:
         return given
 
 
+class FullAttentionManager:
+    """vLLM's, of a group whose every block stays; the plugin knows it by its name."""
+
+
+class SlidingWindowManager:
+    """vLLM's, of a group that gives back what is out of its window."""
+
+
 class ManagerDouble:
     """vLLM's ``KVCacheManager``."""
 
     def __init__(self, blocks: int) -> None:
         self.block_pool = PoolDouble(blocks)
+        self.coordinator = SimpleNamespace(single_type_managers=(FullAttentionManager(),))
         self.held: dict[str, list[BlockDouble]] = {}
 
     def get_blocks(self, request_id: str) -> Any:
