@@ -31,6 +31,7 @@ class Attached(Base):
         self._no_pins = no_pins
         self._retained_ns: int | None = None  # when the daemon last retained anything
         self._core: Any = None
+        self._nothing_to_evict = False  # in this step: a turn that ends comes with another
         super().__init__(settings, guard, view, f"{ENGINE}-{port}")
 
     def _make_contexts(self) -> Contexts:
@@ -46,6 +47,7 @@ class Attached(Base):
         self._steering.arrived(self._probe.submitted(request))
 
     def step_begins(self) -> None:
+        self._nothing_to_evict = False
         self._expire_and_obey()
         self._order()
         self._probe.sample_if_due()
@@ -141,13 +143,13 @@ class Attached(Base):
         A decoding request takes one at a time, and to choose is to look at every context: a few are chosen at once.
         """
         view = self._view
-        if not self._steering.evicts:
+        if self._nothing_to_evict or not self._steering.evicts:
             return
         missing_tokens = blocks * view.page_tokens - view.pool().free
         if missing_tokens > 0:
             at_once = min(_MOST_AT_ONCE, view.pool_tokens // view.page_tokens // _PARTS) * view.page_tokens
             busy = {*self._probe.running_programs(), *self._pins.programs}
-            self._steering.evict(max(missing_tokens, at_once), busy)
+            self._nothing_to_evict = not self._steering.evict(max(missing_tokens, at_once), busy)
 
     def before_reset(self) -> None:
         """The engine refuses to empty a cache of which anybody holds a part."""

@@ -25,6 +25,7 @@ from controlplane.core.types import seconds
 from controlplane.emit.emitter import Emitter
 from engine_hooks.engine.board import VARIABLE as BOARD
 from engine_hooks.engine.settings import PluginMode, Settings
+from engine_hooks.engine.steering import Steering
 from engine_hooks.vllm import attached as attached_module
 from engine_hooks.vllm.attached import Attached
 from engine_hooks.vllm.scheduler_side import PORT_VARIABLE, SchedulerSide
@@ -279,6 +280,21 @@ def test_a_parked_programs_context_goes_first(engine: Engine) -> None:
     engine.steered().command(Pause(command_id=1, program_id="waited-for"))
     engine.scheduler.kv_cache_manager.allocate_slots(RequestDouble("new"), 4)
     assert (engine.scheduler.cached(A), engine.scheduler.cached(B)) == (4, 0), "stock: the other way round"
+
+
+def test_where_nothing_can_be_evicted_the_contexts_are_looked_at_once_a_step(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each decoding request takes a block of its own."""
+    looked: list[int] = []
+    monkeypatch.setattr(Steering, "evict", lambda steering, needed_tokens, busy: looked.append(needed_tokens) or 0)
+    engine.turn("filler", " ".join(f"f{number}" for number in range(16)))
+    engine.steered()
+    for _ in range(2):
+        engine.scheduler.schedule()
+        for _ in range(3):
+            engine.attached.make_room(1)
+    assert len(looked) == 2
 
 
 def test_the_queue_follows_the_policy_and_nobody_is_lost(engine: Engine) -> None:
