@@ -31,7 +31,7 @@ class Attached(Base):
         self._no_pins = no_pins
         self._retained_ns: int | None = None  # when the daemon last retained anything
         self._core: Any = None
-        self._nothing_to_evict = False  # in this step: a turn that ends comes with another
+        self._nothing_to_evict = False  # in this step, until a pin is given up
         super().__init__(settings, guard, view, f"{ENGINE}-{port}")
 
     def _make_contexts(self) -> Contexts:
@@ -135,7 +135,9 @@ class Attached(Base):
             return False
         stuck = request.status.name == "RUNNING" or not self._view.scheduler.running
         pool = self._view.pool()
-        return self._pins.reclaim(pool.free + pool.evictable + 1, self._steering.policies.memory, stuck=stuck)
+        reclaimed = self._pins.reclaim(pool.free + pool.evictable + 1, self._steering.policies.memory, stuck=stuck)
+        self._nothing_to_evict = self._nothing_to_evict and not reclaimed
+        return reclaimed
 
     def make_room(self, blocks: int) -> None:
         """So many blocks are about to be given out: those that the daemon's policy chooses become the first.
