@@ -30,6 +30,7 @@ class Attached(Base):
         view = EngineView(scheduler, lambda: (context.key for _, context in self._contexts))
         self._no_pins = no_pins
         self._retained_ns: int | None = None  # when the daemon last retained anything
+        self.is_idle = False  # read by the clock's thread
         self._core: Any = None
         self._nothing_to_evict = False  # in this step, until a pin is given up
         super().__init__(settings, guard, view, f"{ENGINE}-{port}")
@@ -47,16 +48,16 @@ class Attached(Base):
         self._steering.arrived(self._probe.submitted(request))
 
     def step_begins(self) -> None:
-        self._nothing_to_evict = False
+        self.is_idle = self._nothing_to_evict = False
         self._expire_and_obey()
         self._order()
         self._probe.sample_if_due()
 
     def idle(self) -> None:
-        """An idle engine was woken: deadlines and commands have no step to wait for."""
-        if not self._view.scheduler.requests:
-            self._expire_and_obey()
-            self._probe.sample_if_due()
+        """The engine has nothing to do, or is paused: deadlines and commands have no step to wait for."""
+        self.is_idle = True
+        self._expire_and_obey()
+        self._probe.sample_if_due()
 
     def _order(self) -> None:
         """The coordinator's order, where the engine's own is first come, first served."""
@@ -164,7 +165,8 @@ class Attached(Base):
     def on_command(self, command: cmd.Command) -> None:
         """In the emitter's thread: an idle engine would not look before its next request."""
         super().on_command(command)
-        self.wake()
+        if self._commands:
+            self.wake()
 
     def _done(self, command: cmd.ProgramCommand, program_id: str) -> str | None:
         match command:
@@ -201,5 +203,5 @@ class Attached(Base):
             if due_ns is not None:
                 left_s = (due_ns - time.monotonic_ns()) / NANOSECONDS_PER_SECOND + _SHORTEST_SLEEP_S
             time.sleep(min(max(left_s, _SHORTEST_SLEEP_S * 50), _LONGEST_SLEEP_S))
-            if not self._view.scheduler.requests:
+            if self.is_idle:
                 self._guard.run("wake", self.wake)

@@ -137,8 +137,10 @@ def observed(chosen: Any, side: SchedulerSide) -> type:
             return result
 
         def has_requests(self) -> Any:
-            part("has_requests", Attached.idle)
-            return super().has_requests()
+            has_requests = super().has_requests()
+            if not has_requests:
+                part("has_requests", Attached.idle)
+            return has_requests
 
         def schedule(self, *args: Any, **kwargs: Any) -> Any:
             part("step_begins", Attached.step_begins)

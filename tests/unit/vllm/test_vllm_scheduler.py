@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from vllm_double import BLOCK_TOKENS, RequestDouble, SchedulerDouble, SlidingWindowManager, VllmDouble
 
-from controlplane.core.commands import Command, Demote, Discard, Label, Pause, Prefetch, Release, Retain
+from controlplane.core.commands import Command, Demote, Discard, Label, Pause, Prefetch, Release, Retain, SetWindow
 from controlplane.core.engine_policies import EnginePolicies
 from controlplane.core.events import (
     CommandApplied,
@@ -390,6 +390,33 @@ def test_an_idle_engine_is_woken_for_a_command(engine: Engine, vllm: VllmDouble)
     engine.attached._core = SimpleNamespace(input_queue=SimpleNamespace(put_nowait=woken.append))
     engine.attached.on_command(Release(command_id=1, program_id="p"))
     assert woken == [("wake up", None)]
+
+
+def test_an_engine_is_not_woken_for_what_it_does_not_obey(sent: list[Event], vllm: VllmDouble) -> None:
+    woken: list[Any] = []
+    for mode, command in (
+        (PluginMode.ON, SetWindow(command_id=1, limit=4, window=4.0)),
+        (PluginMode.PROBE, Release(command_id=1, program_id="p")),
+    ):
+        engine = Engine(sent, mode)
+        engine.attached._core = SimpleNamespace(input_queue=SimpleNamespace(put_nowait=woken.append))
+        engine.attached.on_command(command)
+    assert woken == []
+
+
+def test_while_vllm_is_paused_with_turns_in_its_queue_deadlines_and_commands_go_on(engine: Engine) -> None:
+    """It takes no step until it is resumed, and says that it has nothing to do."""
+    engine.turn("p", A)
+    engine.command(Retain(command_id=1, program_id="p", ttl_ns=0))
+    engine.scheduler.add_request(RequestDouble("queued", B))
+    engine.scheduler.paused = True
+    assert not engine.scheduler.has_requests()
+    assert engine.attached._pins.tokens == 0
+    assert engine.attached.is_idle
+    engine.scheduler.paused = False
+    assert engine.scheduler.has_requests()
+    engine.scheduler.schedule()
+    assert not engine.attached.is_idle
 
 
 def test_the_observed_class_is_known_by_the_name_of_the_one_that_vllm_chose(engine: Engine) -> None:

@@ -144,6 +144,7 @@ class SchedulerDouble:
 
     def __init__(self, blocks: int = 16, groups: int = 1, data_parallel_size: int = 1) -> None:
         self.calls: list[Any] = []
+        self.paused = False
         self.block_size = BLOCK_TOKENS
         self.max_num_scheduled_tokens = 1024
         self.kv_cache_manager = ManagerDouble(blocks)
@@ -168,7 +169,7 @@ class SchedulerDouble:
         self.waiting.append(request)
 
     def has_requests(self) -> bool:
-        return bool(self.requests)
+        return bool(self.requests) and not self.paused
 
     def schedule(self) -> Any:
         """Everybody who waits runs, with no token cached."""
