@@ -40,7 +40,7 @@ class Server:
     def arguments_known(self, args: Any) -> None:
         """Before EngineCore is started, which inherits this."""
         port = getattr(args, "port", None)
-        if self._board is None and isinstance(port, int):
+        if self._board is None and isinstance(port, int) and _serves_http(args):
             self._board = Board()
             os.environ[PORT_VARIABLE] = str(port)
 
@@ -89,6 +89,11 @@ class Server:
         if told is None:
             return "its scheduler's process tells nothing: the plugin is not loaded there"
         return str(told.get("passive_because", ""))
+
+
+def _serves_http(args: Any) -> bool:
+    """Whether they are of vLLM's own HTTP server: others of its commands have a port as well, for something else."""
+    return hasattr(args, "middleware") and not getattr(args, "grpc", False) and not getattr(args, "headless", False)
 
 
 def _innermost(app: Any, middleware: Any, **options: Any) -> None:

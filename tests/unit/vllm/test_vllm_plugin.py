@@ -33,7 +33,7 @@ class AppDouble:
     """FastAPI's app."""
 
     def __init__(self, *middlewares: type, **args: Any) -> None:
-        self.state = SimpleNamespace(args=SimpleNamespace(port=8000, **args))
+        self.state = SimpleNamespace(args=SimpleNamespace(port=8000, middleware=[], **args))
         self.user_middleware = [Middleware(each) for each in middlewares]
 
 
@@ -76,6 +76,20 @@ def test_what_inherits_from_the_server_knows_its_port_and_its_board(vllm: VllmDo
     serve(vllm)
     assert os.environ[PORT_VARIABLE] == "8000"
     assert os.environ[BOARD].startswith("/proc/")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"middleware": [], "grpc": True},
+        {"middleware": [], "headless": True},
+        {},  # of "vllm run-batch", whose port is that of its metrics
+    ],
+)
+def test_what_serves_no_http_claims_no_port(vllm: VllmDouble, args: dict[str, Any]) -> None:
+    plugin.register()
+    vllm.find(FROM_ARGS)(SimpleNamespace(port=8000, **args))
+    assert (os.environ[PORT_VARIABLE], os.environ[BOARD]) == ("", "")
 
 
 def test_a_probe_has_no_gate(vllm: VllmDouble, monkeypatch: pytest.MonkeyPatch) -> None:
