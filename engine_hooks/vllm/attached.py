@@ -158,6 +158,9 @@ class Attached(Base):
         """The engine refuses to empty a cache of which anybody holds a part."""
         for program_id in list(self._pins.programs):
             self._pins.release(program_id)
+
+    def after_reset(self) -> None:
+        """It is empty."""
         self._contexts.forget_all()
 
     # Commands

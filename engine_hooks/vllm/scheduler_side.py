@@ -168,7 +168,10 @@ def observed(chosen: Any, side: SchedulerSide) -> type:
 
         def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> Any:
             part("reset_prefix_cache", Attached.before_reset)
-            return super().reset_prefix_cache(*args, **kwargs)
+            is_empty = super().reset_prefix_cache(*args, **kwargs)
+            if is_empty:
+                part("after_reset", Attached.after_reset)
+            return is_empty
 
     Observed.__name__, Observed.__qualname__ = chosen.__name__, chosen.__qualname__
     Observed.__module__ = chosen.__module__

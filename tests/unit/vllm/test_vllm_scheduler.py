@@ -214,6 +214,18 @@ def test_a_cache_with_pins_can_be_emptied(engine: Engine) -> None:
     engine.turn("p", A)
     engine.command(Retain(command_id=1, program_id="p", ttl_ns=seconds(60)))
     assert engine.scheduler.reset_prefix_cache()
+    engine.command(Retain(command_id=2, program_id="p", ttl_ns=seconds(60)))
+    assert [event.command_id for event in engine.told(CommandRejected)] == [2]
+
+
+def test_a_cache_that_vllm_would_not_empty_still_has_its_contexts(engine: Engine) -> None:
+    """A running turn holds blocks: the engine says no, and everything stays where it is."""
+    engine.turn("p", A)
+    engine.begin("running", B)
+    assert not engine.scheduler.reset_prefix_cache()
+    engine.command(Retain(command_id=1, program_id="p", ttl_ns=seconds(60)))
+    engine.scheduler.schedule()
+    assert [event.command_id for event in engine.told(CommandApplied)] == [1]
 
 
 def test_a_probe_tells_and_obeys_nothing(sent: list[Event]) -> None:
