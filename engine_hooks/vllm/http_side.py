@@ -92,7 +92,7 @@ class Server:
 
 
 def _serves_http(args: Any) -> bool:
-    """Whether they are of vLLM's own HTTP server: others of its commands have a port as well, for something else."""
+    """Whether they are of vLLM's own HTTP server: others of its commands have a port too, for something else."""
     return hasattr(args, "middleware") and not getattr(args, "grpc", False) and not getattr(args, "headless", False)
 
 
