@@ -45,7 +45,9 @@ class Attached(Base):
     # Hooks
 
     def request_queued(self, request: Any) -> None:
-        self._steering.arrived(self._probe.submitted(request))
+        """A request that ends a streamed input is not kept."""
+        if request.request_id in self._view.scheduler.requests:
+            self._steering.arrived(self._probe.submitted(request))
 
     def step_begins(self) -> None:
         self.is_idle = self._nothing_to_evict = False
