@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from controlplane.gate.identity import made_good
 from engine_hooks.engine.view import Lock, PoolTokens, View, unnamed
 
 CARRIED = "penstock"  # in sampling_params.extra_args
@@ -165,7 +166,7 @@ class EngineView(View):
     def program_of(self, request: Any) -> str:
         """As our carrier says; else the session that vLLM was told of by itself."""
         named = labels_of(request).get("program_id") or getattr(request, "session_id", None)
-        return str(named) if named else unnamed(request.request_id)
+        return made_good(str(named)) if named else unnamed(request.request_id)
 
     def turn_of(self, request: Any) -> str:
         """The gate's id of this turn, else vLLM's."""

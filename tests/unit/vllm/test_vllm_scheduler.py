@@ -23,6 +23,7 @@ from controlplane.core.memory.opportunistic import Opportunistic
 from controlplane.core.priority.mlfq import Mlfq
 from controlplane.core.types import seconds
 from controlplane.emit.emitter import Emitter
+from controlplane.gate import identify
 from engine_hooks.engine.board import VARIABLE as BOARD
 from engine_hooks.engine.settings import PluginMode, Settings
 from engine_hooks.engine.steering import Steering
@@ -142,6 +143,25 @@ def test_a_sample_counts_blocks_that_are_free_cached_and_pinned(engine: Engine) 
     sample = engine.told(PoolSampled)[-1]
     assert (sample.total_blocks, sample.block_tokens) == (16, BLOCK_TOKENS)
     assert (sample.free_blocks, sample.evictable_blocks, sample.retained_blocks) == (12, 0, 4)
+
+
+def test_the_end_of_a_streamed_input_is_no_turn(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM is told of it by a request of the same id, which ends the one that it has."""
+    engine.turn("r", A, program="p")
+    monkeypatch.setattr(SchedulerDouble, "add_request", lambda scheduler, request: None)
+    engine.scheduler.add_request(RequestDouble("r", A, program="p"))
+    assert len(engine.told(TurnSubmitted)) == 1
+    assert not engine.attached._probe.is_running("p")
+
+
+def test_a_program_is_named_as_its_gate_would_name_it(engine: Engine) -> None:
+    """vLLM takes any session for one, and the bus does not."""
+    for name, session_id in (("long", "s" * 300), ("control", "s\n")):
+        request = RequestDouble(name, A, program="")
+        request.session_id = session_id
+        engine.scheduler.add_request(request)
+    named = [event.program_id for event in engine.told(TurnSubmitted)]
+    assert named == [identify([], {"session_id": each}).program_id for each in ("s" * 300, "s\n")]
 
 
 def test_preemptions_are_counted(engine: Engine) -> None:
