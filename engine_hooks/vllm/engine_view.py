@@ -152,9 +152,9 @@ class EngineView(View):
         pool = self._pool
         queue = pool.free_block_queue
         pool.evict_blocks({block.block_id for block in blocks})
-        for block in blocks:
+        for block in reversed(blocks):  # one by one: whatever fails, none is out of the list
             queue.remove(block)
-        queue.prepend_n(list(blocks))
+            queue.prepend_n([block])
 
     # A request
 

@@ -215,6 +215,24 @@ def test_what_a_running_turn_uses_is_not_discarded(engine: Engine) -> None:
     assert engine.scheduler.cached(A) == 4
 
 
+def test_no_block_is_lost_where_one_cannot_be_moved(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is not where it should be: fewer free blocks than vLLM counted on would end EngineCore."""
+    engine.turn("p", A)
+    queue = engine.scheduler.pool.free_block_queue
+    odd = engine.scheduler.pool.cached_block_hash_to_block["a1 a2"]
+    remove = type(queue).remove
+
+    def fail_for_one(self: Any, block: Any) -> None:
+        if block is odd:
+            raise RuntimeError("it is not in the list")
+        remove(self, block)
+
+    monkeypatch.setattr(type(queue), "remove", fail_for_one)
+    engine.command(Discard(command_id=1, program_id="p"))
+    assert queue.num_free_blocks == 16
+    assert engine.side.guard.failures == {"has_requests": 1}
+
+
 def test_what_vllm_cannot_do_is_rejected_with_the_reason(engine: Engine) -> None:
     engine.turn("p", A)
     engine.command(Retain(command_id=1, program_id="p", ttl_ns=seconds(60)))
