@@ -84,8 +84,8 @@ class Attached:
         self._steering.step()
         if self._pins.expire(self._outlasting):
             self._view.look_again()  # whoever found no room is asked again
-        while self._commands:
-            self._obey(self._commands.popleft())
+        while self._commands:  # each guarded on its own: deadlines go on, whatever becomes of commands
+            self._guard.run("obey", self._obey, self._commands.popleft())
 
     def _outlasting(self) -> set[str]:
         """Programs whose pin holds past its deadline, since their next turn waits."""

@@ -29,6 +29,7 @@ from engine_hooks.engine.settings import PluginMode, Settings
 from engine_hooks.engine.steering import Steering
 from engine_hooks.vllm import attached as attached_module
 from engine_hooks.vllm.attached import Attached
+from engine_hooks.vllm.engine_view import EngineView
 from engine_hooks.vllm.scheduler_side import PORT_VARIABLE, SchedulerSide
 
 MARS = EnginePolicies(priority=Mlfq(), memory=Opportunistic())
@@ -230,7 +231,7 @@ def test_no_block_is_lost_where_one_cannot_be_moved(engine: Engine, monkeypatch:
     monkeypatch.setattr(type(queue), "remove", fail_for_one)
     engine.command(Discard(command_id=1, program_id="p"))
     assert queue.num_free_blocks == 16
-    assert engine.side.guard.failures == {"has_requests": 1}
+    assert engine.side.guard.failures == {"obey": 1}
 
 
 def test_what_vllm_cannot_do_is_rejected_with_the_reason(engine: Engine) -> None:
@@ -372,6 +373,25 @@ def test_a_part_that_fails_is_counted_and_the_engine_goes_on(
     assert not engine.scheduler.has_requests()
     assert {"add_request", "schedule", "before_free", "_free_request"} <= set(engine.side.guard.failures)
     assert "the hook add_request failed" in caplog.text
+
+
+def test_pins_end_at_their_deadlines_however_many_commands_fail(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any) -> None:
+        raise RuntimeError("ours")
+
+    monkeypatch.setattr(EngineView, "discard", fail)
+    monkeypatch.setattr(attached_module, "_HOLD_NS", 0)
+    engine.turn("p", A)
+    engine.command(Retain(command_id=1, program_id="p", ttl_ns=0))
+    for number in range(30):
+        engine.turn(f"r{number}", B)
+        engine.attached.on_command(Discard(command_id=number, program_id=f"r{number}"))
+    engine.scheduler.has_requests()
+    engine.scheduler.has_requests()
+    assert engine.side.guard.failures == {"obey": 20}
+    assert engine.attached._pins.tokens == 0
 
 
 @pytest.mark.parametrize(
