@@ -25,14 +25,24 @@ from controlplane.cli.options import (
     TimeScale,
     Trace,
     described,
+    made,
+    ranged,
 )
 from controlplane.lab.experiment import USUAL_TRACE, Hardware, Workload
 
 
+@ranged
 def replay(
     trace: Trace = USUAL_TRACE,
     url: Annotated[str, typer.Option(help="An OpenAI-compatible endpoint.")] = "http://127.0.0.1:30000",
-    arrival: Annotated[str, typer.Option("--arrival", "-a", help="`poisson:RATE` or `closed:N`.")] = "poisson:0.1",
+    arrival: Annotated[
+        str,
+        typer.Option(
+            "--arrival",
+            "-a",
+            help="`poisson:RATE` in programs/s (open), `burst:RATE:N` (N at one instant) or `closed:N`.",
+        ),
+    ] = "poisson:0.1",
     seed: Annotated[int, typer.Option("--seed", "-s", help="Seed of the arrivals.")] = 1,
     programs: Programs = WORKLOAD.programs,
     max_context: MaxContext = WORKLOAD.max_context,
@@ -52,7 +62,9 @@ def replay(
     tool_slots: Annotated[
         int, typer.Option(help="How many tools may run at once; 0: no limit.")
     ] = WORKLOAD.tool_slots,
-    tool_cpu: Annotated[float, typer.Option(help="Share of each tool's time to burn on real CPUs.")] = 0.0,
+    tool_cpu: Annotated[
+        float, typer.Option(help="Share of each tool's time to burn on real CPUs, 1 at most.")
+    ] = 0.0,
     telemetry: TelemetryOf = WORKLOAD.telemetry,
     node: Node = "local",
     nats: Nats = None,
@@ -119,6 +131,7 @@ def _require_bus(bus: Callable[[], str]) -> None:
         raise EngineUnavailable(f"{error}; or use --no-bus to run without one") from None
 
 
+@ranged
 def engine_double(
     port: Annotated[int, typer.Option(help="Port to listen on; 0: a free one.")] = 30000,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
@@ -178,9 +191,9 @@ def demo(
     seed: Annotated[int, typer.Option("--seed", "-s", help="Seed of the arrivals.")] = 1,
     time_scale: TimeScale = 60.0,
     telemetry: TelemetryOf = WORKLOAD.telemetry,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the report and the runs.")] = Path(
-        "runs/demo"
-    ),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder for the report and the runs.", callback=made)
+    ] = Path("runs/demo"),
 ) -> None:
     """Run the whole loop on this machine without a GPU: NATS, daemon and engine double on agent traces.
 

@@ -1,17 +1,22 @@
 """Options that several commands share."""
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
+import msgspec
 import typer
 
 from controlplane.cli import completion
+from controlplane.core.errors import ConfigError, allowed
 from controlplane.lab.experiment import USUAL_TRACE, Hardware, Workload
 from controlplane.lab.workload.telemetry import Telemetry
 
 WORKLOAD, HARDWARE = Workload(trace=USUAL_TRACE), Hardware()  # whose values are the defaults of options
 _Described = TypeVar("_Described", Workload, Hardware)
+_Command = TypeVar("_Command", bound=Callable[..., None])
 
 
 def described(kind: type[_Described], given: Mapping[str, Any], **more: Any) -> _Described:
@@ -21,6 +26,32 @@ def described(kind: type[_Described], given: Mapping[str, Any], **more: Any) -> 
         name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
     }
     return kind(**hashable)
+
+
+def ranged(command: _Command) -> _Command:
+    """``command``, whose help tells the range of each option that is a field of a workload or of hardware.
+
+    The ranges are those that the fields' own checks state: they are declared once.
+    """
+    for name, hint in get_type_hints(command, include_extras=True).items():
+        for usual in (WORKLOAD, HARDWARE):
+            default = getattr(usual, name, None)
+            if text := allowed(partial(msgspec.structs.replace, usual), name, default):
+                kind, option = get_args(hint)
+                option = copy.copy(option)  # several commands share it
+                option.help += f" [{text.replace(name, 'x')}]"
+                command.__annotations__[name] = Annotated[kind, option]
+    return command
+
+
+def made(context: typer.Context, folder: Path | None) -> Path | None:
+    """The folder for results, made before the work begins that might be lost for want of it."""
+    if folder is not None and not context.resilient_parsing:  # a shell that completes words makes none
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"--out: cannot make the folder {folder}: {error.strerror}") from error
+    return folder
 
 
 ConfigFile = Annotated[
@@ -86,7 +117,9 @@ TelemetryOf = Annotated[
         "tools of every second program (`half`) or of all (`full`)."
     ),
 ]
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the runs (JSON) and report.html.")]
+Out = Annotated[
+    Path | None, typer.Option("--out", "-o", help="Folder for the runs (JSON) and report.html.", callback=made)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print summaries as JSON.")]
 TimeScale = Annotated[float, typer.Option(min=0.01, max=100, help="How many times faster than real time to run.")]
 Nats = Annotated[str | None, typer.Option("--nats", help="NATS URL. Default: the node's endpoint file.")]

@@ -22,6 +22,7 @@ from controlplane.cli.options import (
     Tiers,
     Trace,
     described,
+    ranged,
 )
 from controlplane.lab.experiment import USUAL_ARRIVAL, USUAL_TRACE, Hardware, Workload
 
@@ -33,11 +34,13 @@ Arrivals = Annotated[
     typer.Option(
         "--arrival",
         "-a",
-        help="`poisson:RATE` in programs/s (open), `burst:RATE:N` (N at one instant) or `closed:N`. Repeatable.",
+        help="`poisson:RATE` in programs/s (open), `burst:RATE:N` (N at one instant), `load:X` (X times the rate "
+        "that no order of programs could exceed) or `closed:N`. Repeatable.",
     ),
 ]
 
 
+@ranged
 def simulate(
     trace: Trace = USUAL_TRACE,
     preset: Annotated[

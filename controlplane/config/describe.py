@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controlplane.config.words import MEANINGS, UNIT_OF, UNITS
-from controlplane.core.errors import ConfigError
+from controlplane.core.errors import allowed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,17 +45,3 @@ def comments(cls: type) -> dict[str, str]:
 def unit(name: str) -> str:
     """The unit of a key, by its name or by the name's suffix; empty if it has none."""
     return UNIT_OF.get(name) or next((text for end, text in UNITS.items() if name.endswith(end)), "")
-
-
-def allowed(cls: Any, name: str, default: Any) -> str:
-    """A number's range, as the constructor states it when it refuses an extreme value; empty for other kinds."""
-    if isinstance(default, bool) or not isinstance(default, int | float):
-        return ""
-    bounds = []
-    for extreme in (-(10**18), 10**18):
-        try:
-            cls(**{name: type(default)(extreme)})
-        except ConfigError as error:
-            bounds.append(str(error).partition("expected ")[2].partition(", got")[0])
-    ranges = [text for text in dict.fromkeys(bounds) if name in text.split()]
-    return ranges[0] if ranges else ""

@@ -25,11 +25,6 @@ class EnginePolicies:
     priority: PriorityPolicy = field(default_factory=Fcfs)
     memory: MemoryPolicy = field(default_factory=Lru)
 
-    @property
-    def is_stock(self) -> bool:
-        """Whether the engine does by itself what these ask for."""
-        return self == STOCK
-
     def dumps(self) -> str:
         """As text: each policy's registered name and its parameters."""
         return json.dumps({kind: _plain(kind, getattr(self, kind)) for kind in _KINDS}, separators=(",", ":"))

@@ -1,5 +1,7 @@
 """Errors, told apart by who has to act (h11's local and remote errors)."""
 
+from collections.abc import Callable
+
 
 class ControlPlaneError(Exception):
     """The root of everything Penstock raises on purpose."""
@@ -53,3 +55,17 @@ def require(field: str, value: float, *, low: float, high: float, ends: str = "[
     if isinstance(value, int):
         value = max(-_MOST_SHOWN, min(value, _MOST_SHOWN))  # a longer one has no short form
     raise ConfigError(f"expected {range_text}, got {value:g}", field=field)
+
+
+def allowed(make: Callable[..., object], name: str, default: object) -> str:
+    """A number's range, as ``make`` states it with ``require`` when ``name`` is extreme; empty for other kinds."""
+    if isinstance(default, bool) or not isinstance(default, int | float):
+        return ""
+    bounds = []
+    for extreme in (-(10**18), 10**18):
+        try:
+            make(**{name: type(default)(extreme)})
+        except ConfigError as error:
+            bounds.append(str(error).partition("expected ")[2].partition(", got")[0])
+    ranges = [text for text in dict.fromkeys(bounds) if name in text.split()]
+    return ranges[0] if ranges else ""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from controlplane.core.errors import ConfigError, require
-from controlplane.lab.sim.hardware import BLOCK_TOKENS, CHUNK_TOKENS, MAX_RUNNING, Profile
+from controlplane.lab.sim.hardware import BLOCK_TOKENS, CHUNK_TOKENS, MAX_RUNNING, Profile, require_steps
 from controlplane.lab.workload.scale import Scale
 from controlplane.lab.workload.telemetry import Telemetry
 
@@ -75,7 +75,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An engine, and how many of it. Raises ``ConfigError``; sizes of steps and blocks are the engine's to check.
+    """An engine, and how many of it. Raises ``ConfigError``.
 
     ``rate_factor``: on every open arrival rate, for hardware that saturates elsewhere. ``pool_programs``: in place
     of ``pool_tokens``, how many programs of the workload a pool holds, each with its longest context.
@@ -102,6 +102,7 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise ConfigError("pool_programs: set this or pool_tokens, not both", field="pool_programs")
         if self.pool_tokens:
             require("pool_tokens", self.pool_tokens, low=self.block_tokens, high=_ANY)
+        require_steps(block_tokens=self.block_tokens, chunk_tokens=self.chunk_tokens, max_running=self.max_running)
         require("pool_programs", self.pool_programs, low=0, high=1e6)
         require("max_context_tokens", self.max_context_tokens, low=0, high=_ANY)
         require("replicas", self.replicas, low=1, high=1024)

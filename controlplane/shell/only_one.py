@@ -17,7 +17,14 @@ from controlplane.core.errors import ConfigError
 def only_one(node: str, state_dir: Path) -> Iterator[None]:
     """Be the node's only daemon. Raises ``ConfigError``, which names the process that is."""
     path = state_dir / node / "daemon.lock"
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.touch()
+    except OSError as error:
+        raise ConfigError(
+            f"state_dir: cannot write {path}: {error.strerror}; choose another with --state-dir",
+            field="state_dir",
+        ) from error
     with suppress(OSError):  # somebody else's, which was made for us
         path.parent.chmod(0o700)  # an earlier version's was open to all
     with path.open("a+") as file:

@@ -83,14 +83,3 @@ def publisher_name(node: str, role: str, boot_id: str) -> str:
     """``node/role/boot``: the boot id sets a restarted publisher's sequence apart from the old one's."""
     names = (("node", node), ("role", role), ("boot_id", boot_id))
     return "/".join(check_name(value, field=field) for field, value in names)
-
-
-def split_publisher(publisher: str) -> tuple[str, str, str]:
-    """Node, role and boot id of a publisher.
-
-    :raises ConfigError: the text is not of the form ``node/role/boot``.
-    """
-    parts = publisher.split("/")
-    if len(parts) != 3 or not all(_NAME.fullmatch(part) for part in parts):
-        raise ConfigError(f"expected a publisher of the form node/role/boot, got {publisher[:80]!r}")
-    return parts[0], parts[1], parts[2]

@@ -4,7 +4,8 @@ import importlib
 import inspect
 import logging
 import pkgutil
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,3 +106,27 @@ def report(targets: Sequence[Target]) -> Iterator[str]:
     wanted = {target.feature for target in targets}
     for feature in (each for each in Feature if each in wanted):
         yield f"{feature}: {'works here' if not lacking & {feature, Feature.PROBE} else 'stays off'}"
+
+
+def tell(
+    engine: str,
+    version: str,
+    targets: Sequence[Target],
+    *,
+    supported: Sequence[str],
+    known_differences: Mapping[str, str],
+) -> int:
+    """Print what this engine has of ``targets``, for operators; 0 if every feature works here.
+
+    ``version`` is empty where the engine is not installed.
+    """
+    if not version:
+        sys.stdout.write(f"{engine} is not installed in this Python environment\n")
+        return 1
+    tested = "tested" if version in supported else "not tested"
+    lines = [f"{engine} {version}: {tested} (supported: {', '.join(supported)})"]
+    if version in known_differences:
+        lines.append(f"known differences: {known_differences[version]}")
+    lines += report(targets)
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 1 if verify(targets) else 0

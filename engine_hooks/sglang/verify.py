@@ -11,7 +11,7 @@ from typing import Any
 
 from engine_hooks.engine import verify as shared
 from engine_hooks.engine.targets import Feature
-from engine_hooks.engine.verify import Problem, line, report, resolve, verify
+from engine_hooks.engine.verify import Problem, line, resolve
 from engine_hooks.sglang.targets import KNOWN_DIFFERENCES, SUPPORTED_VERSIONS, TARGETS
 
 _UNPROVEN = {  # server arguments, and the most that is tested
@@ -81,17 +81,8 @@ def _content(cell: Any) -> Any:
 
 def main() -> int:
     """Print the report for operators; 0 if every feature works here."""
-    version = sglang_version()
-    if not version:
-        sys.stdout.write("SGLang is not installed in this Python environment\n")
-        return 1
-    tested = "tested" if version in SUPPORTED_VERSIONS else "not tested"
-    lines = [f"SGLang {version}: {tested} (supported: {', '.join(SUPPORTED_VERSIONS)})"]
-    if version in KNOWN_DIFFERENCES:
-        lines.append(f"known differences: {KNOWN_DIFFERENCES[version]}")
-    lines += report(TARGETS)
-    sys.stdout.write("\n".join(lines) + "\n")
-    return 1 if verify(TARGETS) else 0
+    supported, known = SUPPORTED_VERSIONS, KNOWN_DIFFERENCES
+    return shared.tell("SGLang", sglang_version(), TARGETS, supported=supported, known_differences=known)
 
 
 if __name__ == "__main__":

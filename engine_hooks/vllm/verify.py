@@ -12,7 +12,7 @@ from typing import Any
 
 from engine_hooks.engine import verify as shared
 from engine_hooks.engine.targets import Feature
-from engine_hooks.engine.verify import Problem, report, verify
+from engine_hooks.engine.verify import Problem
 from engine_hooks.vllm.targets import KNOWN_DIFFERENCES, SUPPORTED_VERSIONS, TARGETS
 
 RUST_VARIABLE = "VLLM_USE_RUST_FRONTEND"
@@ -87,17 +87,8 @@ def _unproven_parallel(config: Any) -> str:
 
 def main() -> int:
     """Print the report for operators; 0 if every feature works here."""
-    version = vllm_version()
-    if not version:
-        sys.stdout.write("vLLM is not installed in this Python environment\n")
-        return 1
-    tested = "tested" if version in SUPPORTED_VERSIONS else "not tested"
-    lines = [f"vLLM {version}: {tested} (supported: {', '.join(SUPPORTED_VERSIONS)})"]
-    if version in KNOWN_DIFFERENCES:
-        lines.append(f"known differences: {KNOWN_DIFFERENCES[version]}")
-    lines += report(TARGETS)
-    sys.stdout.write("\n".join(lines) + "\n")
-    return 1 if verify(TARGETS) else 0
+    supported, known = SUPPORTED_VERSIONS, KNOWN_DIFFERENCES
+    return shared.tell("vLLM", vllm_version(), TARGETS, supported=supported, known_differences=known)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 
 from controlplane.lab.compare.rows import (
@@ -185,13 +193,13 @@ def progress_bar(
         *more,
         console=console or Console(stderr=True),
     )
-    tasks: dict[str, int] = {}
+    tasks: dict[str, TaskID] = {}
     with bar:
 
         def advance(label: str, done: int, total: int) -> None:
             if label not in tasks:
-                tasks[label] = int(bar.add_task(label, total=total))
-            bar.update(tasks[label], completed=done)  # type: ignore[arg-type]
+                tasks[label] = bar.add_task(label, total=total)
+            bar.update(tasks[label], completed=done)
 
         yield advance
 

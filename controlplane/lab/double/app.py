@@ -3,7 +3,7 @@
 import itertools
 import json
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -21,8 +21,6 @@ from controlplane.lab.sim.engine_model import Call, ContextTooLong
 
 _LEAST_CHUNKS_APART_S = 0.02
 _MOST_CHUNKS_A_SECOND = 1000  # of all streams together: what one core writes with ease
-
-Handler = Callable[[Request], Awaitable[Response]]
 
 
 class ChatService:

@@ -18,7 +18,7 @@ from controlplane.core.policies import EngineShape, MemoryPolicy, PriorityPolicy
 from controlplane.core.priority.fcfs import Fcfs
 from controlplane.lab.sim import turn_events
 from controlplane.lab.sim.call import Call, ContextTooLong, Progress
-from controlplane.lab.sim.hardware import BLOCK_TOKENS, CHUNK_TOKENS, MAX_RUNNING, PS, Profile
+from controlplane.lab.sim.hardware import BLOCK_TOKENS, CHUNK_TOKENS, MAX_RUNNING, PS, Profile, require_steps
 from controlplane.lab.sim.kv_pool import KvPool
 from controlplane.lab.sim.lower_tiers import TierSpec, build_tiers
 from controlplane.lab.sim.publisher import Publisher
@@ -58,9 +58,7 @@ class EngineModel:
         ``pin_budget_ratio``: the share of the pool that pins may take together; None: as the memory policy says.
         """
         require("pool_blocks", pool_blocks, low=1, high=float("inf"))
-        require("block_tokens", block_tokens, low=1, high=65_536)
-        require("chunk_tokens", chunk_tokens, low=block_tokens, high=float("inf"))
-        require("max_running", max_running, low=1, high=float("inf"))
+        require_steps(block_tokens=block_tokens, chunk_tokens=chunk_tokens, max_running=max_running)
         if pin_budget_ratio is not None:
             require("pin_budget_ratio", pin_budget_ratio, low=0, high=1)
         self.block_tokens = block_tokens

@@ -8,12 +8,21 @@ that attend through the whole sequence with every chunk the square of its length
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 
+from controlplane.core.errors import require
+
 PS = 1000  # picoseconds a nanosecond
 # As a stock SGLang on a large device.
 BLOCK_TOKENS = 16
 CHUNK_TOKENS = 8192  # of prefill in a step
 MAX_RUNNING = 256  # turns at once
 _FS_PER_NS = 1_000_000
+
+
+def require_steps(*, block_tokens: int, chunk_tokens: int, max_running: int) -> None:
+    """Raise ``ConfigError`` unless an engine can take steps of these sizes."""
+    require("block_tokens", block_tokens, low=1, high=65_536)
+    require("chunk_tokens", chunk_tokens, low=block_tokens, high=float("inf"))
+    require("max_running", max_running, low=1, high=float("inf"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

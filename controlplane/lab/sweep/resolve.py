@@ -18,6 +18,7 @@ from controlplane.lab.workload.arrivals import Arrival, Closed, at_rate, parse_a
 from controlplane.lab.workload.telemetry import Telemetry
 
 _LOAD = "load:"
+_MORE = ', "load:X" (times the saturation rate), "load:X:N" (in bursts of N)'
 
 
 def check_arrival(text: str) -> None:
@@ -29,7 +30,7 @@ def resolved(text: str, workload: Workload, hardware: Hardware) -> Arrival:
     """The arrivals on that hardware: a load as a rate, any other open rate times the hardware's factor."""
     if text.startswith(_LOAD):
         return _at_load(text, saturation_rate(workload, hardware))
-    arrival = parse_arrival(text)
+    arrival = parse_arrival(text, more=_MORE)
     if isinstance(arrival, Closed) or hardware.rate_factor == 1:
         return arrival
     return at_rate(arrival, hardware.rate_factor * arrival.rate)
@@ -37,7 +38,7 @@ def resolved(text: str, workload: Workload, hardware: Hardware) -> Arrival:
 
 def _at_load(text: str, saturation: float) -> Arrival:
     if not text.startswith(_LOAD):
-        return parse_arrival(text)
+        return parse_arrival(text, more=_MORE)
     load, _, number = text.removeprefix(_LOAD).partition(":")
     try:
         arrival = parse_arrival(f"burst:{load}:{number}" if number else f"poisson:{load}")

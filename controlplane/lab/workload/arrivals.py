@@ -45,13 +45,16 @@ _Number = TypeVar("_Number", int, float)
 Open = Poisson | Burst
 Arrival = Open | Closed
 _HELP = (
-    'expected "poisson:RATE" (programs a second), "burst:RATE:N" (so many a second, N at one instant) or '
+    'expected "poisson:RATE" (programs a second), "burst:RATE:N" (so many a second, N at one instant){more} or '
     '"closed:N" (programs at once)'
 )
 
 
-def parse_arrival(text: str) -> Arrival:
-    """Read ``poisson:0.2``, ``burst:0.2:10`` or ``closed:8``. Raises ``ConfigError``."""
+def parse_arrival(text: str, *, more: str = "") -> Arrival:
+    """Read ``poisson:0.2``, ``burst:0.2:10`` or ``closed:8``.
+
+    Raises ``ConfigError``, which also names what ``more`` the caller understands.
+    """
     kind, *values = text.split(":")
     try:
         match kind, values:
@@ -65,7 +68,7 @@ def parse_arrival(text: str) -> Arrival:
         raise
     except ValueError:
         pass
-    raise ConfigError(f"arrival: {_HELP}, got {text!r}", field="arrival")
+    raise ConfigError(f"arrival: {_HELP.format(more=more)}, got {text!r}", field="arrival")
 
 
 def _above_zero(value: _Number, text: str) -> _Number:

@@ -22,10 +22,10 @@ class Scale:
     turns: int = field(default=1, repr=False)  # digests of before it are of the representation
 
     def __post_init__(self) -> None:
-        require("scale.tokens", self.tokens, low=0, high=float("inf"), ends="(]")
-        require("scale.outputs", self.outputs, low=0, high=float("inf"), ends="(]")
-        require("scale.tools", self.tools, low=0, high=float("inf"))
-        require("scale.turns", self.turns, low=1, high=1000)
+        require("scale_tokens", self.tokens, low=0, high=float("inf"), ends="(]")
+        require("scale_outputs", self.outputs, low=0, high=float("inf"), ends="(]")
+        require("scale_tools", self.tools, low=0, high=float("inf"))
+        require("scale_turns", self.turns, low=1, high=1000)
 
     def __str__(self) -> str:
         text = f"tokens x{self.tokens:g}, outputs x{self.outputs:g}, tools x{self.tools:g}"

@@ -42,12 +42,13 @@ def test_parameters_are_carried() -> None:
 def test_every_preset_can_be_written(name: str) -> None:
     policies = EnginePolicies(priority=PRESETS[name].priority, memory=PRESETS[name].memory)
     assert loads(policies.dumps()) == policies
-    assert policies.is_stock == (name in ("fcfs", "thunderagent", "concur")), "whose work is done before the engine"
+    assert (policies == STOCK) == (name in ("fcfs", "thunderagent", "concur")), (
+        "whose work is done before the engine"
+    )
 
 
 def test_no_text_means_the_engines_own() -> None:
     assert loads("") == STOCK == EnginePolicies(priority=Fcfs(), memory=Lru())
-    assert STOCK.is_stock
 
 
 def test_policies_are_known_by_their_registered_names() -> None:

@@ -38,14 +38,3 @@ def test_a_name_that_would_break_a_subject_is_refused(name: str) -> None:
 def test_the_refusal_suggests_a_name() -> None:
     with pytest.raises(ConfigError, match="'gpu-1-example-com' would do"):
         subjects.command_subject("gpu-1.example.com")
-
-
-def test_a_publisher_splits_into_what_it_was_made_of() -> None:
-    name = subjects.publisher_name("gpu-1", "engine", "b00t")
-    assert subjects.split_publisher(name) == ("gpu-1", "engine", "b00t")
-
-
-@pytest.mark.parametrize("publisher", ["", "a/b", "a/b/c/d", "a//c", "a b/c/d"])
-def test_what_is_no_publisher_is_refused(publisher: str) -> None:
-    with pytest.raises(ConfigError, match="node/role/boot"):
-        subjects.split_publisher(publisher)

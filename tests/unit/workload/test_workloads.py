@@ -61,7 +61,7 @@ def test_repeated_turns_go_on_from_the_context_that_was_left_and_end_at_the_same
     assert all(turn.cached_prefix_tokens is None for turn in repeated)
     assert all(reusable_tokens(before, turn) for before, turn in pairwise(repeated))
     assert str(Scale(turns=3)) == "tokens x1, outputs x1, tools x1, turns x3"
-    with pytest.raises(ConfigError, match=r"scale\.turns"):
+    with pytest.raises(ConfigError, match=r"scale_turns"):
         Scale(turns=0)
 
 
@@ -69,9 +69,9 @@ def test_a_scale_of_one_changes_nothing_and_a_bad_one_is_refused() -> None:
     trace = synthesize("bfcl-v4", programs=3)
     assert Scale().apply(trace) is trace
     assert str(Scale(tokens=0.05, outputs=0.1)) == "tokens x0.05, outputs x0.1, tools x1"
-    with pytest.raises(ConfigError, match=r"0 < scale\.tokens, got 0"):
+    with pytest.raises(ConfigError, match=r"0 < scale_tokens, got 0"):
         Scale(tokens=0)
-    with pytest.raises(ConfigError, match=r"scale\.tools"):
+    with pytest.raises(ConfigError, match=r"scale_tools"):
         Scale(tools=float("nan"))
 
 
