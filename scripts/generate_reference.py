@@ -44,6 +44,7 @@ from controlplane.lab.compare.rows import Grid
 from controlplane.lab.sim.profile import list_profiles, load_profile
 from controlplane.lab.sweep.results import read_all
 from controlplane.wire.names import snake_case
+from engine_hooks.engine.settings import GATE_VARIABLES
 
 ROOT = Path(__file__).resolve().parent.parent
 OUTPUT = ROOT / "docs" / "reference"
@@ -113,19 +114,22 @@ def configuration() -> str:
 
 
 def _gate_limits() -> list[str]:
+    variables = {limit: variable for variable, (limit, _) in GATE_VARIABLES.items()}
     rows = []
     for field in dataclasses.fields(GateLimits):
         name = field.name
         value: Any = field.default
         shown = f"{value / 1e9:g} s" if name.endswith("_ns") else f"{value:,}"
-        rows.append([f"`{name}`", shown, describe(GateLimits, "gate.", name, value).meaning])
+        variable = f"`{variables[name]}`" if name in variables else ""
+        rows.append([f"`{name}`", shown, variable, describe(GateLimits, "gate.", name, value).meaning])
     return [
         "## Gate limits",
         "",
-        "These belong to the gate, in the engine's HTTP process, and are not keys of this file: code that builds a",
-        "gate passes them as `GateLimits`. Times are measured on the gate's clock.",
+        "These belong to the gate, in the engine's HTTP process, and are not keys of this file: the engine's",
+        "plugin reads the variables, in the unit at their end, and code that builds a gate passes `GateLimits`.",
+        "Times are measured on the gate's clock.",
         "",
-        *table(("limit", "default", "meaning"), rows),
+        *table(("limit", "default", "environment variable", "meaning"), rows),
     ]
 
 

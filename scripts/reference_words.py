@@ -45,8 +45,10 @@ CONTROL_PAGE = (
     "",
     "The daemon serves it on a Unix socket in the state directory, which only the daemon's user may open, or at",
     "the address in `[api]` ([configuration](configuration.md#api)). A host that others can reach needs a",
-    "certificate, and with `client_ca` every client needs one, too. The daemon also serves health",
-    "(`grpc.health.v1`) and reflection:",
+    "certificate, and with `client_ca` every client needs one, too. The commands take the address from `--api`",
+    "or `PENSTOCK_API`. They use TLS where `PENSTOCK_API_CA` names the file of the authority that signed the",
+    "daemon's certificate; `PENSTOCK_API_CERTIFICATE` and `PENSTOCK_API_PRIVATE_KEY` name those of their own. The",
+    "daemon also serves health (`grpc.health.v1`) and reflection:",
     "",
     "    grpcurl -plaintext -unix ~/.local/state/penstock/local.control.sock penstock.v1.Control/GetStatus",
 )

@@ -72,7 +72,7 @@ class Settings:
 
 
 # A variable, the limit that it sets, and what one of its unit is in the limit's.
-_GATE_VARIABLES: Mapping[str, tuple[str, int]] = {
+GATE_VARIABLES: Mapping[str, tuple[str, int]] = {
     "PENSTOCK_GATE_MAX_HELD": ("max_held", 1),
     "PENSTOCK_GATE_MAX_HELD_MIB": ("max_held_bytes", _MIB),
     "PENSTOCK_GATE_MAX_BODY_MIB": ("max_body_bytes", _MIB),
@@ -132,11 +132,11 @@ def _gate_values(texts: Mapping[str, str]) -> dict[str, int]:
     for variable in texts:
         if not variable.startswith(_GATE_PREFIX):
             continue
-        if variable not in _GATE_VARIABLES:
-            near = difflib.get_close_matches(variable, _GATE_VARIABLES, n=1)
-            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(_GATE_VARIABLES)}"
+        if variable not in GATE_VARIABLES:
+            near = difflib.get_close_matches(variable, GATE_VARIABLES, n=1)
+            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(GATE_VARIABLES)}"
             raise ConfigError(f"{variable}: unknown variable{hint}", field=variable)
-        name, unit = _GATE_VARIABLES[variable]
+        name, unit = GATE_VARIABLES[variable]
         values[name] = round(_number(texts, variable) * unit)
     return values
 
@@ -154,4 +154,4 @@ def _number(texts: Mapping[str, str], variable: str) -> float:
 def _variable_of(name: str) -> str:
     """The variable that sets the field ``name``; empty where the field's name says enough."""
     own = {"node": NODE_VARIABLE, "pin_budget_ratio": PIN_BUDGET_VARIABLE}
-    return own.get(name) or next((v for v, (limit, _) in _GATE_VARIABLES.items() if limit == name), "")
+    return own.get(name) or next((v for v, (limit, _) in GATE_VARIABLES.items() if limit == name), "")
