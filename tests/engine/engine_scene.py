@@ -15,8 +15,19 @@ from engine_client import REQUEST_TIMEOUT_S, EngineClient
 from engine_server import EngineServer
 from support.daemon_process import DaemonProcess, eventually
 
-from controlplane.core.commands import Command, Pause, ProgramCommand, Release
-from controlplane.core.events import CommandApplied, Event, HostSampled, PoolSampled
+from controlplane.core.commands import (
+    Command,
+    Demote,
+    Discard,
+    Label,
+    Pause,
+    Prefetch,
+    ProgramCommand,
+    Release,
+    Retain,
+)
+from controlplane.core.events import CommandApplied, CommandRejected, Event, HostSampled, PoolSampled
+from controlplane.core.types import seconds
 from controlplane.wire.codec import decode_commands, decode_events, encode_commands, encode_events
 from controlplane.wire.delivery import delivered
 from controlplane.wire.endpoint import Endpoint, endpoint_path, write_endpoint
@@ -238,3 +249,20 @@ def talk(story: Callable[[EngineClient], Awaitable[None]], engine: EngineServer)
             await story(EngineClient(engine.url, http))
 
     asyncio.run(main())
+
+
+async def refuses_to_move(scene: Scene, known: str, why: str) -> None:
+    """Commands that this engine cannot obey, or that name a program it never saw, are rejected with the reason."""
+    demote, prefetch, label, unknown, nothing = await scene.say(
+        Demote(program_id=known),
+        Prefetch(program_id=known),
+        Label(program_id=known, label="busy"),
+        Retain(program_id="never-seen", ttl_ns=seconds(1)),
+        Discard(program_id="never-seen"),
+    )
+    for command_id in (demote, prefetch):
+        reason = (await scene.until(CommandRejected, command_id=command_id)).reason
+        assert reason == why
+    assert await scene.until(CommandApplied, command_id=label)
+    for command_id in (unknown, nothing):
+        assert (await scene.until(CommandRejected, command_id=command_id)).reason

@@ -3,12 +3,12 @@
 import asyncio
 
 from engine_load import PROMPT_TOKENS, fill, first_turn, next_turn
-from engine_scene import Bus, Scene, play
+from engine_scene import Bus, Scene, play, refuses_to_move
 from engine_server import POOL_TOKENS, EngineServer
 from engine_versions import every_engine, on_every_version
 from tiny_model import words
 
-from controlplane.core.commands import Demote, Discard, Label, Prefetch, Release, Retain
+from controlplane.core.commands import Discard, Release, Retain
 from controlplane.core.events import CommandApplied, CommandRejected, PoolSampled
 from controlplane.core.types import seconds
 
@@ -161,19 +161,7 @@ def test_pins_stay_within_their_budget(plugin_engine: EngineServer, bus: Bus) ->
 def test_what_cannot_be_done_here_is_rejected_with_its_reason(plugin_engine: EngineServer, bus: Bus) -> None:
     async def story(scene: Scene) -> None:
         await first_turn(scene, "known", seed=600)
-        demote, prefetch, label, unknown, nothing = await scene.say(
-            Demote(program_id="known"),
-            Prefetch(program_id="known"),
-            Label(program_id="known", label="busy"),
-            Retain(program_id="never-seen", ttl_ns=seconds(1)),
-            Discard(program_id="never-seen"),
-        )
-        for command_id in (demote, prefetch):
-            reason = (await scene.until(CommandRejected, command_id=command_id)).reason
-            assert reason == "host memory is off: start SGLang with --enable-hierarchical-cache"
-        assert await scene.until(CommandApplied, command_id=label)
-        for command_id in (unknown, nothing):
-            assert (await scene.until(CommandRejected, command_id=command_id)).reason
+        await refuses_to_move(scene, "known", "host memory is off: start SGLang with --enable-hierarchical-cache")
 
     bus.daemon()
     play(story, plugin_engine, bus)

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from engine_client import EngineClient
 from engine_load import first_turn, next_turn
-from engine_scene import TIMEOUT_S, Bus, Scene, play, talk
+from engine_scene import TIMEOUT_S, Bus, Scene, play, refuses_to_move, talk
 from engine_server import ROOT, EngineServer
 from engine_versions import VLLM, vllm_only
 from support.daemon_process import eventually
 from tiny_model import words
 from vllm_server import MAX_HELD
 
-from controlplane.core.commands import Demote, Discard, Label, Prefetch, Release, Retain
-from controlplane.core.events import CommandApplied, CommandRejected, FirstToken, PoolSampled, TurnEnded, TurnQueued
+from controlplane.core.commands import Release, Retain
+from controlplane.core.events import CommandApplied, FirstToken, PoolSampled, TurnEnded, TurnQueued
 from controlplane.core.types import seconds
 from engine_hooks.vllm.targets import SUPPORTED_VERSIONS, TARGETS
 
@@ -110,19 +110,9 @@ def test_a_gate_that_is_full_refuses_and_says_when_to_come_again(plugin_engine: 
 def test_what_vllm_cannot_do_is_rejected_with_the_reason(plugin_engine: EngineServer, bus: Bus) -> None:
     async def story(scene: Scene) -> None:
         await first_turn(scene, "known", seed=940)
-        demote, prefetch, label, unknown, nothing = await scene.say(
-            Demote(program_id="known"),
-            Prefetch(program_id="known"),
-            Label(program_id="known", label="busy"),
-            Retain(program_id="never-seen", ttl_ns=seconds(1)),
-            Discard(program_id="never-seen"),
+        await refuses_to_move(
+            scene, "known", "vLLM moves contexts below the device by itself: no call of it moves one"
         )
-        for command_id in (demote, prefetch):
-            reason = (await scene.until(CommandRejected, command_id=command_id)).reason
-            assert reason == "vLLM moves contexts below the device by itself: no call of it moves one"
-        assert await scene.until(CommandApplied, command_id=label)
-        for command_id in (unknown, nothing):
-            assert (await scene.until(CommandRejected, command_id=command_id)).reason
 
     bus.daemon()
     play(story, plugin_engine, bus)
