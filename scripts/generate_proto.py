@@ -1,4 +1,4 @@
-"""Generate ``controlplane/wire/_generated`` from ``proto/``: ``python scripts/generate_proto.py``."""
+"""Generate the protobuf code in ``_generated`` folders from ``proto/``: ``python scripts/generate_proto.py``."""
 
 import argparse
 import importlib.resources
@@ -11,19 +11,23 @@ from grpc_tools import protoc  # type: ignore[import-untyped]
 
 ROOT = Path(__file__).resolve().parent.parent
 PROTO = ROOT / "proto"
-PACKAGE = "penstock/v1"
-OUTPUT = ROOT / "controlplane" / "wire" / "_generated"
-MODULE = "controlplane.wire._generated"
+PACKAGES = {"penstock/v1": "controlplane/wire/_generated", "envoy": "controlplane/fleet/_generated"}
+"""By the folder below ``proto``: where its code goes."""
 
-_INIT = '"""Generated from ``proto/penstock/v1`` by ``make proto``: do not edit."""\n'
+_INIT = '"""Generated from ``proto/{package}`` by ``make proto``: do not edit."""\n'
 
 
-def generate(output: Path) -> list[Path]:
-    """Write the message modules and their stubs to ``output``; return the files, sorted by name."""
-    sources = sorted((PROTO / PACKAGE).glob("*.proto"))
+def generate(root: Path) -> list[Path]:
+    """Write the message modules and their stubs below ``root``; return the files, sorted by name."""
+    return [file for package, folder in PACKAGES.items() for file in _generate(package, folder, root / folder)]
+
+
+def _generate(package: str, folder: str, output: Path) -> list[Path]:
+    sources = sorted((PROTO / package).glob("*.proto"))
     if not sources:
-        raise FileNotFoundError(f"no .proto files in {PROTO / PACKAGE}")
+        raise FileNotFoundError(f"no .proto files in {PROTO / package}")
     output.mkdir(parents=True, exist_ok=True)
+    module, name = folder.replace("/", "."), package.replace("/", ".")
     well_known = importlib.resources.files("grpc_tools") / "_proto"
     plugin = Path(sys.executable).with_name("protoc-gen-mypy")
     with tempfile.TemporaryDirectory() as scratch:
@@ -31,20 +35,20 @@ def generate(output: Path) -> list[Path]:
         command += [f"--python_out={scratch}", f"--mypy_out=quiet:{scratch}", *map(str, sources)]
         if protoc.main(command) != 0:
             raise RuntimeError("protoc failed: its messages are above")
-        for made in (Path(scratch) / PACKAGE).iterdir():
+        for made in (Path(scratch) / package).iterdir():
             # protoc imports by the path below -I; ours is a package inside controlplane.
-            text = re.sub(r"^from penstock\.v1 import", f"from {MODULE} import", made.read_text(), flags=re.M)
+            text = re.sub(rf"^from {re.escape(name)} import", f"from {module} import", made.read_text(), flags=re.M)
             if made.suffix == ".pyi":
-                text = re.sub(r"\bpenstock\.v1\.(?=\w+_pb2\b)", f"{MODULE}.", text)
+                text = re.sub(rf"\b{re.escape(name)}\.(?=\w+_pb2\b)", f"{module}.", text)
             (output / made.name).write_text(text)
-    (output / "__init__.py").write_text(_INIT)
+    (output / "__init__.py").write_text(_INIT.format(package=package))
     return sorted(output.glob("*.py*"))
 
 
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path, default=OUTPUT, help="folder to write to (default: %(default)s)")
+    parser.add_argument("--output", type=Path, default=ROOT, help="root to write below (default: %(default)s)")
     for path in generate(parser.parse_args().output):
         print(path)  # noqa: T201
 

@@ -40,10 +40,17 @@ def kv_cap(pressure: Pressure) -> int:
 
 def rooms(pressure: Pressure) -> tuple[int, ...]:
     """What each engine has left beside what the active programs need now, in blocks."""
-    loads = [(each.demand_blocks, each.total_blocks) for each in pressure.replicas if each.total_blocks]
-    return tuple(
-        max(0, total - demand) for demand, total in loads or [(pressure.kv_demand_blocks, pressure.kv_total_blocks)]
-    )
+    return tuple([total - demand if total > demand else 0 for demand, total in loads(pressure)])
+
+
+def loads(pressure: Pressure) -> list[tuple[int, int]]:
+    """Demand and pool, in blocks, of each engine that takes programs; of all together where none is told apart."""
+    found = [
+        (each.demand_blocks, each.total_blocks)
+        for each in pressure.replicas
+        if each.total_blocks and not each.draining
+    ]
+    return found or [(pressure.kv_demand_blocks, pressure.kv_total_blocks)]
 
 
 def tolerated_excess(

@@ -48,8 +48,31 @@ class Adopt(ProgramCommand):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Place(ProgramCommand):
+    """The program's next turns go to the engine ``replica``, one of those behind its gate: ``node/role``.
+
+    What another engine, the one that it ``leaves``, has of its context is nobody's from then on, unless ``moves``
+    says that it is sent there. Empty: it leaves none.
+    """
+
+    replica: str
+    moves: bool = False
+    leaves: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pause(ProgramCommand):
     """Take the slot back after the running turn: later turns are held."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refuse(ProgramCommand):
+    """A budget is spent: its held turns and those to come are refused for ``ttl_ns``, its children's too.
+
+    0: for good, since it is the run's own budget. Running turns go on to their end.
+    """
+
+    ttl_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +156,8 @@ COMMAND_TYPES: tuple[type[Command], ...] = (
     PrepareEnvironment,
     CancelEnvironment,
     Adopt,
+    Place,
+    Refuse,
 )
 
 

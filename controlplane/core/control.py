@@ -8,7 +8,9 @@ from controlplane.core.ledger import Ledger
 from controlplane.core.overload import Overload, OverloadRules
 from controlplane.core.policies import Window
 from controlplane.core.silence import SilenceRules
+from controlplane.core.tenants import Tenancy
 from controlplane.core.tool_slots import ToolSlots
+from controlplane.core.trees import TreeRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +25,8 @@ class ControlRules:
     overload: OverloadRules = field(default_factory=OverloadRules)
     silence: SilenceRules = field(default_factory=SilenceRules)
     tool_slots: ToolSlots = field(default_factory=ToolSlots)
+    tenancy: Tenancy = field(default_factory=Tenancy)
+    trees: TreeRules = field(default_factory=TreeRules)
     prepare_ahead: int = 4  # environments are prepared for this many programs at the head of the queue
 
     def __post_init__(self) -> None:
@@ -41,6 +45,7 @@ class ControllerState:
     ledger: Ledger = field(default_factory=Ledger)
     admission: Any = None
     retention: Any = None
+    placement: Any = None
     overload: Overload = field(default_factory=Overload)
     window: Window = field(default_factory=lambda: Window(limit=0, window=0.0, reason="starting"))
     announced: tuple[int, float] = (-1, -1.0)  # the limit and window last sent

@@ -10,7 +10,7 @@ The daemon, the simulator and the replay of a log drive the same three calls, so
 tool boundaries).
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -21,15 +21,19 @@ from controlplane.core.control import ControllerState, ControlRules
 from controlplane.core.enact import enact
 from controlplane.core.errors import RemoteEventError
 from controlplane.core.estimate import as_seconds
+from controlplane.core.fairness import InTurn, give_back, in_turn
 from controlplane.core.forecast import demand, needs
 from controlplane.core.ledger.turns import Signals
-from controlplane.core.outlook import demand_blocks, growing, parts, running_blocks
+from controlplane.core.outlook import demand_blocks, growing, parts, running_blocks, stands_for
 from controlplane.core.overload import Load, detect
+from controlplane.core.placing import ended_a_turn, place
 from controlplane.core.policies import Window
 from controlplane.core.presets import Preset
-from controlplane.core.room import fitting_in
+from controlplane.core.room import MOST_PASSED_OVER, fitting_in
 from controlplane.core.silence import sweep
-from controlplane.core.slots import admissible, held_back, leaving, may_leave_now
+from controlplane.core.slots import admissible, held_back, leaving, may_leave_now, overdrawn
+from controlplane.core.tenants import Exhausted
+from controlplane.core.trees import expect, gangs, held_gangs, moves
 from controlplane.core.types import Pressure, Program, QueuedProgram, Status, seconds
 from controlplane.core.usual import Usual
 
@@ -50,6 +54,7 @@ _BOUNDARIES = (
     ev.EnvironmentWanted,
     ev.PublisherState,
     ev.OperatorOrders,
+    ev.EnginesListed,
 )
 _FREE_SLOTS = (ev.ToolEnded, ev.HostSampled)  # a tool that waits for a slot of the host may start
 
@@ -65,9 +70,11 @@ class Controller:
         self.state = state or ControllerState(
             admission=preset.admission.initial(),
             retention=preset.retention.initial(),
+            placement=preset.placement.initial(),
         )
         self.ledger = self.state.ledger
         self.ledger.turns.cold_return_ratio = self.rules.overload.kv_cold_return
+        self.ledger.programs.belong(self.rules.tenancy)
         self.pressure = Pressure()
         self.considered: Sequence[QueuedProgram] = ()  # who could be let in at the last tick, in packing's order
         self._urgent = True
@@ -102,12 +109,13 @@ class Controller:
 
         Programs, queue and window stay, and so does what a policy remembers where one of its kind follows it.
         """
-        for kind in ("admission", "retention"):
+        for kind in ("admission", "retention", "placement"):
             policy = getattr(preset, kind)
             if type(policy) is not type(getattr(self.preset, kind)):
                 setattr(self.state, kind, policy.initial())
         self.preset, self.rules = preset, rules
         self.ledger.turns.cold_return_ratio = rules.overload.kv_cold_return
+        self.ledger.programs.belong(rules.tenancy)
         self._urgent = True
 
     def recall(self, command: cmd.Command, now_ns: int) -> None:
@@ -119,6 +127,33 @@ class Controller:
             enact(self.ledger, command, now_ns)
         elif isinstance(command, cmd.SetWindow):
             self.state.announced = (command.limit, command.window)
+
+    def follow(self, now_ns: int) -> None:
+        """What time does while another daemon decides: load is sensed and silence is judged, but nobody is told.
+
+        With the events received and that daemon's commands recalled, the state is about the one that it has.
+        """
+        if now_ns < self.state.interval_ends_ns:
+            return
+        state, ledger, admission = self.state, self.ledger, self.preset.admission
+        state.interval_ends_ns = now_ns + seconds(self.rules.interval_s)
+        self._sense(now_ns)
+        for _ in sweep(ledger, self.rules.silence, now_ns, lends=self.preset.retention.lends):
+            continue  # it is for the other one to say, and is recalled once it is said
+        for _ in ledger.runs.farewells_due():
+            continue
+        ledger.accounts.overspent.clear()
+        ledger.accounts.unanswered.clear()
+        ledger.forget_ended(now_ns)
+        ledger.programs.take_changed(len(ledger.programs.changed))
+        ledger.publishers.resync.clear()
+        self.pressure = self._observe(now_ns)
+        state.admission, state.window = admission.update(state.admission, ledger.estimates, self.pressure, now_ns)
+
+    def take_over(self) -> None:
+        """Decide from now on, after having followed: who holds a slot is looked at once, as was not told to us."""
+        self.ledger.programs.changed |= dict.fromkeys(self.ledger.programs.active)
+        self._urgent = True
 
     @property
     def numbering(self) -> cmd.Numbering:
@@ -137,14 +172,20 @@ class Controller:
         if interval_ended:
             self.state.interval_ends_ns = now_ns + seconds(self.rules.interval_s)
             self._sense(now_ns)
+            if self.rules.trees.keep:
+                expect(self.ledger, now_ns)
             self._sweep(now_ns)
+        self._refuse(now_ns, interval_ended=interval_ended)
         self._say_farewell(now_ns)
         if interval_ended:
             self.ledger.forget_ended(now_ns)
         self.pressure = self._observe(now_ns)
-        self._tell_of_children(now_ns)
-        self._balance_and_admit(now_ns)
-        self._let_in_active(self._take_back(now_ns) | self._hold_back(now_ns), now_ns)
+        self._update_window(now_ns)
+        gangs, window = self._held_gangs(now_ns)
+        self._tell_of_children(now_ns, gangs)
+        self._balance_and_admit(window, now_ns)
+        self._let_in_active(self._take_back(now_ns) | self._hold_back(now_ns), gangs, now_ns)
+        self._give_back(now_ns)
         self._rescue(now_ns)
         self._start_tools(now_ns)
         self._prepare(now_ns)
@@ -191,13 +232,17 @@ class Controller:
         return use_ratio / (1.0 + self.state.window.excess_now_ratio)
 
     def _forecast(self, now_ns: int) -> tuple[int, ...]:
-        """What the active programs will need until they end; anew when one came or went, or an interval ended."""
+        """What the active programs will need until they end; anew when one came or went, or an interval ended.
+
+        Among very many it is anew when as many did as each of its sample stands for.
+        """
         state, changes = self.state, self.ledger.programs.active_changes
-        key = (changes, now_ns // seconds(self.rules.interval_s))
-        if key != state.forecast_key:
-            state.forecast_key, state.forecast = (
-                key,
-                demand(growing(self.ledger), self.ledger.programs.shared_blocks),
+        interval = now_ns // seconds(self.rules.interval_s)
+        changes_then, interval_then = state.forecast_key
+        if interval != interval_then or not 0 <= changes - changes_then < stands_for(self.ledger):
+            state.forecast_key = changes, interval
+            state.forecast = demand(
+                growing(self.ledger, returning=self.rules.trees.keep), self.ledger.programs.shared_blocks
             )
         return state.forecast
 
@@ -217,7 +262,7 @@ class Controller:
             kv_lent_blocks=charges.lent_blocks,
             kv_use_ratio=use_ratio,
             running_blocks=running_blocks(ledger),
-            kv_forecast_blocks=self._forecast(now_ns) if queued else (),
+            kv_forecast_blocks=self._forecast(now_ns) if queued or self._asks_for_children() else (),
             host_total_blocks=pool.host_total_blocks if pool else 0,
             host_used_blocks=pool.host_used_blocks if pool else 0,
             tools_active=tools.active,
@@ -238,40 +283,82 @@ class Controller:
             replicas=parts(ledger, self.preset.retention.half_life_ns, now_ns) if charges.several else (),
         )
 
+    def _asks_for_children(self) -> bool:
+        programs = self.ledger.programs
+        return any(name in programs.children for name in programs.askers)
+
     # Deciding
 
-    def _balance_and_admit(self, now_ns: int) -> None:
-        """MARS Algorithm 1, BalanceAndAdmit."""
-        state, preset, facts, self.considered = self.state, self.preset, self.ledger.estimates, ()
-        state.admission, window = preset.admission.update(state.admission, facts, self.pressure, now_ns)
-        state.window = window
+    def _held_gangs(self, now_ns: int) -> tuple[dict[str, set[str]], Window]:
+        """Children that wait until there is room for all of their gang, by root; and the room left for others."""
+        window, rules, held = self.state.window, self.rules.trees, dict[str, set[str]]()
+        found = gangs(self.ledger) if rules.gang_s else ()
+        if found:
+            waiting, window = held_gangs(found, self.ledger, window, rules, now_ns)
+            for gang in waiting:
+                held.setdefault(gang.root_id, set()).update(name for name, _ in gang.children)
+        return held, window
+
+    def _update_window(self, now_ns: int) -> None:
+        """How many may be active, and what room there is."""
+        state, admission = self.state, self.preset.admission
+        state.admission, state.window = admission.update(
+            state.admission, self.ledger.estimates, self.pressure, now_ns
+        )
+
+    def _balance_and_admit(self, window: Window, now_ns: int) -> None:
+        """MARS Algorithm 1, BalanceAndAdmit, in the room of ``window``."""
+        preset, facts, self.considered = self.preset, self.ledger.estimates, ()
         queued = len(self.ledger.programs.queue)
         slots = window.limit - self.pressure.programs_active if window.limit else queued  # line 23
-        if slots <= 0 or not queued:
+        if slots <= 0 or not queued or self._nobody_fits(window):
             return
         order = preset.packing.order(self._waiting(), facts, self.pressure, now_ns)
-        self.considered = list(order) if preset.packing.ages else self._overdue_first(order, now_ns)
+        turns = self._in_turn(list(order) if preset.packing.ages else self._overdue_first(order, now_ns), slots)
+        self.considered = turns.order
         overdue_ns, empty = now_ns - seconds(self.rules.overdue_s), not self.pressure.programs_active
         programs, usual = self.ledger.programs.by_name, Usual(self.ledger.estimates)
 
         def ahead(queued: QueuedProgram) -> Sequence[float]:
             return needs(usual.waiting(programs[queued.program_id]))
 
-        for chosen in fitting_in(self.considered, slots, window, ahead, overdue_ns, empty=empty):
+        fitting = fitting_in(self.considered, slots, window, ahead, overdue_ns, empty=empty, first=turns.first)
+        if self.ledger.programs.charges.several:  # they get their engines largest first (MORI §4.3.1)
+            fitting.sort(key=lambda each: -each.blocks)
+        for chosen in fitting:
             slot = f"slot {self.ledger.programs.charges.active_roots + 1} of {window.limit or 'any'}"
-            self._admit(chosen.program_id, f"{slot}; {chosen.blocks} blocks", now_ns)
+            turn = f"; {turns.why[chosen.program_id]}" if chosen.program_id in turns.why else ""
+            self._admit(chosen.program_id, f"{slot}; {chosen.blocks} blocks{turn}", now_ns)
 
-    def _tell_of_children(self, now_ns: int) -> None:
-        """Gates let a child in on its root's slot once they know of it; by its own word nobody is a child."""
+    def _in_turn(self, order: Sequence[QueuedProgram], slots: int) -> InTurn:
+        """Tenants take turns, whatever the preset's order within each."""
+        return in_turn(order, self.ledger, self.pressure.kv_total_blocks, slots + MOST_PASSED_OVER)
+
+    def _nobody_fits(self, window: Window) -> bool:
+        """Whether each program that waits asks for more than any engine has left: their order is of no use then."""
+        if not window.room_blocks or not self.pressure.programs_active:
+            return False  # nothing bounds them, or the first one goes in whatever it asks for
+        programs, most = self.ledger.programs, max(window.room_blocks) + window.returning_blocks
+        return all(programs.by_name[name].queued_blocks > most for name in programs.queue)
+
+    def _tell_of_children(self, now_ns: int, gangs: Mapping[str, Collection[str]]) -> None:
+        """Gates let a child in on its root's slot once they know of it; by its own word nobody is a child.
+
+        So they are told of those of a gang when all of it may begin.
+        """
         programs = self.ledger.programs.by_name
         for name in list(self.ledger.runs.untold):
             child = programs.get(name)
             root = programs.get(child.root_id) if child is not None else None
+            if child is not None and name in gangs.get(child.root_id, ()):
+                continue
             if child is None or root is None:
                 del self.ledger.runs.untold[name]
                 continue
             why = f"its agent said so: a child of {child.parent_id}"
-            told = cmd.Adopt(program_id=name, parent_id=root.program_id, tenant=root.tenant, reason=why)
+            told = cmd.Adopt(
+                program_id=name, parent_id=root.program_id, tenant=root.account or root.tenant, reason=why
+            )
             self._issue(told, now_ns)
 
     def _waiting(self) -> list[QueuedProgram]:
@@ -287,28 +374,40 @@ class Controller:
         overdue.sort(key=lambda waiting: waiting.queued_at_ns)
         return overdue + [waiting for waiting in order if waiting.queued_at_ns > horizon_ns]
 
-    def _admit(self, root_id: str, reason: str, now_ns: int) -> None:
+    def _admit(self, root_id: str, reason: str, now_ns: int, held: Collection[str] = ()) -> None:
+        """Let the root's held turns go, and its children's but for those that are ``held``."""
         root = self.ledger.programs.by_name[root_id]
         if not root.turn_index and root.queued_turns:  # remembered, to see how good the forecast was
             root.expected_tokens = Usual(self.ledger.estimates).expected_tokens(root)
-        for name in self.ledger.gates.waiting_family(root_id):
+        names, gates, programs = self.ledger.gates.waiting_family(root_id), self.ledger.gates, self.ledger.programs
+        if held:
+            names = [name for name in names if name not in held and gates.of(programs.by_name[name])]
+        for name in names:
             why = reason if name == root_id else f"child of {root_id}: {reason}"
+            self._place(self.ledger.programs.by_name[name], now_ns)  # said before the gate lets the turn go
             self._issue(cmd.Admit(program_id=name, ttl_ns=seconds(self.rules.grant_s), reason=why), now_ns)
-        self.ledger.programs.askers.pop(root_id, None)
+        if not held:
+            self.ledger.programs.askers.pop(root_id, None)
 
     def _rescue(self, now_ns: int) -> None:
-        """Safety valve: whoever waits while nothing runs is let in, whatever the window says.
+        """Safety valve: whoever has waited longest while nothing runs is let in, whatever the window says.
 
         While crowded CPUs hold those up that are in, that is a sign of less, and takes twice as long (ADR 0030).
+        The engine idles often then, and the valve is the door: an order by what is left holds there too (ADR 0032).
         """
         turns, pressure = self.ledger.turns, self.pressure
         crowded = pressure.cpu_overloaded and pressure.tools_active > 0
         stall_s = self.rules.stall_s * (_CROWDED_STALL if crowded else 1.0)
         if not self.ledger.programs.queue or turns.running or not (queued := admissible(self.ledger)):
             return
-        head = queued[0]
-        if now_ns - max(turns.engine_idle_since_ns, head.queued_at_ns) >= seconds(stall_s):
-            self._admit(head.program_id, f"the engine was idle for {stall_s:g}s", now_ns)
+        if now_ns - max(turns.engine_idle_since_ns, queued[0].queued_at_ns) >= seconds(stall_s):
+            if crowded and self.preset.packing.looks_ahead:
+                order = self.preset.packing.order(self._waiting(), self.ledger.estimates, pressure, now_ns)
+            else:
+                order = queued
+            order = self._in_turn(order, 1).order
+            self.considered = self.considered or order
+            self._admit(order[0].program_id, f"the engine was idle for {stall_s:g}s", now_ns)
             turns.engine_idle_since_ns = now_ns  # one at a time: its turn is on its way
 
     def _start_tools(self, now_ns: int) -> None:
@@ -333,7 +432,8 @@ class Controller:
             return set()
         facts = self.ledger.estimates
         order = self.preset.packing.order(self._waiting(), facts, self.pressure, now_ns)
-        return {each.program_id for each in self._overdue_first(order, now_ns)[: self.rules.prepare_ahead]}
+        turns = self._in_turn(self._overdue_first(order, now_ns), self.rules.prepare_ahead)
+        return {each.program_id for each in turns.order[: self.rules.prepare_ahead]}
 
     def _take_back(self, now_ns: int) -> set[str]:
         """Slots that nobody granted, at a turn's end. The roots that must go and cannot yet."""
@@ -354,7 +454,48 @@ class Controller:
         for root_id in going:
             if may_leave_now(self.ledger, root_id):
                 self._take_slot(root_id, "an operator holds it", now_ns)
+        for root in overdrawn(self.ledger):
+            going.append(root.program_id)
+            if root.status is Status.ACTIVE and may_leave_now(self.ledger, root.program_id):
+                self._take_slot(root.program_id, self.ledger.accounts.spent_now[root.payer], now_ns)
         return set(going)
+
+    def _give_back(self, now_ns: int) -> None:
+        """Slots that a tenant borrowed of another's share, which asks for it now."""
+        for root, why in give_back(self.ledger, self.pressure.kv_total_blocks):
+            if root.status is Status.ACTIVE:
+                self._take_slot(root.program_id, why, now_ns)
+                self._urgent = True  # for whom it was taken can be let in
+
+    def _refuse(self, now_ns: int, *, interval_ended: bool) -> None:
+        """Runs and tenants that have spent a budget, and are not to wait for another one."""
+        accounts, programs = self.ledger.accounts, self.ledger.programs
+        if not accounts.on:
+            return
+        if interval_ended and accounts.tenancy.has_budgets:  # what is held in a long turn or gap counts, too
+            for name in programs.active:
+                programs.meter(programs.by_name[name], now_ns)
+        accounts.look(now_ns)
+        over = {name: accounts.stopped.get(name, "") for name in accounts.overspent}
+        over |= {name: accounts.stopped.get(self._root_of(name), "") for name in accounts.unanswered}
+        accounts.overspent.clear()
+        accounts.unanswered.clear()
+        for name, why in over.items():
+            if name in programs.by_name:
+                accounts.of(programs.by_name[name].payer).refused += 1
+                self._issue(cmd.Refuse(program_id=name, reason=why or "its run was stopped"), now_ns)
+        for tenant, why in accounts.spent_now.items():
+            if accounts.tenancy.of(tenant).exhausted is not Exhausted.REFUSE:
+                continue
+            use = accounts.of(tenant)
+            for name in [name for name in programs.queue if programs.by_name[name].payer == tenant]:
+                use.refused += 1
+                left_ns = max(1, use.window_ends_ns - now_ns)
+                self._issue(cmd.Refuse(program_id=name, ttl_ns=left_ns, reason=why), now_ns)
+
+    def _root_of(self, name: str) -> str:
+        program = self.ledger.programs.by_name.get(name)
+        return program.root_id if program is not None else name
 
     def _take_slot(self, root_id: str, reason: str, now_ns: int) -> None:
         pinned = self.ledger.programs.by_name[root_id].retained_until_ns > now_ns
@@ -362,18 +503,23 @@ class Controller:
         if pinned:
             self._issue(cmd.Release(program_id=root_id, reason="its slot was taken back"), now_ns)
 
-    def _let_in_active(self, going: Collection[str], now_ns: int) -> None:
-        """Held turns whose root holds a slot: a gate that lost its grant, or a child. Not of those that must go."""
+    def _let_in_active(self, going: Collection[str], gangs: Mapping[str, Collection[str]], now_ns: int) -> None:
+        """Held turns whose root holds a slot: a gate that lost its grant, or a child. Not of those that must go.
+
+        Nor of a gang that waits for room: its root goes on asking.
+        """
         askers = self.ledger.programs.askers
         for root_id in [name for name in askers if name not in going]:
-            root = self.ledger.programs.by_name.get(root_id)
+            root, held = self.ledger.programs.by_name.get(root_id), gangs.get(root_id, ())
             if root is not None and root.status is Status.ACTIVE and root.queued_turns:
-                self._admit(root_id, "its slot is held already", now_ns)
-            askers.pop(root_id, None)
+                self._admit(root_id, "its slot is held already", now_ns, held)
+            if not held:
+                askers.pop(root_id, None)
 
     def _retain(self, now_ns: int) -> None:
         changed = self.ledger.programs.take_changed(_MOST_WEIGHED)
         self._urgent = self._urgent or bool(self.ledger.programs.changed)
+        changed = [each for each in changed if not (ended_a_turn(each) and self._place(each, now_ns))]
         self._unpin_parents(changed, now_ns)
         self.state.retention, commands = self.preset.retention.plan(
             self.state.retention,
@@ -385,6 +531,20 @@ class Controller:
         )
         for command in commands:
             self._issue(command, now_ns)
+        if self.rules.trees.prefetch_s and self.pressure.host_total_blocks:
+            programs = self.ledger.programs.by_name
+            waiting = (programs[name] for name in self.ledger.programs.active if programs[name].delegating)
+            for command in moves(waiting, self.rules.trees, now_ns):
+                self._issue(command, now_ns)
+
+    def _place(self, program: Program, now_ns: int) -> bool:
+        """Tell the gate where the program's next turn goes. True if it leaves its context behind."""
+        before, policy = program.replica, self.preset.placement
+        self.state.placement, told = place(policy, self.state.placement, self.ledger, program, now_ns)
+        if told is None:
+            return False
+        self._issue(told, now_ns)
+        return before not in ("", told.replica) and not told.moves
 
     def _unpin_parents(self, changed: Iterable[Program], now_ns: int) -> None:
         """Whoever waits for a child of its own is not about to come back: the child needs the room."""

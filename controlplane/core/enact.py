@@ -22,6 +22,10 @@ def enact(ledger: Ledger, command: cmd.Command, now_ns: int) -> None:
         return  # what is told of a program that was forgotten is for gates alone
     if isinstance(command, cmd.Admit):
         ledger.runs.grant(program, now_ns)
+    elif isinstance(command, cmd.Place):
+        ledger.programs.place(program, command.replica, moves=command.moves)
+    elif isinstance(command, cmd.Refuse):
+        ledger.runs.refuse(program, now_ns, command.reason, for_good=not command.ttl_ns)
     elif isinstance(command, cmd.Adopt):
         ledger.runs.untold.pop(command.program_id, None)
     elif isinstance(command, cmd.Pause) and program.status is Status.ACTIVE:

@@ -23,6 +23,7 @@ _SLOWDOWN_WEIGHT = 0.05
 _SLOWDOWN_CALLS = 39  # independent calls that such an average is worth: (2 - weight) / weight
 _SLOWDOWN_SIGMAS = 2.0
 _PRICE_WEIGHT = 0.02  # like that of the running turns, with which they make a price
+_LEAST_LEFT_NS = NANOSECONDS_PER_SECOND  # that a sub-agent runs on for, as far as that can be told
 _MOST_SLOWDOWN = 4.0  # of a single call: beyond that it is another kind of call, not a slow one
 
 
@@ -212,6 +213,8 @@ class Estimates:
     def return_rate(self, program: ProgramView, now_ns: int) -> float:
         if not program.gap_since_ns:
             return 1.0
+        if program.delegating and program.back_at_ns:  # the last of its children to end decides (docs/adr/0058)
+            return 1.0 / max(_LEAST_LEFT_NS, program.back_at_ns - now_ns)
         return self.gaps.rate(
             now_ns - program.gap_since_ns, program.gap_tool, _own_gaps(program), self.end_ratio(program)
         )

@@ -24,9 +24,30 @@ SERVING_ROLES = ("engine", "gate")
 """The roles of those who serve turns."""
 
 
+FLEET_GATE = "gate-fleet"
+"""The role of a gate before engines on any node (docs/adr/0051)."""
+
+
 def kind_of(role: str) -> str:
     """``engine`` of ``engine-30000``: what a publisher is, whichever of several it is."""
     return role.partition("-")[0]
+
+
+def server_of(place: str) -> str:
+    """``node/30000`` of ``node/engine-30000-dp1``: the server that an engine or a gate is a part of.
+
+    ``node/`` where the role names none: such a gate stands before every engine of its node.
+    """
+    node, _, role = place.rpartition("/")
+    return f"{node}/{role.split('-', 2)[1] if '-' in role else ''}"
+
+
+def stands_before(gate: str, engine: str) -> bool:
+    """Whether turns that the gate at this place lets go may run on the engine at that one."""
+    if gate.endswith(f"/{FLEET_GATE}"):
+        return True
+    server = server_of(gate)
+    return server_of(engine).startswith(server) if server.endswith("/") else server_of(engine) == server
 
 
 def serves(publisher: str) -> bool:
@@ -72,6 +93,10 @@ class TurnQueued(ProgramEvent):
     parent_id: str = ""
     tenant: str = ""
     agent: str = ""  # which kind of agent asks: its name, or a digest of its tools and instructions
+    trace: str = ""  # the client's span, as W3C's ``traceparent`` has it: the turn's spans join it
+    account: str = ""  # whom the gate vouches for: a key's digest, or a header's name that it believes
+    budget_turns: int = 0  # that the client allows the run with its children; 0: no such budget
+    budget_kv_token_s: int = 0  # likewise, in KV tokens x seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +115,7 @@ class TurnSubmitted(ProgramEvent):
     projected_blocks: int
     prompt_tokens: int = 0
     prompt_bytes: int = 0
+    trace: str = ""  # as of ``TurnQueued``, which a turn that passes at once does not have
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +142,7 @@ class TurnEnded(ProgramEvent):
     tool: str = ""  # the tool that the reply calls, where a parser found one
     tool_calls: int = -1  # how many it calls; -1: nobody looked
     ok: bool = True
+    recomputed_tokens: int = 0  # prefilled once more since the engine had thrown the running turn out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +199,10 @@ class ProgramEnded(ProgramEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSampled(Event):
-    """The allocator's state, read in O(1). ``retractions`` counts up from the publisher's boot."""
+    """The allocator's state, read in O(1). ``retractions`` counts up from the publisher's boot.
+
+    ``reason``: why the engine pins nothing and orders nothing, though it is asked to; empty if it does.
+    """
 
     total_blocks: int
     free_blocks: int
@@ -184,6 +214,22 @@ class PoolSampled(Event):
     retractions: int = 0
     host_total_blocks: int = 0
     host_used_blocks: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextMoved(ProgramEvent):
+    """Nobody told it to, and the engine took a context off the device, or gave up copies of it below.
+
+    ``below_tokens``: what memory below the device has of it still, beside what it shares with others.
+    """
+
+    below_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinReclaimed(ProgramEvent):
+    """The engine gave a pin up before its time, for a turn that needed room. Only accounts go by it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,6 +325,17 @@ class OperatorOrders(Event):
     draining: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnginesListed(Event):
+    """The engines that a fleet has, by place, as a whole: it replaces what was told before.
+
+    ``draining``: no program is placed there any more. One that is in neither list is gone, and its memory with it.
+    """
+
+    serving: Sequence[str] = field(default_factory=tuple)
+    draining: Sequence[str] = field(default_factory=tuple)
+
+
 EVENT_TYPES: tuple[type[Event], ...] = (
     ProgramArrived,
     TurnQueued,
@@ -298,6 +355,9 @@ EVENT_TYPES: tuple[type[Event], ...] = (
     ReplyRead,
     EnvironmentWanted,
     OperatorOrders,
+    ContextMoved,
+    EnginesListed,
+    PinReclaimed,
 )
 
 

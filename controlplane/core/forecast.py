@@ -17,10 +17,7 @@ POINTS = 16
 
 
 class Growing(NamedTuple):
-    """A program that holds ``blocks`` and is expected to end with ``last``, ``lifetimes`` from now.
-
-    A tuple, as one is made of each active program when one comes or goes.
-    """
+    """A program that holds ``blocks`` and is expected to end with ``last``, ``lifetimes`` from now."""
 
     blocks: float
     last: float
@@ -32,7 +29,7 @@ class Growing(NamedTuple):
         return (self.blocks + max(self.blocks, self.last)) / 2 * self.lifetimes
 
 
-def demand(programs: Iterable[Growing], shared_blocks: int = 0) -> tuple[int, ...]:
+def demand(programs: Iterable[tuple[float, float, float]], shared_blocks: int = 0) -> tuple[int, ...]:
     """Blocks needed at each point of the grid, 1/16 to 1 lifetime from now, if nobody else came. O(programs).
 
     ``shared_blocks``: a prefix that all share and ``programs`` leave out.

@@ -69,11 +69,16 @@ class ForecastError:
     missed_ratio: float  # of the differences, each without its sign, to what they came to hold
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Population:
     """Programs by class; under the empty name all of them together."""
 
     classes: dict[str, Lives] = field(default_factory=lambda: {"": Lives()})
+
+    def __post_init__(self) -> None:
+        # What was answered since something was learned last: a decision asks the same several times.
+        self._turns_left: dict[tuple[str, int], float] = {}
+        self._cycle_ns: dict[str, float] = {}
 
     def of(self, kind: str) -> list[Lives]:
         """All programs, then those of that agent and of that class, where there are any."""
@@ -81,6 +86,7 @@ class Population:
 
     def learn(self, kind: str) -> list[Lives]:
         """``of``, for writing: what is not there is made."""
+        self._forget_answers()
         found = [self.classes[""]]
         for name in _levels(kind)[1:]:
             found.append(self.classes.pop(name) if name in self.classes else Lives())
@@ -135,18 +141,22 @@ class Population:
 
     def revived(self, kind: str, turns: int) -> None:
         """It had not."""
+        self._forget_answers()
         for lives in self.of(kind):
             lives.ended -= 1
             lives.turns.revived(turns)
 
     def turns_left(self, kind: str, reached: int) -> float:
         """How many turns a program is expected to have left that has had ``reached``."""
+        if (known := self._turns_left.get((kind, reached))) is not None:
+            return known
         left = max(PRIOR_TURNS - reached, more_turns(reached))
         weight = _PRIOR_PROGRAMS
         for lives in self.of(kind):
             seen, turns = lives.turns.left(reached)
             left = (weight * left + seen * turns) / (weight + seen)
             weight = _SHRINK_PROGRAMS
+        self._turns_left[kind, reached] = left
         return left
 
     def tokens_a_turn(self, kind: str, first_tokens: float) -> float:
@@ -157,7 +167,13 @@ class Population:
 
     def cycle_ns(self, kind: str) -> float:
         """What a turn and the gap behind it take; 0 while nothing is known."""
-        return _shrunk(lives.cycle_ns for lives in self.of(kind))
+        if kind not in self._cycle_ns:
+            self._cycle_ns[kind] = _shrunk(lives.cycle_ns for lives in self.of(kind))
+        return self._cycle_ns[kind]
+
+    def _forget_answers(self) -> None:
+        self._turns_left.clear()
+        self._cycle_ns.clear()
 
 
 def _shrunk(means: Iterable[Faded], mean: float = 0.0, weight: float = 0.0) -> float:

@@ -154,6 +154,7 @@ class NextTurn:
     program: ProgramView
     blocks: int  # it is expected to need: prompt and output
     reusable_tokens: int = 0  # leading ones of the prompt that are its program's last context
+    held: bool = False  # at a gate, so that it begins at once; else it comes after a tool, or a person
 
 
 class Choice(StrEnum):

@@ -80,6 +80,10 @@ def sweep(ledger: Ledger, rules: SilenceRules, now_ns: int, *, lends: bool) -> I
 def _weigh(ledger: Ledger, program: Program, rules: SilenceRules, running: int, now_ns: int, lends: bool) -> None:
     """Is a program between two turns still there, and what is its slot worth?"""
     program.weighed_at_ns = now_ns
+    if lends and program.delegating and program.back_at_ns:  # its children's ends say when it comes back
+        program.keep_ratio = keep_ratio(program, ledger.estimates, running, now_ns)
+        ledger.programs.lend(program, program.keep_ratio < 1)
+        return
     if _family_is_busy(ledger, program):
         return
     chance = ledger.estimates.chance_of_return(program, now_ns)
@@ -88,7 +92,8 @@ def _weigh(ledger: Ledger, program: Program, rules: SilenceRules, running: int, 
         return
     if not program.parent_id:  # a child holds no slot
         program.keep_ratio = keep_ratio(program, ledger.estimates, running, now_ns)
-        ledger.programs.lend(program, program.delegating > 0 or (lends and program.keep_ratio < 1))
+        lends = program.delegating > 0 or (lends and program.keep_ratio < 1)
+        ledger.programs.lend(program, lends, now_ns)
 
 
 def _never_came(ledger: Ledger, program: Program, rules: SilenceRules, now_ns: int) -> bool:

@@ -4,6 +4,9 @@ A gate that lost its daemon lets programs in by itself, so that the window may b
 Who came in that way gives its slot back at the end of its turn, the last arrived first, until the others fit. A
 slot that was granted is not taken back because the window becomes small.
 
+A tenant that has spent its budget gives its slots back at the ends of its turns, and gets none until its next
+window.
+
 A program that an operator holds runs its turn to its end; then its slot and its pin go, and its next turn waits at
 the gate like any other without a grant. A draining node lets nobody in; who has a slot keeps it to the end of the
 run.
@@ -14,10 +17,10 @@ run.
 from collections.abc import Callable
 
 from controlplane.core.ledger import Ledger
-from controlplane.core.types import Program, QueuedProgram, Status
+from controlplane.core.types import Left, Program, QueuedProgram, Status
 
 
-def admissible(ledger: Ledger, left: Callable[[Program], float] | None = None) -> list[QueuedProgram]:
+def admissible(ledger: Ledger, left: Callable[[Program], Left] | None = None) -> list[QueuedProgram]:
     """Root programs that wait for a slot and may get one, in the order in which they began to wait.
 
     ``left`` tells what each is expected to hold until its end, if anybody asks.
@@ -25,7 +28,9 @@ def admissible(ledger: Ledger, left: Callable[[Program], float] | None = None) -
     programs = ledger.programs
     if programs.draining:
         return []
-    queued, held = programs.queued(left), programs.ordered_held
+    queued, held, spent = programs.queued(left), programs.ordered_held, ledger.accounts.spent_now
+    if spent:
+        queued = [each for each in queued if programs.by_name[each.program_id].payer not in spent]
     return [each for each in queued if each.program_id not in held] if held else queued
 
 
@@ -34,6 +39,15 @@ def held_back(ledger: Ledger) -> list[str]:
     programs = ledger.programs
     known = [programs.by_name[name] for name in programs.ordered_held if name in programs.by_name]
     return [each.program_id for each in known if each.status is Status.ACTIVE and not each.parent_id]
+
+
+def overdrawn(ledger: Ledger) -> list[Program]:
+    """Active roots of tenants that have spent a budget."""
+    spent, programs = ledger.accounts.spent_now, ledger.programs
+    if not spent:
+        return []
+    active = (programs.by_name[name] for name in programs.active)
+    return [each for each in active if not each.parent_id and each.payer in spent]
 
 
 def leaving(ledger: Ledger, limit: int) -> list[str]:

@@ -50,6 +50,8 @@ class Program:
 
     program_id: str
     tenant: str = ""
+    account: str = ""  # whom a gate vouches for: a key's digest or a name; empty: nobody
+    payer: str = "default"  # the tenant that its memory is charged to: ``tenants.Tenancy``
     agent: str = ""  # which kind of agent it is: a name or a digest; empty where nothing tells
     parent_id: str = ""
     root_id: str = ""  # itself for a root; only roots hold slots
@@ -92,9 +94,23 @@ class Program:
     tool: str = ""
     tool_started_at_ns: int = 0
     delegating: int = 0  # of its open tools: those that wait for a child program
+    back_at_ns: int = 0  # when the last child that it waits for is expected to have ended; 0: it waits for none
+    demoted: bool = False  # in this gap, as it waits for its children
+    fetched: bool = False  # and back
     retained_until_ns: int = 0
-    replica: str = ""  # the engine that ran its last turn: ``node/role``; empty: none did
+    replica: str = ""  # the engine that ran its last turn, or its next one will run on: ``node/role``; empty: none
+    moves: int = 0  # how often it went from one engine to another
+    gate: str = ""  # the one that held its last held turn: ``node/role``
+    placed: str = ""  # the engine that its gate was told of last
+    placed_turn: int = -1  # the turn, by ``turn_index``, that it was placed for at the end of the one before
     last_seen_ns: int = 0
+    metered_at_ns: int = 0  # up to when what it held is charged; 0: never
+    # Of a root, with its children: ``ledger.accounts``.
+    kv_token_s: float = 0.0  # KV tokens x seconds that they have held
+    pledged_token_s: float = 0.0  # that they are expected to hold yet
+    turns_begun: int = 0
+    budget_turns: int = 0  # that its client allows the run; 0: none was said
+    budget_kv_token_s: int = 0  # likewise
     quarantined: bool = False  # an event about it made no sense: no decision is made from its figures
     accused: str = ""  # the publisher of that event, whose state will clear it
 
@@ -170,6 +186,8 @@ class ProgramView(Protocol):
     @property
     def delegating(self) -> int: ...
     @property
+    def back_at_ns(self) -> int: ...
+    @property
     def retained_until_ns(self) -> int: ...
     @property
     def replica(self) -> str: ...
@@ -177,6 +195,10 @@ class ProgramView(Protocol):
     def warm(self) -> bool: ...
     @property
     def quarantined(self) -> bool: ...
+
+
+Left = tuple[float, float]
+"""What a program is expected to hold to its end, in blocks x lifetimes, and for how many lifetimes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,9 +215,10 @@ class QueuedProgram:
     phase_since_ns: int = 0
     open_turns: int = 0
     left: float = 0.0  # blocks x lifetimes: what it is expected to hold to its end; 0 where packing does not ask
+    lifetimes: float = 0.0  # and for how long
 
     @classmethod
-    def of(cls, program: Program, left: float = 0.0) -> "QueuedProgram":
+    def of(cls, program: Program, left: float = 0.0, lifetimes: float = 0.0) -> "QueuedProgram":
         """The record's figures as they are now."""
         return cls(
             program_id=program.program_id,
@@ -208,6 +231,7 @@ class QueuedProgram:
             phase_since_ns=program.phase_since_ns,
             open_turns=program.open_turns,
             left=left,
+            lifetimes=lifetimes,
         )
 
 
@@ -225,6 +249,7 @@ class Replica:
     demand_blocks: int = 0  # of the active programs that ran there last, a shared prefix once
     turns: int = 0  # that it holds: they wait or run
     turn_blocks: int = 0  # that those are projected to need
+    draining: bool = False  # no program is placed there any more
 
     @property
     def room_blocks(self) -> int:

@@ -3,8 +3,9 @@
 from controlplane.core.estimate import Estimates
 from controlplane.core.forecast import Growing
 from controlplane.core.lives import class_of
-from controlplane.core.types import Program
+from controlplane.core.types import NANOSECONDS_PER_SECOND, Left, Program
 
+_PRIOR_LIFETIME_NS = 60e9  # of a program while no gap was seen
 _SHRINK_TURNS = 4.0  # turns of its class that a program's own ones are weighed against
 
 
@@ -15,9 +16,10 @@ class Usual:
         self._lives = lives = estimates.lives
         self._block_tokens = estimates.block_tokens
         self._shared_blocks = estimates.blocks(estimates.shared_tokens.value)
-        self._lifetime_ns = max(1.0, lives.turns_left("", 0) * lives.cycle_ns(""))  # when nobody is held
+        # What an average program takes when nobody is held.
+        self.lifetime_ns = max(1.0, lives.turns_left("", 0) * lives.cycle_ns(""))
         self._of_kind: dict[str, tuple[float, float]] = {}
-        self._left: dict[tuple[str, int], float] = {}
+        self._known: dict[tuple[str, int], tuple[float, float, float]] = {}
 
     def ahead(self, program: Program, held_blocks: int) -> tuple[float, float]:
         """By how many blocks the program will grow, and in how many lifetimes it will have ended.
@@ -25,20 +27,24 @@ class Usual:
         Its own pace and growth so far are shrunk to its class's. In its first turn it is taken to be of the class
         that ``held_blocks``, which it asked for, tell.
         """
+        turns = program.turn_index
         first_tokens = program.first_tokens or held_blocks * self._block_tokens
         kind = program.kind or class_of(program.tenant, program.agent, first_tokens)
+        known = self._known.get((kind, turns)) or self._look_up(kind, turns, first_tokens)
+        left, tokens, cycle_ns = known
+        grown = program.peak_tokens - program.first_tokens + _SHRINK_TURNS * tokens
+        paced_ns = sum(program.cycles) + _SHRINK_TURNS * cycle_ns
+        growth = grown / ((turns - 1 if turns else 0) + _SHRINK_TURNS)
+        pace_ns = paced_ns / (len(program.cycles) / 2 + _SHRINK_TURNS)
+        return left * growth / self._block_tokens, left * pace_ns / self.lifetime_ns
+
+    def _look_up(self, kind: str, turns: int, first_tokens: int) -> tuple[float, float, float]:
+        """Turns left; by how much a context of that class grows in one; what one takes with the gap behind it."""
         if kind not in self._of_kind:
             tokens = self._lives.tokens_a_turn(kind, first_tokens)
             self._of_kind[kind] = (tokens, self._lives.cycle_ns(kind) or 1.0)
-        turns, (tokens, cycle_ns) = program.turn_index, self._of_kind[kind]
-        left = self._left.get((kind, turns))
-        if left is None:
-            left = self._left[kind, turns] = self._lives.turns_left(kind, turns)
-        grown = program.peak_tokens - program.first_tokens + _SHRINK_TURNS * tokens
-        paced_ns = sum(program.cycles) + _SHRINK_TURNS * cycle_ns
-        growth = grown / (max(0, turns - 1) + _SHRINK_TURNS)
-        pace_ns = paced_ns / (len(program.cycles) / 2 + _SHRINK_TURNS)
-        return left * growth / self._block_tokens, left * pace_ns / self._lifetime_ns
+        known = self._known[kind, turns] = (self._lives.turns_left(kind, turns), *self._of_kind[kind])
+        return known
 
     def waiting(self, program: Program) -> Growing:
         """What a program that waits will need; what it shares with the others is held already."""
@@ -47,15 +53,21 @@ class Usual:
         own = held - min(held, self._shared_blocks)
         return Growing(own, own + grown, lifetimes)
 
-    def active(self, program: Program) -> Growing:
-        """What a program that has a slot will need, but for what it shares with the others."""
+    def active(self, program: Program) -> tuple[float, float, float]:
+        """What a program that has a slot will need, as in ``Growing``, but for what it shares with the others."""
         grown, lifetimes = self.ahead(program, program.kv_blocks)
-        own = max(1, program.kv_blocks) - program.shared_blocks
-        return Growing(own, own + grown, lifetimes)
+        own = (program.kv_blocks or 1) - program.shared_blocks
+        return own, own + grown, lifetimes
 
-    def left(self, program: Program) -> float:
-        """What a program that waits is expected to hold until its end: blocks times lifetimes."""
-        return self.waiting(program).left
+    def left(self, program: Program) -> Left:
+        """What a program that waits is expected to hold until its end, and for how long."""
+        found = self.waiting(program)
+        return found.left, found.lifetimes
+
+    def token_s(self, program: Program) -> float:
+        """What a program that waits is expected to hold until its end, in KV tokens x seconds."""
+        lifetime_ns = self.lifetime_ns if self.lifetime_ns > 1.0 else _PRIOR_LIFETIME_NS
+        return self.waiting(program).left * self._block_tokens * lifetime_ns / NANOSECONDS_PER_SECOND
 
     def expected_tokens(self, program: Program) -> int:
         """What the longest context of a program that waits is forecast to be."""

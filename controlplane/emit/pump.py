@@ -17,7 +17,7 @@ from controlplane.core.errors import ControlPlaneError
 from controlplane.core.events import Event, PublisherState, in_parts, kind_of
 from controlplane.emit.batching import Numbered, Packed, Packer, runs
 from controlplane.emit.runtime import Runtime
-from controlplane.emit.said import Said
+from controlplane.emit.said import Said, told_again
 from controlplane.emit.stats import Counters
 from controlplane.wire import subjects
 from controlplane.wire.delivery import delivered
@@ -39,6 +39,7 @@ _CONNECT_TIMEOUT_S = 2
 _CLOSE_TIMEOUT_S = 0.5
 _BACKOFF_FIRST_S = 0.05
 _BACKOFF_LAST_S = 2.0
+_HEARD_ALIKE_NS = 500_000_000  # what the daemon asks and a heartbeat that tells of it may take so differently long
 
 
 class StateMark:
@@ -89,6 +90,7 @@ class Pump:
         self._is_tool = kind_of(options.role) == subjects.TOOL_ROLE
         self._said = Said()  # kept by agents' hooks alone: what others hold their states tell
         self._again_from_ns: int | None = None
+        self._asked_ns = self._beat_ns = options.runtime.now_ns()  # when all were last asked, the last heartbeat
         self._confirming: asyncio.Task[None] | None = None
         self._closing = False
         self._close_by_ns = 0
@@ -198,6 +200,8 @@ class Pump:
             return None
         self.counters.connected = True
         self.counters.connections += 1
+        if self.counters.connections > 1 and not self.counters.direct:  # the daemon's socket asks by itself
+            self._tell_what_is_open()
         return client
 
     def _dial(
@@ -211,7 +215,7 @@ class Pump:
             self.counters.direct = True
             socket = SocketClient(self._fail, self._on_closed, self._on_commands)
             return socket, socket.connect(address.removeprefix(SOCKET_SCHEME))
-        from controlplane.wire.nats_options import nats_options
+        from controlplane.wire.nats_options import nats_options, servers
 
         self.counters.direct = False
         client = self._options.runtime.client()
@@ -227,7 +231,7 @@ class Pump:
             **nats_options(),
             **self._options.connect_options,
         }
-        return client, client.connect(address, **options)
+        return client, client.connect(servers(address), **options)
 
     async def _on_closed(self) -> None:
         self.counters.connected = False
@@ -239,7 +243,7 @@ class Pump:
         if self._options.on_command is not None or self._options.state is not None:
             subject = subjects.tool_command_subject if self._is_tool else subjects.command_subject
             await client.subscribe(subject(self._options.node), cb=self._on_commands)
-        if self._options.on_heartbeat is not None:
+        if self._options.on_heartbeat is not None or self._is_tool:
             await client.subscribe(subjects.heartbeat_subject(self._options.node), cb=self._on_heartbeat)
         await delivered(client, _CONFIRM_TIMEOUT_S)
 
@@ -372,15 +376,40 @@ class Pump:
 
     def _asked(self, request: StateRequest) -> None:
         """Answer the daemon's request: send again what may be lost, then the state."""
-        if request.publisher not in ("", self._options.publisher):
-            return
-        if self._is_tool and request.lost_ns > 0:
-            from_ns = self._now_ns() - request.lost_ns
-            self._again_from_ns = min(from_ns, self._again_from_ns if self._again_from_ns is not None else from_ns)
+        now_ns = self._now_ns()
+        if request.publisher == "":
+            self._asked_ns = now_ns
+        if request.publisher in ("", self._options.publisher):
+            self._answer(now_ns - request.lost_ns if request.lost_ns > 0 else None)
+
+    def _answer(self, lost_from_ns: int | None) -> None:
+        if self._is_tool and lost_from_ns is not None:
+            again_ns = self._again_from_ns
+            self._again_from_ns = lost_from_ns if again_ns is None else min(again_ns, lost_from_ns)
         if self._options.state is not None:
             self._queue.append((0, StateMark()))
         self.hurried = True
         self._kick.set()
+
+    def _tell_what_is_open(self) -> None:
+        """Agents' hooks may have been taken for gone while they were away, and have nothing to say for long.
+
+        No state: that would settle what is missing, and words from then that are yet to be asked for be duplicates.
+        """
+        if self._is_tool and (state := self._state_now()) is not None:
+            self._queue.extend((self._now_ns(), told_again(call)) for call in state.open_tools)
+
+    def _was_asked_unheard(self, heartbeat: "Heartbeat") -> None:
+        """Everybody was asked while agents' hooks were away: they answer as soon as they hear of it.
+
+        It may have been asked several times since the last heartbeat that they heard, of which this one tells the
+        last.
+        """
+        now_ns, before_ns = self._now_ns(), self._beat_ns
+        asked_ns, self._beat_ns = now_ns - heartbeat.asked_ago_ns, now_ns
+        if self._is_tool and heartbeat.lost_ns > 0 and asked_ns > self._asked_ns + _HEARD_ALIKE_NS:
+            self._asked_ns = now_ns
+            self._answer(min(asked_ns, before_ns) - heartbeat.lost_ns)
 
     async def _on_heartbeat(self, message: "Msg") -> None:
         from controlplane.wire.codec import decode_heartbeat
@@ -391,6 +420,7 @@ class Pump:
             self.counters.malformed += 1
             self._fail(str(error))
             return
+        self._was_asked_unheard(heartbeat)
         if self._options.on_heartbeat is not None:
             self._call("on_heartbeat", self._options.on_heartbeat, heartbeat)
 

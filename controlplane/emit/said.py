@@ -2,6 +2,7 @@
 
 from collections import deque
 
+from controlplane.core.events import Event, OpenTool, ToolEnqueued, ToolStarted
 from controlplane.emit.batching import Packed
 
 _MOST_BYTES = 4 << 20
@@ -32,3 +33,11 @@ class Said:
             self._bytes -= len(packed.data)
             taken.appendleft(packed)
         return list(taken)
+
+
+def told_again(call: OpenTool) -> Event:
+    """What tells of a call that is open; whoever knows of it learns nothing."""
+    name, call_id, tool = call.program_id, call.call_id, call.tool
+    if call.started:
+        return ToolStarted(program_id=name, call_id=call_id, tool=tool)
+    return ToolEnqueued(program_id=name, call_id=call_id, tool=tool)

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from controlplane.core.errors import ConfigError
+from controlplane.core.regret import Verdict
 
 
 class Numbers(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +45,9 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="recor
     numbers: Numbers
     tool: str = ""
     context_tokens: int = 0
+    engine: str = ""  # where its next turn runs, or its last one ran
+    turns: list[str] = []  # by id: those that an admission lets go
+    waited_ns: int = 0  # that they were held for
     alternatives: list[Alternative] = []
 
 
@@ -55,9 +59,39 @@ class OutcomeRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="record
     program_id: str
     outcome: str
     after_ns: int
+    turn_id: str = ""
+    engine: str = ""  # that told of it
 
 
-Record = DecisionRecord | OutcomeRecord
+class VerdictRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="verdict"):
+    """What a decision cost and brought, once that is known; its number is 0 where nobody decided."""
+
+    at: str
+    verdict: Verdict
+
+    @property
+    def number(self) -> int:
+        """Of the decision."""
+        return self.verdict.number
+
+    @property
+    def program_id(self) -> str:
+        """Whom it was about."""
+        return self.verdict.program_id
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="run"):
+    """The run of a sub-agent, or of a program that had some, which has ended; by the daemon's own clock."""
+
+    at: str
+    program_id: str
+    parent_id: str  # empty: it is a root
+    began_ns: int
+    ended_ns: int
+    turns: int
+
+
+Record = DecisionRecord | OutcomeRecord | VerdictRecord | RunRecord
 _decode: Any = msgspec.json.Decoder(Record).decode
 
 

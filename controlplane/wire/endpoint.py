@@ -20,7 +20,7 @@ from controlplane.wire.subjects import check_name
 STATE_DIR_VARIABLE = "PENSTOCK_STATE_DIR"
 URL_VARIABLE = "PENSTOCK_NATS_URL"
 URL_FILE_VARIABLE = "PENSTOCK_NATS_URL_FILE"
-_SECRET = re.compile(r"(?<=://)[^/@\s]+@")
+_SECRET = re.compile(r"(?:(?<=://)|(?<=,))[^/@,\s]+@")
 MOST_SOCKET_PATH_BYTES = 107  # what the kernel takes
 
 

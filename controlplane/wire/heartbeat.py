@@ -15,7 +15,9 @@ class Heartbeat:
 
     ``limit`` is how many root programs may be active (0: no limit), ``window`` the same before its caps.
     ``engine_policies`` is for ``controlplane.core.engine_policies.loads``. ``draining``: nobody new is let in.
-    ``command_id`` is the number of the last command: whoever has not heard it misses one.
+    ``command_id`` is the number of the last command: whoever has not heard it misses one. ``asked_ago_ns`` ago the
+    daemon asked everybody for what the stream may have lost in ``lost_ns`` before that; 0: it did not ask yet.
+    ``fence`` is the lease by which it serves, where several daemons may; leases only grow.
     """
 
     node: str
@@ -26,6 +28,9 @@ class Heartbeat:
     engine_policies: str = ""
     draining: bool = False
     command_id: int = 0
+    asked_ago_ns: int = 0
+    lost_ns: int = 0
+    fence: int = 0
 
 
 def encode_heartbeat(heartbeat: Heartbeat) -> bytes:
@@ -39,6 +44,9 @@ def encode_heartbeat(heartbeat: Heartbeat) -> bytes:
         engine_policies=heartbeat.engine_policies,
         draining=heartbeat.draining,
         command_id=heartbeat.command_id,
+        asked_ago_ns=heartbeat.asked_ago_ns,
+        lost_ns=heartbeat.lost_ns,
+        fence=heartbeat.fence,
     ).SerializeToString()
 
 
@@ -51,7 +59,10 @@ def decode_heartbeat(data: bytes) -> Heartbeat:
         message = pb.Heartbeat.FromString(data)
     except DecodeError as error:
         raise RemoteEventError(f"malformed heartbeat of {len(data)} bytes: {error}") from error
-    counts = (message.lease_ttl_ns, message.limit, message.command_id)
+    counts = (
+        *(message.lease_ttl_ns, message.limit, message.command_id),
+        *(message.asked_ago_ns, message.lost_ns, message.fence),
+    )
     if not message.node or min(counts) < 0 or message.command_id > MOST_COMMAND_ID or not message.window >= 0:
         raise RemoteEventError(f"heartbeat that makes no sense: {str(message)[:200]}")
     return Heartbeat(
@@ -63,4 +74,7 @@ def decode_heartbeat(data: bytes) -> Heartbeat:
         engine_policies=message.engine_policies,
         draining=message.draining,
         command_id=message.command_id,
+        asked_ago_ns=message.asked_ago_ns,
+        lost_ns=message.lost_ns,
+        fence=message.fence,
     )

@@ -16,7 +16,7 @@ import msgspec
 
 from controlplane.core.commands import COMMAND_TYPES, Command
 from controlplane.core.errors import ConfigError
-from controlplane.core.events import EVENT_TYPES, Event, OperatorOrders, PublisherState
+from controlplane.core.events import EVENT_TYPES, EnginesListed, Event, OperatorOrders, PublisherState
 from controlplane.wire.log_records import (
     FORMAT,
     VERSION,
@@ -197,6 +197,8 @@ def _record(data: bytes) -> Record:
                 event = _with_tuples(event)
             elif isinstance(event, OperatorOrders):
                 event = replace(event, held=tuple(event.held))
+            elif isinstance(event, EnginesListed):
+                event = replace(event, serving=tuple(event.serving), draining=tuple(event.draining))
             return EventRecord(now_ns=line.now_ns, event=event)
         case "command":
             return CommandRecord(now_ns=line.now_ns, command=_body(_command_decoders, line))

@@ -43,6 +43,25 @@ def nats_options(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
     return found
 
 
+def servers(url: str) -> str | list[str]:
+    """What to give ``nats.connect`` for a URL, which may name several: ``nats://user:password@one:4222,two:4222``.
+
+    Who proves himself at the first does so at those that name nobody: the client hands nothing on to servers of a
+    cluster that it hears of from another.
+    """
+    if "," not in url:
+        return url
+    first, *others = [each.strip() for each in url.split(",")]
+    scheme, slashes, address = first.rpartition("://")
+    user, at, _ = address.rpartition("@")
+    found = [first]
+    for other in others:
+        its_scheme, _, its_address = other.rpartition("://")
+        named = its_address if "@" in its_address else f"{user}{at}{its_address}"
+        found.append(f"{its_scheme or scheme}{slashes}{named}")
+    return found
+
+
 def _file(environment: Mapping[str, str], name: str) -> str | None:
     path = environment.get(name)
     if not path:

@@ -19,7 +19,7 @@ FOR_TOOLS = (cmd.StateRequest, cmd.StartTool, cmd.PrepareEnvironment, cmd.Cancel
 _TOOLS = frozenset({ev.EnvironmentWanted, ev.ToolEnqueued, ev.ToolStarted, ev.ToolEnded})
 _RUNS = frozenset({ev.ProgramArrived, ev.ProgramEnded, ev.ReplyRead})
 _HOST = frozenset({ev.HostSampled})
-_ORDERS = frozenset({ev.OperatorOrders})
+_ORDERS = frozenset({ev.OperatorOrders, ev.EnginesListed})
 _TURNS = frozenset(ev.EVENT_TYPES) - _TOOLS - _HOST - _ORDERS - {PublisherState}
 _TOLD_HERE: dict[str, tuple[frozenset[type[Event]], str]] = {
     **dict.fromkeys(SERVING_ROLES, (_TURNS, "turns and the KV pool")),  # the engine double is its own gate

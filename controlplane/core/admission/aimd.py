@@ -83,7 +83,9 @@ class Aimd:
         decided = Window(limit=limit, window=state.window, reason=f"{why}; W_cpu={cpu}" if cpu < NO_CAP else why)
         if not pressure.kv_total_blocks or not self.forecast:
             return state, decided  # nothing is known of the pool, or it is in W_kv
-        each, below_ratio = rooms(pressure), pressure.host_total_blocks / pressure.kv_total_blocks
+        asked = pressure.queue_length or pressure.kv_forecast_blocks  # by roots, or by children for their gang
+        each = rooms(pressure) if asked else ()  # of very many engines they take a while to tell
+        below_ratio = pressure.host_total_blocks / pressure.kv_total_blocks
         alone_ratio = facts.alone_ratio if self.compute else 1.0
         filled = self.kv_high * pressure.kv_total_blocks * (1.0 + alone_ratio if self.compute else 1.0)
         later, now = tolerated_excess(facts, self.waste, below_ratio, alone_ratio)
@@ -94,7 +96,7 @@ class Aimd:
             filled_blocks=filled,
             excess_ratio=later,
             excess_now_ratio=now,
-            returning_blocks=now / 2 * pressure.kv_total_blocks / len(each),
+            returning_blocks=now / 2 * pressure.kv_total_blocks / len(each) if each else 0.0,
         )
 
     def _step(self, state: AimdState, pressure: Pressure) -> tuple[float, str]:

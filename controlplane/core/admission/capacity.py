@@ -10,6 +10,7 @@ are weighted less is lent at a look alone: they may be back before the next one 
 
 from dataclasses import dataclass
 
+from controlplane.core.caps import loads
 from controlplane.core.errors import ConfigError, require
 from controlplane.core.facts import Facts
 from controlplane.core.policies import Checked, Window
@@ -55,10 +56,9 @@ class Capacity:
 
     def _rooms(self, pressure: Pressure) -> tuple[int, ...]:
         """What each engine below the low watermark has left below the high one."""
-        loads = [(each.demand_blocks, each.total_blocks) for each in pressure.replicas if each.total_blocks]
         return tuple(
             max(0, int(self.watermark_high * total) - demand)
-            for demand, total in loads or [(pressure.kv_demand_blocks, pressure.kv_total_blocks)]
+            for demand, total in loads(pressure)
             if demand / total < self.watermark_low
         )
 

@@ -1,8 +1,8 @@
 """The ledger applies events; it holds the only mutable program state.
 
 Each noun has its records, its indices and what events do to them in a file of its own, and uses those before it
-and none behind it: publishers and programs, tools and gates, runs, turns, engines, holdings. What a snapshot holds
-is what they declare as ``kept``.
+and none behind it: publishers, accounts and programs, tools and gates, runs, turns, engines, holdings. What a
+snapshot holds is what they declare as ``kept``.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +14,7 @@ from controlplane.core import events as ev
 from controlplane.core.commands import Numbering
 from controlplane.core.estimate import Estimates
 from controlplane.core.ledger import kept as keeping
+from controlplane.core.ledger.accounts import Accounts
 from controlplane.core.ledger.engines import Engines
 from controlplane.core.ledger.gates import Gates
 from controlplane.core.ledger.holdings import Holdings
@@ -36,6 +37,7 @@ class Ledger:
     estimates: Estimates = kept(Estimates)
     commands: Numbering = kept(Numbering)
     publishers: Publishers = field(init=False)
+    accounts: Accounts = field(init=False)
     programs: Programs = field(init=False)
     tools: Tools = field(init=False)
     gates: Gates = field(init=False)
@@ -52,7 +54,8 @@ class Ledger:
         for name, value in of(Ledger).items():
             setattr(self, name, value)
         self.publishers = Publishers(**of(Publishers))
-        self.programs = Programs(estimates=self.estimates, **of(Programs))
+        self.accounts = Accounts(**of(Accounts))
+        self.programs = Programs(estimates=self.estimates, accounts=self.accounts, **of(Programs))
         self.tools = Tools(publishers=self.publishers, programs=self.programs, **of(Tools))
         self.gates = Gates(programs=self.programs, **of(Gates))
         self.runs = Runs(programs=self.programs, tools=self.tools, gates=self.gates, **of(Runs))
@@ -88,10 +91,13 @@ class Ledger:
             ev.EnvironmentWanted: self.tools.environment_wanted,
             ev.HostSampled: self.tools.host_sampled,
             ev.PoolSampled: self.engines.pool_sampled,
+            ev.ContextMoved: self.engines.context_moved,
+            ev.PinReclaimed: self.engines.pin_reclaimed,
             ev.CommandApplied: self.engines.command_applied,
             ev.CommandRejected: self.engines.command_rejected,
             ev.PublisherState: self.holdings.publisher_state,
             ev.OperatorOrders: self.runs.operator_orders,
+            ev.EnginesListed: self.holdings.engines_listed,
         }
 
     def apply(self, event: ev.Event, now_ns: int) -> bool:
@@ -114,10 +120,10 @@ class Ledger:
         return {name: value for noun in self._nouns() for name, value in keeping.values(noun).items()}
 
     def _nouns(self) -> Iterator[object]:
-        yield from (self, self.publishers, self.programs, self.tools, self.gates, self.runs, self.turns)
-        yield from (self.engines, self.holdings)
+        yield from (self, self.publishers, self.accounts, self.programs, self.tools, self.gates, self.runs)
+        yield from (self.turns, self.engines, self.holdings)
 
 
-NOUNS = (Ledger, Publishers, Programs, Tools, Gates, Runs, Turns, Engines, Holdings)
+NOUNS = (Ledger, Publishers, Accounts, Programs, Tools, Gates, Runs, Turns, Engines, Holdings)
 RECORDS = {name: declared for noun in NOUNS for name, declared in keeping.types(noun).items()}
 """By the names in a snapshot: the type of what is kept, and what makes its first value."""

@@ -1,19 +1,52 @@
 """The engines: the memory that each has, and its answers to commands."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import ceil
+from typing import Any
 
 from controlplane.core import events as ev
-from controlplane.core.events import place_of
+from controlplane.core.events import place_of, stands_before
 from controlplane.core.ledger.gates import Gates
 from controlplane.core.ledger.kept import kept
-from controlplane.core.ledger.programs import Programs
+from controlplane.core.ledger.programs import Charges, Programs
 from controlplane.core.ledger.publishers import Publishers
-from controlplane.core.ledger.turns import Turns
-from controlplane.core.types import Status, Tier
+from controlplane.core.ledger.turns import Load, Turns
+from controlplane.core.types import Replica, Status, Tier
 
 _MOST_MOVING = 4096
+_MOST_GATES = 256
+_BLOCKS = (
+    "total_blocks",
+    "free_blocks",
+    "evictable_blocks",
+    "retained_blocks",
+    "host_total_blocks",
+    "host_used_blocks",
+)
+_SUMMED = (*_BLOCKS, "turns_running", "turns_waiting")
+
+
+def _nobody_lists() -> dict[str, bool] | None:
+    """A node's daemon takes each engine that tells of itself."""
+    return None
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Summed:
+    """Each of several engines with what was placed on it, by name in their order, and the sums it was made of.
+
+    ``lent``: those who lend their room are counted too. ``placed_blocks``: what all of them are charged with
+    together, of ``charged_blocks`` each. Made, and made anew, by ``core.outlook``.
+    """
+
+    made_of: tuple[int, int] = (-1, -1)  # the count of ``Engines.changes``, and the prefix that all share
+    charges: Charges | None = None
+    load: Load | None = None
+    plain: dict[str, Replica] = field(default_factory=dict)
+    lent: dict[str, Replica] = field(default_factory=dict)
+    charged_blocks: dict[str, int] = field(default_factory=dict)
+    placed_blocks: int = 0
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -27,23 +60,58 @@ class Engines:
     pools: dict[str, ev.PoolSampled] = kept(dict)  # by place of the engine: its latest
     retractions: dict[str, int] = kept(dict)  # by publisher: the last total it reported
     moving: dict[int, Tier] = kept(dict)  # by command_id: where its KV will be once it is applied
+    listed: dict[str, bool] | None = kept(_nobody_lists)  # a fleet's, by place: whether it takes programs
     pool: ev.PoolSampled | None = field(init=False)  # what all have together
+    counted: dict[str, ev.PoolSampled] = field(default_factory=dict)  # by place, as they are summed up in it
+    touched: set[str] = field(default_factory=set)  # places of samples: ``outlook`` takes them
+    summed: Summed = field(default_factory=Summed)
+    known_behind: dict[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)  # by gate, at such a count
+    changes: int = 0  # counts what came, went, or takes programs no more, or again
 
     def __post_init__(self) -> None:
         self._recount()
 
+    # What others read
+
+    def takes(self, place: str) -> bool:
+        """Whether programs may be placed on the engine there."""
+        return self.listed is None or self.listed.get(place, False)
+
+    def behind(self, gate: str) -> Sequence[str]:
+        """The engines, in the order of their names, that the gate at this place can send turns to."""
+        changes, names = self.known_behind.get(gate, (-1, ()))
+        if changes != self.changes:
+            names = tuple(name for name in sorted(self.pools) if stands_before(gate, name) and self.takes(name))
+            if len(self.known_behind) > _MOST_GATES:
+                self.known_behind.clear()
+            self.known_behind[gate] = (self.changes, names)
+        return names
+
+    @property
+    def are_several(self) -> bool:
+        """Whether a program's engine is chosen: also of a fleet that has one left, since others come and go."""
+        return len(self.pools) > (1 if self.listed is None else 0)
+
     # Events
 
     def pool_sampled(self, event: ev.PoolSampled, now_ns: int) -> None:
+        place = place_of(event.publisher)
+        if self.listed is not None and place not in self.listed:
+            return  # it left the fleet, and does not know it
         # A publisher's first sample does not tell when its retractions happened.
         before = self.retractions.get(event.publisher, event.retractions)
         self.turns.signals.retractions += max(0, event.retractions - before)
         self.retractions[event.publisher] = event.retractions
-        place = place_of(event.publisher)
-        self.pools[place] = event
-        if event.block_tokens != self.programs.estimates.block_tokens and place == next(iter(self.pools)):
-            self._resize_blocks(max(1, event.block_tokens))
-        self._hear_pools()
+        first, size = next(iter(self.pools), place), max(1, event.block_tokens)
+        if place == first and size != self.programs.estimates.block_tokens:
+            self._resize_blocks(size)
+        self.turns.has_blocks_of(place, size)
+        sample = in_blocks_of(event, self.programs.estimates.block_tokens)
+        known, self.pools[place] = self.pools.get(place), sample
+        if known is None:
+            self._hear_pools()
+        else:
+            self._hear_again(place, sample)
 
     def command_applied(self, event: ev.CommandApplied, now_ns: int) -> None:
         self.publishers.counts.commands_applied += 1
@@ -62,6 +130,20 @@ class Engines:
         if program is not None:
             program.retained_until_ns = 0  # only pins are believed before they are confirmed
 
+    def context_moved(self, event: ev.ContextMoved, now_ns: int) -> None:
+        """It counts as being below while a return would find enough of it there not to be a cold one."""
+        program = self.programs.by_name.get(event.program_id)
+        if program is None or program.status is Status.ENDED or program.open_turns:
+            return  # what a turn uses is on the device
+        if program.replica not in ("", place_of(event.publisher)):
+            return  # another engine, where it ran before
+        own_tokens = program.context_tokens - program.shared_blocks * self.programs.estimates.block_tokens
+        enough = event.below_tokens > 0 and event.below_tokens >= self.turns.cold_return_ratio * own_tokens
+        program.kv_tier = Tier.HOST if enough else Tier.NONE
+
+    def pin_reclaimed(self, event: ev.PinReclaimed, now_ns: int) -> None:
+        """Nothing is decided by it: a pin's end, early or not, is seen in what the next turn finds."""
+
     # What follows
 
     def expect_move(self, command_id: int, tier: Tier) -> None:
@@ -71,11 +153,26 @@ class Engines:
             del self.moving[next(iter(self.moving))]
 
     def lose(self, place: str) -> None:
-        """The engine there is gone, and its memory with it, unless it is the last that was known."""
-        if len(self.pools) > 1 and place in self.pools:
+        """The engine there is gone, and its memory with it, unless it is the last that was known.
+
+        Its programs keep their slots, and their place in the queue: they are placed again (docs/adr/0051).
+        """
+        if place not in self.pools or (len(self.pools) == 1 and self.listed is None):
+            return
+        if len(self.pools) > 1:  # of the last one it stays known what it had: nobody is let in by guesses
             del self.pools[place]
+            self.turns.block_tokens.pop(place, None)
             self._hear_pools()
-            self.forget_contexts(place)
+        self.forget_contexts(place)
+        self.programs.leave(place)
+
+    def list_all(self, serving: Iterable[str], draining: Iterable[str]) -> None:
+        """A fleet has these, and no others. Who is on one that drains goes on elsewhere with its next turn."""
+        before, self.listed = self.listed, dict.fromkeys(serving, True) | dict.fromkeys(draining, False)
+        for place in draining:
+            if before is None or before.get(place, True):
+                self.programs.leave(place, gone=False)
+        self._hear_pools()
 
     def forget_contexts(self, replica: str) -> None:
         """The replica holds no KV any more; nor does anybody for programs that never ran."""
@@ -85,21 +182,52 @@ class Engines:
                 program.kv_tier = Tier.NONE
 
     def _hear_pools(self) -> None:
-        """A sample came, or an engine went: sum up anew what all engines have, and what each is charged with."""
-        self.pool = whole(self.pools)
-        if self.programs.charges.several != (len(self.pools) > 1):
+        """An engine came or went: sum up anew what all engines have, and what each is charged with."""
+        self._sum_up()
+        if self.programs.charges.several != self.are_several:
             self._recount()
 
+    def _hear_again(self, place: str, event: ev.PoolSampled) -> None:
+        """A sample of an engine that is known: of very many engines only that one is summed up anew."""
+        before, together = self.counted.get(place), self.pool
+        self.touched.add(place)
+        if before is None:
+            return  # it takes no programs
+        if together is None or len(self.counted) < 2 or before.block_tokens != event.block_tokens:
+            self._sum_up()
+            return
+        self.counted[place] = event
+        more = {name: getattr(event, name) - getattr(before, name) for name in _SUMMED}
+        self.pool = replace(together, **{name: getattr(together, name) + by for name, by in more.items() if by})
+
+    def _sum_up(self) -> None:
+        self.counted = dict(self._open_pools())
+        self.pool = whole(self.counted)
+        self.changes += 1
+
+    def _open_pools(self) -> Mapping[str, ev.PoolSampled]:
+        """Those that count as room; all, where none takes programs."""
+        if self.listed is None:
+            return self.pools
+        return {place: pool for place, pool in self.pools.items() if self.takes(place)} or self.pools
+
     def _recount(self) -> None:
-        self.pool = whole(self.pools)
-        self.programs.recount(several=len(self.pools) > 1)
+        self._sum_up()
+        self.programs.recount(several=self.are_several)
         self.turns.recount()
 
     def _resize_blocks(self, block_tokens: int) -> None:
-        """Blocks hold ``block_tokens`` from now on: turns may have been queued before the engine said so."""
+        """Blocks hold ``block_tokens`` from now on: turns may have been queued before the engine said so.
+
+        Of several engines the first says so, and what the others tell in blocks of their own is taken in those.
+        """
         programs, estimates = self.programs.by_name, self.programs.estimates
         ratio = estimates.block_tokens / block_tokens
+        own = {place: self.turns.block_tokens.get(place, estimates.block_tokens) for place in self.pools}
         estimates.block_tokens = block_tokens
+        for place, size in own.items():
+            self.turns.has_blocks_of(place, size)
+            self.pools[place] = in_blocks_of(self.pools[place], block_tokens)
         for program in programs.values():
             program.kv_blocks = ceil(program.kv_blocks * ratio)
             program.shared_blocks = min(program.kv_blocks, ceil(program.shared_blocks * ratio))
@@ -112,19 +240,22 @@ class Engines:
         self._recount()
 
 
+def in_blocks_of(sample: ev.PoolSampled, tokens: int) -> ev.PoolSampled:
+    """The sample, as if the engine's blocks held so many ``tokens``."""
+    size = max(1, sample.block_tokens)
+    if size == tokens:
+        return sample
+    return replace(
+        sample,
+        block_tokens=tokens,
+        **{name: getattr(sample, name) * size // tokens for name in _BLOCKS},
+    )
+
+
 def whole(pools: Mapping[str, ev.PoolSampled]) -> ev.PoolSampled | None:
-    """What all engines have together; None before the first sample. Their blocks are taken to be of one size."""
+    """What all engines have together, in blocks of one size; None before the first sample."""
     samples = list(pools.values())
     if len(samples) < 2:
         return samples[0] if samples else None
-    return ev.PoolSampled(
-        total_blocks=sum(each.total_blocks for each in samples),
-        free_blocks=sum(each.free_blocks for each in samples),
-        evictable_blocks=sum(each.evictable_blocks for each in samples),
-        retained_blocks=sum(each.retained_blocks for each in samples),
-        block_tokens=samples[0].block_tokens,
-        turns_running=sum(each.turns_running for each in samples),
-        turns_waiting=sum(each.turns_waiting for each in samples),
-        host_total_blocks=sum(each.host_total_blocks for each in samples),
-        host_used_blocks=sum(each.host_used_blocks for each in samples),
-    )
+    together: dict[str, Any] = {name: sum(getattr(each, name) for each in samples) for name in _SUMMED}
+    return ev.PoolSampled(block_tokens=samples[0].block_tokens, **together)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from controlplane.core import events as ev
 from controlplane.core.commands import Numbering
-from controlplane.core.events import joined, place_of, serves
+from controlplane.core.events import joined, place_of, server_of, serves
 from controlplane.core.ledger.engines import Engines
 from controlplane.core.ledger.gates import Gates
 from controlplane.core.ledger.kept import kept
@@ -157,6 +157,16 @@ class Holdings:
         self.forget(publisher, now_ns)
         self.engines.lose(place_of(publisher))
 
+    def engines_listed(self, event: ev.EnginesListed, now_ns: int) -> None:
+        """Engines that left a fleet are lost at once, whatever their publishers would still say."""
+        here = {*event.serving, *event.draining}
+        told = [name for name in self.publishers.sequences if serves(name)]
+        for place in [each for each in self.engines.pools if each not in here]:
+            for publisher in [name for name in told if place_of(name) == place]:
+                self.forget(publisher, now_ns)
+            self.engines.lose(place)
+        self.engines.list_all(event.serving, event.draining)
+
     def retire_replaced(self, now_ns: int) -> None:
         """Forget boots of an engine or a gate that went silent while a later one speaks.
 
@@ -170,9 +180,16 @@ class Holdings:
             place = place_of(old)
             if latest[place] != old and now_ns - sequences[old].heard_at_ns >= _LEASE_NS:
                 self.forget(old, now_ns)
-                node, _, role = place.rpartition("/")
-                # A gate is a part of its engine's server. The pool stays until it is told anew.
-                self.engines.forget_contexts(f"{node}/engine{''.join(role.partition('-')[1:])}")
+                for engine in self._gone_with(place):  # their pools stay until they are told anew
+                    self.engines.forget_contexts(engine)
+
+    def _gone_with(self, place: str) -> set[str]:
+        """The engines that a restart there restarts: that one, or those of the gate's own server."""
+        node, _, role = place.rpartition("/")
+        named = f"{node}/engine{''.join(role.partition('-')[1:])}"
+        if place == named:
+            return {named}
+        return {named} | {each for each in self.engines.pools if server_of(each) == server_of(place)}
 
     def worth_asking(self) -> set[str]:
         """Publishers that a held turn, a running turn or a tool call depends on, and each of several engines."""

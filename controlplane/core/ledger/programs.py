@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from controlplane.core.estimate import Estimates
+from controlplane.core.ledger.accounts import Accounts, payer_of
 from controlplane.core.ledger.kept import kept
 from controlplane.core.lifecycle import Trigger, next_status
-from controlplane.core.types import Program, QueuedProgram, Status
+from controlplane.core.tenants import Tenancy
+from controlplane.core.types import Left, Program, QueuedProgram, Status, Tier
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,6 +32,9 @@ class Charges:
     placed_blocks: Counter[str] = field(default_factory=Counter)
     placed: Counter[str] = field(default_factory=Counter)
     placed_lent_blocks: Counter[str] = field(default_factory=Counter)
+    touched: set[str] = field(
+        default_factory=set, compare=False
+    )  # places whose sums changed: ``outlook`` takes them
 
     @classmethod
     def of(cls, programs: Mapping[str, Program], *, several: bool) -> "Charges":
@@ -46,6 +51,7 @@ class Charges:
         self.charged += by * (not program.lends)
         if self.several:
             self.placed[program.replica] += by * (not program.lends)
+            self.touched.add(program.replica)
         self.charge(program, by * (program.kv_blocks - program.shared_blocks))
 
     def charge(self, program: Program, blocks: int) -> None:
@@ -54,10 +60,16 @@ class Charges:
             self.lent_blocks += blocks
             if self.several:
                 self.placed_lent_blocks[program.replica] += blocks
+                self.touched.add(program.replica)
             return
         self.demand_blocks += blocks
         if self.several:
             self.placed_blocks[program.replica] += blocks
+            self.touched.add(program.replica)
+
+    def demanded_of(self, place: str, shared_blocks: int, more: int = 0) -> int:
+        """Of one of several engines: what was placed there, the prefix that all share, and so much ``more``."""
+        return max(0, self.placed_blocks[place] + (shared_blocks if self.placed[place] else 0) + more)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -72,10 +84,12 @@ class Programs:
     active_changes: int = kept(int)  # counts who came and went
     ordered_held: dict[str, None] = kept(dict)  # roots that an operator holds
     draining: bool = kept(bool)  # an operator wants nobody to be let in
+    moves: int = kept(int)  # from one engine to another, of all programs there ever were
     # What the next tick has to look at; kept because a snapshot may be taken before that tick.
     askers: dict[str, None] = kept(dict)  # roots that hold a slot and have held turns
     changed: dict[str, None] = kept(dict)  # programs that began to act, or to wait for a child
 
+    accounts: Accounts = field(default_factory=Accounts)
     active: dict[str, None] = field(default_factory=dict)
     dormant: dict[str, None] = field(default_factory=dict)  # they neither hold a slot nor ask for one
     children: dict[str, dict[str, None]] = field(default_factory=dict)  # by root, for roots that have any
@@ -102,13 +116,13 @@ class Programs:
         """The prefix that programs share, in blocks."""
         return self.estimates.blocks(self.estimates.shared_tokens.value)
 
-    def queued(self, left: Callable[[Program], float] | None = None) -> list[QueuedProgram]:
+    def queued(self, left: Callable[[Program], Left] | None = None) -> list[QueuedProgram]:
         """The root programs that wait for a slot, in the order in which they began to.
 
         ``left`` tells what each is expected to hold until its end, if anybody asks.
         """
         programs = (self.by_name[name] for name in self.queue)
-        return [QueuedProgram.of(program, left(program) if left else 0.0) for program in programs]
+        return [QueuedProgram.of(program, *(left(program) if left else ())) for program in programs]
 
     def children_of(self, root_id: str) -> Iterable[str]:
         """The names of the root's children, and of theirs."""
@@ -147,12 +161,14 @@ class Programs:
         )
         if root_id:
             self.children.setdefault(root_id, {})[name] = None
+            program.payer = self.by_name[root_id].payer
         self.dormant[name] = None
         return program
 
     def join(self, program: Program, parent_id: str, root: Program) -> None:
         """What was a root is a child of ``parent_id`` from now on, and its children are its new root's."""
         name, active = program.program_id, program.status is Status.ACTIVE
+        self._hand_over(program, root)
         self.charges.count(program, -active)
         program.parent_id = parent_id
         self.charges.count(program, active)
@@ -162,14 +178,19 @@ class Programs:
         for child in family:
             self.by_name[child].root_id = root.program_id
 
+    def part(self, program: Program) -> None:
+        """What was a child, and has ended, is nobody's any more."""
+        siblings = self.children[program.root_id]
+        del siblings[program.program_id]
+        if not siblings:
+            del self.children[program.root_id]
+        program.parent_id, program.root_id = "", program.program_id
+
     def forget(self, program: Program) -> None:
         """The program is known no more."""
         del self.by_name[program.program_id]
         if program.parent_id:
-            siblings = self.children[program.root_id]
-            del siblings[program.program_id]
-            if not siblings:
-                del self.children[program.root_id]
+            self.part(program)
 
     def move(self, program: Program, trigger: Trigger, now_ns: int) -> None:
         """Apply one row of the transition table, and keep the sums."""
@@ -177,6 +198,7 @@ class Programs:
         if before is after:
             return
         name, is_root = program.program_id, not program.parent_id
+        self.meter(program, now_ns)
         self.lend(program)
         if before is Status.ENDED and program.learned_turns:
             self.estimates.turns.add(program.learned_turns, by=-1)
@@ -196,6 +218,7 @@ class Programs:
             del self.active[name]
             self.active_changes += 1
             self.unasked.pop(name, None)
+            self.accounts.withdraw(program)
             program.retained_until_ns = 0
         if after is Status.PAUSED and is_root:
             self._pause_children(name, now_ns)
@@ -234,26 +257,106 @@ class Programs:
 
     # What they are charged with
 
-    def charge(self, program: Program, blocks: int) -> None:
+    def meter(self, program: Program, now_ns: int) -> None:
+        """Charge its tenant with what the program has held until now, before that changes."""
+        accounts = self.accounts
+        if not accounts.on:
+            return
+        holds = program.status is Status.ACTIVE and not program.lends
+        tokens = (program.kv_blocks - program.shared_blocks) * self.estimates.block_tokens if holds else 0
+        accounts.hold(program, self.whose(program), tokens, now_ns)
+
+    def whose(self, program: Program) -> Program:
+        """The program that its turns and its memory are charged to: its root, if that is known."""
+        return self.by_name.get(program.root_id, program)
+
+    def vouched_for(self, program: Program, account: str) -> None:
+        """Whose the program is, by the word of its gate; a child is charged to its root's tenant."""
+        program.account = account
+        if not program.parent_id:
+            self._pay(program, payer_of(self.accounts.tenancy, account))
+
+    def _pay(self, root: Program, payer: str) -> None:
+        if root.payer != payer:
+            pledged_token_s = root.pledged_token_s
+            self.accounts.withdraw(root)
+            root.payer = payer
+            if pledged_token_s:
+                self.accounts.pledge(root, pledged_token_s)
+        for name in self.children_of(root.program_id):
+            self.by_name[name].payer = payer
+
+    def belong(self, tenancy: Tenancy) -> None:
+        """The tenants are these from now on."""
+        if tenancy == self.accounts.tenancy:
+            return
+        began, self.accounts.tenancy = not self.accounts.on, tenancy
+        for program in self.by_name.values():
+            if began:
+                program.metered_at_ns = 0  # what was held while nobody counted is nobody's
+            if not program.parent_id:
+                self._pay(program, payer_of(tenancy, program.account))
+
+    def _hand_over(self, program: Program, root: Program) -> None:
+        """What a root has had that turns out to be a child is its new root's."""
+        self.accounts.withdraw(program)
+        root.kv_token_s += program.kv_token_s
+        root.turns_begun += program.turns_begun
+        program.kv_token_s, program.turns_begun = 0.0, 0
+        for name in (program.program_id, *self.children_of(program.program_id)):
+            self.by_name[name].payer = root.payer
+
+    def charge(self, program: Program, blocks: int, now_ns: int) -> None:
         """Set what the program's context takes."""
+        self.meter(program, now_ns)
         shared = min(self.shared_blocks, blocks)
         if program.status is Status.ACTIVE:
             self.charges.charge(program, blocks - shared - program.kv_blocks + program.shared_blocks)
         program.kv_blocks, program.shared_blocks = blocks, shared
 
-    def lend(self, program: Program, lends: bool = False) -> None:
+    def lend(self, program: Program, lends: bool = False, now_ns: int = 0) -> None:
         """Whether others may have the room of the program, which is likely to be away for long."""
         if lends is not program.lends and program.status is Status.ACTIVE:
+            if now_ns:
+                self.meter(program, now_ns)
             self.charges.count(program, -1)
             program.lends = lends
             self.charges.count(program, 1)
 
     def settle(self, program: Program, replica: str) -> None:
         """The program runs on ``replica`` from now on; one that is active is charged there."""
+        if program.replica not in ("", replica):
+            program.moves += 1
+            self.moves += 1
         charged = program.status is Status.ACTIVE
         self.charges.count(program, -charged)
         program.replica = replica
         self.charges.count(program, charged)
+
+    def place(self, program: Program, replica: str, *, moves: bool) -> None:
+        """Its next turn goes to ``replica``. What another engine has of it is nobody's, unless it is sent there."""
+        if program.replica not in ("", replica):
+            program.retained_until_ns = 0
+            if not moves:
+                program.kv_tier, program.warm = Tier.NONE, False
+        program.placed = replica
+        self.settle(program, replica)
+
+    def leave(self, replica: str, *, gone: bool = True) -> None:
+        """Nothing more goes to ``replica``: who holds a slot and is between two turns is placed anew.
+
+        ``gone``: nobody is there any more, and nothing of them.
+        """
+        for program in self.by_name.values():
+            if replica not in (program.replica, program.placed):
+                continue
+            if gone and program.replica == replica:
+                self.settle(program, "")
+            if gone and program.placed == replica:
+                program.placed = ""
+            if program.status is Status.ACTIVE and not program.open_turns:
+                program.placed_turn = -1
+                self.changed[program.program_id] = None
 
     def recount(self, *, several: bool) -> None:
         """Sum up anew what all are charged with."""

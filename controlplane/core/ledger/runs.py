@@ -17,6 +17,7 @@ from controlplane.core.ledger.programs import Programs, note_idle
 from controlplane.core.ledger.tools import Tools
 from controlplane.core.lifecycle import Trigger
 from controlplane.core.types import Program, Status, Tier
+from controlplane.core.usual import Usual
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,6 +47,7 @@ class Runs:
     # Events
 
     def program_arrived(self, event: ev.ProgramArrived, now_ns: int) -> None:
+        self._begin_anew(event, now_ns)
         program = self.introduced(event.program_id, now_ns, parent_id=event.parent_id, tenant=event.tenant)
         if not program.parent_id or serves(event.publisher):
             return  # what a gate or an engine knows of children, gates know
@@ -53,6 +55,15 @@ class Runs:
         parent = self.programs.by_name.get(program.parent_id)
         if parent is not None and parent.open_tools and not event.aside:
             self.tools.delegate(parent)
+
+    def _begin_anew(self, event: ev.ProgramArrived, now_ns: int) -> None:
+        """An ended child's name may be used again, for another run's child: its old root is not revived for it."""
+        programs = self.programs
+        known, parent = programs.by_name.get(event.program_id), programs.by_name.get(event.parent_id)
+        if known is None or not known.parent_id or known.status is not Status.ENDED:
+            return
+        if parent is None or programs.root_of(parent, now_ns).program_id != known.root_id:
+            programs.part(known)
 
     def program_ended(self, event: ev.ProgramEnded, now_ns: int) -> None:
         programs = self.programs
@@ -113,16 +124,25 @@ class Runs:
 
     # Its slot and its end
 
+    def refuse(self, program: Program, now_ns: int, reason: str, *, for_good: bool) -> None:
+        """Gates refuse the program's turns, and its children's; ``for_good``: its run is over."""
+        for turn_id in list(self.gates.held_of.get(program.root_id, ())):
+            self.gates.let_go(turn_id, now_ns)
+        if for_good and program.status is not Status.ENDED:
+            self.end(program, now_ns, reason)
+
     def grant(self, program: Program, now_ns: int) -> None:
         """The program's held turns are let go; a root takes a slot, a child rides its root's."""
         if program.status is Status.ENDED:
             return
-        blocks = program.kv_blocks
+        blocks, accounts = program.kv_blocks, self.programs.accounts
+        if accounts.on and program.status is not Status.ACTIVE and not program.parent_id:
+            accounts.pledge(program, Usual(self.programs.estimates).token_s(program))
         for turn_id, held in self.gates.of(program):
             blocks = max(blocks, held.blocks)
             self.gates.let_go(turn_id, now_ns)
         # Until the engine reports the turn, the estimate stands for it: the next tick may come before.
-        self.programs.charge(program, blocks)
+        self.programs.charge(program, blocks, now_ns)
         self.programs.move(program, Trigger.ADMIT, now_ns)
         self.programs.unasked.pop(program.program_id, None)
         note_idle(program, now_ns)

@@ -7,6 +7,7 @@ is known already, or whose end came first, changes nothing.
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import ceil
 
 from controlplane.core import events as ev
 from controlplane.core import idleness
@@ -24,6 +25,7 @@ from controlplane.core.types import Program, Status, Tier, seconds
 _MOST_REPLIES = 1024  # of turns that have not ended
 _LEAST_PREFILL_TOKENS = 64  # below that a prefill measures the step's overhead, not its length
 _EARLIER_NS = -seconds(1)  # a gate's clock beside ours: it says at once when a turn is asked for
+_LONGEST_CYCLE_NS = seconds(86_400)  # what is longer tells of a clock that was set, or of a daemon that was away
 _LATE_NS = seconds(5)  # publishers send their events in batches, and each on a connection of its own
 
 
@@ -51,6 +53,9 @@ class Load:
 
     turns: Counter[str] = field(default_factory=Counter)
     blocks: Counter[str] = field(default_factory=Counter)
+    touched: set[str] = field(
+        default_factory=set, compare=False
+    )  # places whose sums changed: ``outlook`` takes them
 
     @classmethod
     def of(cls, running: Iterable[Running]) -> "Load":
@@ -65,6 +70,7 @@ class Load:
         place = place_of(turn.publisher)
         self.turns[place] += by
         self.blocks[place] += by * turn.blocks
+        self.touched.add(place)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -79,8 +85,13 @@ class Turns:
     replies: dict[str, ev.ReplyRead] = kept(dict)  # by turn_id, of turns that have not ended yet
     signals: Signals = kept(Signals)
     engine_idle_since_ns: int = kept(int)  # 0 while a turn runs
+    block_tokens: dict[str, int] = kept(dict)  # by place, of engines whose blocks are not of the ledger's size
     cold_return_ratio: float = 0.5  # a turn that finds less of its program's last prompt than that is a cold return
     load: Load = field(default_factory=Load)  # counted where there are several engines
+    running_blocks: int = field(init=False)  # that all running turns are projected to need
+
+    def __post_init__(self) -> None:
+        self.running_blocks = sum(turn.blocks for turn in self.running.values())
 
     # Events
 
@@ -93,6 +104,8 @@ class Turns:
         if not program.turn_index:  # what is known when it comes; the gate reads it from each request
             program.tenant, program.agent = program.tenant or event.tenant, program.agent or event.agent
         root = programs.root_of(program, now_ns)
+        if not self._is_paid_for(program, root, event):
+            return
         if root is not program and not event.parent_id:
             self.runs.untold[program.program_id] = None  # this gate has not heard of it, or has forgotten it
         programs.gated = True
@@ -104,6 +117,7 @@ class Turns:
         self._close_gap(program, now_ns)  # from here on it is us who are waited for
         program.called_nothing = False
         idleness.held(program, now_ns)
+        program.gate = place_of(event.publisher)
         blocks = self._estimate_blocks(program, event)
         held = Held(program_id=event.program_id, publisher=event.publisher, blocks=blocks)
         self.gates.hold(event.turn_id, held, root, now_ns)
@@ -119,8 +133,10 @@ class Turns:
         late = self._is_late(program, event, now_ns, _LATE_NS)
         if program.status is not Status.ACTIVE and not late:
             self._admitted_unasked(program, now_ns)
-        turn = Running(program_id=event.program_id, publisher=event.publisher, blocks=event.projected_blocks)
+        blocks = self._in_our_blocks(event.projected_blocks, event.publisher)
+        turn = Running(program_id=event.program_id, publisher=event.publisher, blocks=blocks)
         self.running[turn_id] = turn
+        self.running_blocks += turn.blocks
         if programs.charges.several:
             self.load.count(turn, 1)
         if program.replica != (place := place_of(event.publisher)):
@@ -137,7 +153,9 @@ class Turns:
             program.prompt_bytes = event.prompt_bytes
             if event.prompt_tokens > 0:
                 programs.estimates.tokens_per_byte.add(event.prompt_tokens / event.prompt_bytes)
-        programs.charge(program, event.projected_blocks)
+        programs.charge(program, blocks, now_ns)
+        if programs.accounts.on:
+            programs.accounts.turn(programs.whose(program), now_ns)
 
     def first_token(self, event: ev.FirstToken, now_ns: int) -> None:
         program = self.programs.by_name.get(event.program_id)
@@ -154,7 +172,8 @@ class Turns:
             return
         estimates.hits.add(event.cached_tokens / event.prompt_tokens)
         if program.turn_index == 0:
-            estimates.shared_tokens.add(event.cached_tokens)
+            if not program.parent_id:  # a sub-agent shares more with its siblings than all programs share
+                estimates.shared_tokens.add(event.cached_tokens)
             return
         if event.prompt_tokens < program.prompt_tokens:
             return  # the agent rewrote its history: what was cached is not what it asks for
@@ -197,13 +216,15 @@ class Turns:
         program.service_ns += event.service_ns
         program.kv_tier = Tier.HBM
         program.warm = program.status is Status.ACTIVE
-        programs.charge(program, estimates.blocks(program.context_tokens))
+        programs.charge(program, estimates.blocks(program.context_tokens), now_ns)
         if not program.quarantined:
             estimates.turn_ended(program.context_tokens, event.output_tokens, event.service_ns)
             if turn is not None and (prefilled := turn.prefilled) is not None:
                 estimates.sharing.add(prefilled, event, alone=not self.running)
         if not program.open_turns and program.status is Status.ACTIVE:
             programs.changed[program.program_id] = None
+        if programs.accounts.on:
+            programs.accounts.turn_ended(programs.whose(program))
         read = self.replies.pop(event.turn_id, None)
         if read is None:
             self._asks_for(program, event.tool, event.tool_calls)
@@ -229,7 +250,18 @@ class Turns:
             return
         self._answered(program, event, now_ns)
 
+    def has_blocks_of(self, place: str, tokens: int) -> None:
+        """The engine there counts in blocks of so many ``tokens``."""
+        if tokens == self.programs.estimates.block_tokens:
+            self.block_tokens.pop(place, None)
+        else:
+            self.block_tokens[place] = tokens
+
     # Parts of those
+
+    def _in_our_blocks(self, blocks: int, publisher: str) -> int:
+        own = self.block_tokens.get(place_of(publisher))
+        return blocks if own is None else ceil(blocks * own / self.programs.estimates.block_tokens)
 
     def _is_late(self, program: Program, event: ev.Event, now_ns: int, least_ns: int) -> bool:
         """What is told of a program's last turns may come behind its goodbye, which it does not take back.
@@ -241,6 +273,19 @@ class Turns:
             return False
         said_ns = now_ns - self.publishers.lateness.of(event.publisher, event.at_ns, now_ns)
         return said_ns - program.ended_at_ns < least_ns
+
+    def _is_paid_for(self, program: Program, root: Program, event: ev.TurnQueued) -> bool:
+        """Whose it is and what its client allows it, from its first turns; False for one whose run was stopped."""
+        programs = self.programs
+        if event.account and not program.account:
+            programs.vouched_for(program, event.account)
+        if root is program:  # what a child says of budgets its root has not said
+            root.budget_turns = root.budget_turns or event.budget_turns
+            root.budget_kv_token_s = root.budget_kv_token_s or event.budget_kv_token_s
+        if root.program_id not in programs.accounts.stopped:
+            return True
+        programs.accounts.unanswered[program.program_id] = None
+        return False
 
     def _estimate_blocks(self, program: Program, event: ev.TurnQueued) -> int:
         """EstimateBlocks (MARS Algorithm 1, line 3): from the prefill's length, plus a usual output."""
@@ -270,15 +315,16 @@ class Turns:
         if program.gap_since_ns and program.turn_index and not program.quarantined:
             estimates = self.programs.estimates
             estimates.lives.went_on(program.kind, program.turn_index)
-            if not program.gap_delegates:
-                gap_ns = now_ns - program.gap_since_ns
+            gap_ns = now_ns - program.gap_since_ns
+            cycle_ns = gap_ns + program.last_turn_ns
+            if not program.gap_delegates and cycle_ns <= _LONGEST_CYCLE_NS:
                 estimates.gaps.add(program.gap_tool, gap_ns)
-                estimates.lives.cycled(program.kind, gap_ns + program.last_turn_ns)
+                estimates.lives.cycled(program.kind, cycle_ns)
         program.idle_since_ns = program.gap_since_ns = 0
-        program.gap_has_tool = program.gap_delegates = False
-        program.gap_tool = ""
+        program.gap_has_tool = program.gap_delegates = program.demoted = program.fetched = False
+        program.gap_tool, program.back_at_ns = "", 0
         program.keep_ratio, program.weighed_at_ns = -1.0, 0
-        self.programs.lend(program)
+        self.programs.lend(program, now_ns=now_ns)
 
     def _came_back(self, program: Program, event: ev.FirstToken) -> None:
         """Learn what it cost to have back what had left the device of the program's context."""
@@ -310,6 +356,7 @@ class Turns:
     def left(self, turn_id: str, now_ns: int) -> None:
         """An open turn is over, whatever became of it."""
         turn = self.running.pop(turn_id)
+        self.running_blocks -= turn.blocks
         if self.programs.charges.several:
             self.load.count(turn, -1)
         program = self.programs.by_name[turn.program_id]
@@ -325,5 +372,6 @@ class Turns:
         note_idle(program, now_ns)
 
     def recount(self) -> None:
-        """Sum up anew what each of several engines holds."""
+        """Sum up anew what the engines hold, all together and each of several."""
+        self.running_blocks = sum(turn.blocks for turn in self.running.values())
         self.load = Load.of(self.running.values() if self.programs.charges.several else ())

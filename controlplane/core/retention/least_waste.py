@@ -9,10 +9,13 @@
 
 T is not known when the tool begins. As in the paper it is taken as the time that the tool has run so far: every
 context is kept at first, and given up once keeping it has wasted as much as the best of the others would.
+
+What was swapped out can be swapped in before its tool is likely to end (``retention.prefetch``); the paper waits
+for the end.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from controlplane.core.commands import Command, Demote, Discard, Retain
@@ -20,16 +23,25 @@ from controlplane.core.errors import require
 from controlplane.core.estimate import as_seconds
 from controlplane.core.facts import Facts
 from controlplane.core.idleness import acting_since_ns
-from controlplane.core.policies import Checked
+from controlplane.core.retention.prefetch import NOTHING_FETCHED, Fetching, fetched, require_prefetch
 from controlplane.core.retention.ttl import beginning_to_act
 from controlplane.core.types import NANOSECONDS_PER_SECOND, Pressure, ProgramView, Status, seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """When the kept contexts were looked at (-1: never), and which were fetched."""
+
+    at_ns: int = -1
+    fetching: Fetching = NOTHING_FETCHED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeastWaste:
     """``host_blocks_per_s``: what is copied between device and host in a second; 0: nothing is moved there.
 
-    ``interval_s``: between two looks at what is kept. ``ttl_max_s`` bounds every pin.
+    ``interval_s``: between two looks at what is kept. ``ttl_max_s`` bounds every pin. ``prefetch_s``: so long
+    before its likely return a context is fetched; 0: never.
     """
 
     half_life_ns: ClassVar[int] = 0
@@ -37,36 +49,40 @@ class LeastWaste:
     host_blocks_per_s: float = 0.0
     interval_s: float = 1.0
     ttl_max_s: float = 600.0
+    prefetch_s: float = 0.0
 
     def __post_init__(self) -> None:
         require("host_blocks_per_s", self.host_blocks_per_s, low=0, high=1e12)
         require("interval_s", self.interval_s, low=0, high=3600)
         require("ttl_max_s", self.ttl_max_s, low=0, high=86_400, ends="(]")
+        require_prefetch(self.prefetch_s)
 
-    def initial(self) -> Checked:
-        return Checked()
+    def initial(self) -> Watched:
+        return Watched()
 
     def plan(
         self,
-        state: Checked,
+        state: Watched,
         programs: Mapping[str, ProgramView],
         changed: Sequence[ProgramView],
         facts: Facts,
         pressure: Pressure,
         now_ns: int,
-    ) -> tuple[Checked, Sequence[Command]]:
+    ) -> tuple[Watched, Sequence[Command]]:
         keep_ns = seconds(self.ttl_max_s)
         commands: list[Command] = [
             Retain(program_id=program.program_id, ttl_ns=keep_ns, reason="preserve: its tool has only begun")
             for program in beginning_to_act(changed, now_ns)
         ]
+        fetching, coming = fetched(state.fetching, programs, facts, pressure, now_ns, seconds(self.prefetch_s))
+        commands += coming
         if state.at_ns >= 0 and now_ns - state.at_ns < seconds(self.interval_s):
-            return state, commands
+            return replace(state, fetching=fetching), commands
         for name in sorted(programs):
             program = programs[name]
             if program.retained_until_ns > now_ns and program.status is Status.ACTIVE and not program.open_turns:
                 commands += self._given_up(program, facts, pressure, now_ns)
-        return Checked(now_ns), commands
+        return Watched(at_ns=now_ns, fetching=fetching), commands
 
     def _given_up(self, program: ProgramView, facts: Facts, pressure: Pressure, now_ns: int) -> Sequence[Command]:
         began_ns = acting_since_ns(program)

@@ -54,6 +54,8 @@ class Command(google.protobuf.message.Message):
     PREPARE_ENVIRONMENT_FIELD_NUMBER: builtins.int
     CANCEL_ENVIRONMENT_FIELD_NUMBER: builtins.int
     ADOPT_FIELD_NUMBER: builtins.int
+    PLACE_FIELD_NUMBER: builtins.int
+    REFUSE_FIELD_NUMBER: builtins.int
     command_id: builtins.int
     """Counts from 1 within a daemon's state."""
     reason: builtins.str
@@ -86,6 +88,10 @@ class Command(google.protobuf.message.Message):
     def cancel_environment(self) -> global___CancelEnvironment: ...
     @property
     def adopt(self) -> global___Adopt: ...
+    @property
+    def place(self) -> global___Place: ...
+    @property
+    def refuse(self) -> global___Refuse: ...
     def __init__(
         self,
         *,
@@ -105,10 +111,12 @@ class Command(google.protobuf.message.Message):
         prepare_environment: global___PrepareEnvironment | None = ...,
         cancel_environment: global___CancelEnvironment | None = ...,
         adopt: global___Adopt | None = ...,
+        place: global___Place | None = ...,
+        refuse: global___Refuse | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["admit", b"admit", "adopt", b"adopt", "cancel_environment", b"cancel_environment", "demote", b"demote", "discard", b"discard", "kind", b"kind", "label", b"label", "pause", b"pause", "prefetch", b"prefetch", "prepare_environment", b"prepare_environment", "release", b"release", "retain", b"retain", "set_window", b"set_window", "start_tool", b"start_tool", "state_request", b"state_request"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["admit", b"admit", "adopt", b"adopt", "cancel_environment", b"cancel_environment", "command_id", b"command_id", "demote", b"demote", "discard", b"discard", "kind", b"kind", "label", b"label", "pause", b"pause", "prefetch", b"prefetch", "prepare_environment", b"prepare_environment", "reason", b"reason", "release", b"release", "retain", b"retain", "set_window", b"set_window", "start_tool", b"start_tool", "state_request", b"state_request"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["set_window", "admit", "pause", "retain", "release", "demote", "prefetch", "discard", "label", "state_request", "start_tool", "prepare_environment", "cancel_environment", "adopt"] | None: ...
+    def HasField(self, field_name: typing.Literal["admit", b"admit", "adopt", b"adopt", "cancel_environment", b"cancel_environment", "demote", b"demote", "discard", b"discard", "kind", b"kind", "label", b"label", "pause", b"pause", "place", b"place", "prefetch", b"prefetch", "prepare_environment", b"prepare_environment", "refuse", b"refuse", "release", b"release", "retain", b"retain", "set_window", b"set_window", "start_tool", b"start_tool", "state_request", b"state_request"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["admit", b"admit", "adopt", b"adopt", "cancel_environment", b"cancel_environment", "command_id", b"command_id", "demote", b"demote", "discard", b"discard", "kind", b"kind", "label", b"label", "pause", b"pause", "place", b"place", "prefetch", b"prefetch", "prepare_environment", b"prepare_environment", "reason", b"reason", "refuse", b"refuse", "release", b"release", "retain", b"retain", "set_window", b"set_window", "start_tool", b"start_tool", "state_request", b"state_request"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["set_window", "admit", "pause", "retain", "release", "demote", "prefetch", "discard", "label", "state_request", "start_tool", "prepare_environment", "cancel_environment", "adopt", "place", "refuse"] | None: ...
 
 global___Command = Command
 
@@ -181,6 +189,35 @@ class Adopt(google.protobuf.message.Message):
 global___Adopt = Adopt
 
 @typing.final
+class Place(google.protobuf.message.Message):
+    """The program's next turns go to this engine, one of those behind its gate."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROGRAM_ID_FIELD_NUMBER: builtins.int
+    REPLICA_FIELD_NUMBER: builtins.int
+    MOVES_FIELD_NUMBER: builtins.int
+    LEAVES_FIELD_NUMBER: builtins.int
+    program_id: builtins.str
+    replica: builtins.str
+    """`node/role` of the engine."""
+    moves: builtins.bool
+    """Its KV is sent there; else what another engine has of it is nobody's."""
+    leaves: builtins.str
+    """The engine that it was at; empty: it stays where it is, or was nowhere."""
+    def __init__(
+        self,
+        *,
+        program_id: builtins.str = ...,
+        replica: builtins.str = ...,
+        moves: builtins.bool = ...,
+        leaves: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["leaves", b"leaves", "moves", b"moves", "program_id", b"program_id", "replica", b"replica"]) -> None: ...
+
+global___Place = Place
+
+@typing.final
 class Pause(google.protobuf.message.Message):
     """Take the slot back after the running turn: later turns are held."""
 
@@ -196,6 +233,27 @@ class Pause(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["program_id", b"program_id"]) -> None: ...
 
 global___Pause = Pause
+
+@typing.final
+class Refuse(google.protobuf.message.Message):
+    """A budget is spent: the program's held turns, and those to come, are refused, its children's too."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROGRAM_ID_FIELD_NUMBER: builtins.int
+    TTL_NS_FIELD_NUMBER: builtins.int
+    program_id: builtins.str
+    ttl_ns: builtins.int
+    """Nanoseconds for which they are, from receipt; 0: for good."""
+    def __init__(
+        self,
+        *,
+        program_id: builtins.str = ...,
+        ttl_ns: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["program_id", b"program_id", "ttl_ns", b"ttl_ns"]) -> None: ...
+
+global___Refuse = Refuse
 
 @typing.final
 class Retain(google.protobuf.message.Message):

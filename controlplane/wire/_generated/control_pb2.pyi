@@ -99,6 +99,157 @@ class PhaseCount(google.protobuf.message.Message):
 global___PhaseCount = PhaseCount
 
 @typing.final
+class ListEnginesRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LIMIT_FIELD_NUMBER: builtins.int
+    limit: builtins.int
+    """So many; 0: all. Those that need attention come first into the list, then the fullest."""
+    def __init__(
+        self,
+        *,
+        limit: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["limit", b"limit"]) -> None: ...
+
+global___ListEnginesRequest = ListEnginesRequest
+
+@typing.final
+class ListEnginesReply(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ENGINES_FIELD_NUMBER: builtins.int
+    TOTAL_FIELD_NUMBER: builtins.int
+    MOVES_FIELD_NUMBER: builtins.int
+    total: builtins.int
+    """How many there are, in the list or not."""
+    @property
+    def engines(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___EngineRow]: ...
+    @property
+    def moves(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Move]:
+        """The latest moves of programs from one engine to another, the newest first."""
+
+    def __init__(
+        self,
+        *,
+        engines: collections.abc.Iterable[global___EngineRow] | None = ...,
+        total: builtins.int = ...,
+        moves: collections.abc.Iterable[global___Move] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["engines", b"engines", "moves", b"moves", "total", b"total"]) -> None: ...
+
+global___ListEnginesReply = ListEnginesReply
+
+@typing.final
+class EngineRow(google.protobuf.message.Message):
+    """An engine as an operator sees it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PLACE_FIELD_NUMBER: builtins.int
+    ADDRESS_FIELD_NUMBER: builtins.int
+    STANDING_FIELD_NUMBER: builtins.int
+    HAS_PLUGIN_FIELD_NUMBER: builtins.int
+    KV_TOTAL_BLOCKS_FIELD_NUMBER: builtins.int
+    KV_FREE_BLOCKS_FIELD_NUMBER: builtins.int
+    KV_EVICTABLE_BLOCKS_FIELD_NUMBER: builtins.int
+    KV_RETAINED_BLOCKS_FIELD_NUMBER: builtins.int
+    KV_DEMAND_BLOCKS_FIELD_NUMBER: builtins.int
+    KV_USE_RATIO_FIELD_NUMBER: builtins.int
+    HOST_TOTAL_BLOCKS_FIELD_NUMBER: builtins.int
+    HOST_USED_BLOCKS_FIELD_NUMBER: builtins.int
+    TURNS_FIELD_NUMBER: builtins.int
+    PROGRAMS_FIELD_NUMBER: builtins.int
+    WAITING_FIELD_NUMBER: builtins.int
+    HEARD_NS_FIELD_NUMBER: builtins.int
+    SILENT_FIELD_NUMBER: builtins.int
+    PASSIVE_FIELD_NUMBER: builtins.int
+    place: builtins.str
+    """`node/role`, as its own events name it."""
+    address: builtins.str
+    """HOST:PORT, where a fleet knows it."""
+    standing: builtins.str
+    """serving, draining or gone, as the fleet's roster has it; empty: no roster names it."""
+    has_plugin: builtins.bool
+    """False: it tells nothing of its own, and is known by what passes before it."""
+    kv_total_blocks: builtins.int
+    kv_free_blocks: builtins.int
+    kv_evictable_blocks: builtins.int
+    kv_retained_blocks: builtins.int
+    kv_demand_blocks: builtins.int
+    """That the active programs which ran there last need."""
+    kv_use_ratio: builtins.float
+    """The demand's share of the pool; may exceed 1."""
+    host_total_blocks: builtins.int
+    host_used_blocks: builtins.int
+    turns: builtins.int
+    """That it holds: they wait in it, or run."""
+    programs: builtins.int
+    """Programs that have a slot and ran there last, or will run there next."""
+    waiting: builtins.int
+    """Programs that wait for a slot and ran there last."""
+    heard_ns: builtins.int
+    """Since it was heard; 0: it was never."""
+    silent: builtins.bool
+    """It serves and was never heard, or was asked for its state and did not answer."""
+    passive: builtins.str
+    """Why it pins nothing and orders nothing; empty: it does."""
+    def __init__(
+        self,
+        *,
+        place: builtins.str = ...,
+        address: builtins.str = ...,
+        standing: builtins.str = ...,
+        has_plugin: builtins.bool = ...,
+        kv_total_blocks: builtins.int = ...,
+        kv_free_blocks: builtins.int = ...,
+        kv_evictable_blocks: builtins.int = ...,
+        kv_retained_blocks: builtins.int = ...,
+        kv_demand_blocks: builtins.int = ...,
+        kv_use_ratio: builtins.float = ...,
+        host_total_blocks: builtins.int = ...,
+        host_used_blocks: builtins.int = ...,
+        turns: builtins.int = ...,
+        programs: builtins.int = ...,
+        waiting: builtins.int = ...,
+        heard_ns: builtins.int = ...,
+        silent: builtins.bool = ...,
+        passive: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "has_plugin", b"has_plugin", "heard_ns", b"heard_ns", "host_total_blocks", b"host_total_blocks", "host_used_blocks", b"host_used_blocks", "kv_demand_blocks", b"kv_demand_blocks", "kv_evictable_blocks", b"kv_evictable_blocks", "kv_free_blocks", b"kv_free_blocks", "kv_retained_blocks", b"kv_retained_blocks", "kv_total_blocks", b"kv_total_blocks", "kv_use_ratio", b"kv_use_ratio", "passive", b"passive", "place", b"place", "programs", b"programs", "silent", b"silent", "standing", b"standing", "turns", b"turns", "waiting", b"waiting"]) -> None: ...
+
+global___EngineRow = EngineRow
+
+@typing.final
+class Move(google.protobuf.message.Message):
+    """A program was sent from one engine to another."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    AT_NS_FIELD_NUMBER: builtins.int
+    PROGRAM_ID_FIELD_NUMBER: builtins.int
+    FROM_PLACE_FIELD_NUMBER: builtins.int
+    TO_PLACE_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    at_ns: builtins.int
+    program_id: builtins.str
+    from_place: builtins.str
+    to_place: builtins.str
+    reason: builtins.str
+    def __init__(
+        self,
+        *,
+        at_ns: builtins.int = ...,
+        program_id: builtins.str = ...,
+        from_place: builtins.str = ...,
+        to_place: builtins.str = ...,
+        reason: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["at_ns", b"at_ns", "from_place", b"from_place", "program_id", b"program_id", "reason", b"reason", "to_place", b"to_place"]) -> None: ...
+
+global___Move = Move
+
+@typing.final
 class WatchDecisionsRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -159,6 +310,55 @@ class SetPresetRequest(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["preset", b"preset"]) -> None: ...
 
 global___SetPresetRequest = SetPresetRequest
+
+@typing.final
+class PromoteRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___PromoteRequest = PromoteRequest
+
+@typing.final
+class Promoted(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONFIG_FIELD_NUMBER: builtins.int
+    PRESET_FIELD_NUMBER: builtins.int
+    KEEP_FIELD_NUMBER: builtins.int
+    FILE_FIELD_NUMBER: builtins.int
+    SHADOW_PRESET_FIELD_NUMBER: builtins.int
+    SHADOW_SETTINGS_FIELD_NUMBER: builtins.int
+    preset: builtins.str
+    """In force now."""
+    file: builtins.str
+    """Where it was read from; empty: there is no file."""
+    shadow_preset: builtins.str
+    """The shadow now."""
+    @property
+    def config(self) -> global___ConfigState: ...
+    @property
+    def keep(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """What a restart reads, and a reload does not: the lines that keep it so."""
+
+    @property
+    def shadow_settings(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        config: global___ConfigState | None = ...,
+        preset: builtins.str = ...,
+        keep: collections.abc.Iterable[builtins.str] | None = ...,
+        file: builtins.str = ...,
+        shadow_preset: builtins.str = ...,
+        shadow_settings: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["config", b"config"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["config", b"config", "file", b"file", "keep", b"keep", "preset", b"preset", "shadow_preset", b"shadow_preset", "shadow_settings", b"shadow_settings"]) -> None: ...
+
+global___Promoted = Promoted
 
 @typing.final
 class ReloadRequest(google.protobuf.message.Message):
@@ -426,6 +626,278 @@ class ForecastState(google.protobuf.message.Message):
 global___ForecastState = ForecastState
 
 @typing.final
+class EngineCounts(google.protobuf.message.Message):
+    """How many engines there are."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KNOWN_FIELD_NUMBER: builtins.int
+    SERVING_FIELD_NUMBER: builtins.int
+    DRAINING_FIELD_NUMBER: builtins.int
+    GONE_FIELD_NUMBER: builtins.int
+    SILENT_FIELD_NUMBER: builtins.int
+    MOVES_FIELD_NUMBER: builtins.int
+    known: builtins.int
+    serving: builtins.int
+    """As a fleet's roster has them; without one all that were heard count as serving."""
+    draining: builtins.int
+    gone: builtins.int
+    silent: builtins.int
+    """They serve, and were never heard or do not answer."""
+    moves: builtins.int
+    """Of programs from one engine to another, since the state began."""
+    def __init__(
+        self,
+        *,
+        known: builtins.int = ...,
+        serving: builtins.int = ...,
+        draining: builtins.int = ...,
+        gone: builtins.int = ...,
+        silent: builtins.int = ...,
+        moves: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["draining", b"draining", "gone", b"gone", "known", b"known", "moves", b"moves", "serving", b"serving", "silent", b"silent"]) -> None: ...
+
+global___EngineCounts = EngineCounts
+
+@typing.final
+class ShadowState(google.protobuf.message.Message):
+    """A controller that decides beside the one in force, and sends nothing."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PRESET_FIELD_NUMBER: builtins.int
+    SETTINGS_FIELD_NUMBER: builtins.int
+    STANDING_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    COMPARED_NS_FIELD_NUMBER: builtins.int
+    WINDOW_FIELD_NUMBER: builtins.int
+    ACTIVE_FIELD_NUMBER: builtins.int
+    WAITING_FIELD_NUMBER: builtins.int
+    AHEAD_FIELD_NUMBER: builtins.int
+    LEAD_S_FIELD_NUMBER: builtins.int
+    COUNTS_FIELD_NUMBER: builtins.int
+    LATEST_FIELD_NUMBER: builtins.int
+    CPU_RATIO_FIELD_NUMBER: builtins.int
+    RESTS_FIELD_NUMBER: builtins.int
+    ESTIMATE_FIELD_NUMBER: builtins.int
+    preset: builtins.str
+    """Empty: there is none."""
+    standing: builtins.str
+    """decides; decides once an interval; rests; failed; waits."""
+    reason: builtins.str
+    """Why it does not decide, or not each time."""
+    compared_ns: builtins.int
+    """For so long the two were compared."""
+    active: builtins.int
+    """Root programs that have a slot, and that wait for one, as it sees them."""
+    waiting: builtins.int
+    ahead: builtins.int
+    """Whom it let in and the controller in force holds."""
+    lead_s: builtins.float
+    """Mean time by which it was earlier, where it was."""
+    cpu_ratio: builtins.float
+    """What it took of the daemon's CPU time."""
+    rests: builtins.int
+    """How often that was all that it may take."""
+    @property
+    def settings(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """What it has otherwise beside that, each as KEY=VALUE."""
+
+    @property
+    def window(self) -> global___WindowState: ...
+    @property
+    def counts(self) -> global___DifferenceCounts: ...
+    @property
+    def latest(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Difference]:
+        """The last few differences, the latest last."""
+
+    @property
+    def estimate(self) -> global___ShadowEstimate: ...
+    def __init__(
+        self,
+        *,
+        preset: builtins.str = ...,
+        settings: collections.abc.Iterable[builtins.str] | None = ...,
+        standing: builtins.str = ...,
+        reason: builtins.str = ...,
+        compared_ns: builtins.int = ...,
+        window: global___WindowState | None = ...,
+        active: builtins.int = ...,
+        waiting: builtins.int = ...,
+        ahead: builtins.int = ...,
+        lead_s: builtins.float = ...,
+        counts: global___DifferenceCounts | None = ...,
+        latest: collections.abc.Iterable[global___Difference] | None = ...,
+        cpu_ratio: builtins.float = ...,
+        rests: builtins.int = ...,
+        estimate: global___ShadowEstimate | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["counts", b"counts", "estimate", b"estimate", "window", b"window"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["active", b"active", "ahead", b"ahead", "compared_ns", b"compared_ns", "counts", b"counts", "cpu_ratio", b"cpu_ratio", "estimate", b"estimate", "latest", b"latest", "lead_s", b"lead_s", "preset", b"preset", "reason", b"reason", "rests", b"rests", "settings", b"settings", "standing", b"standing", "waiting", b"waiting", "window", b"window"]) -> None: ...
+
+global___ShadowState = ShadowState
+
+@typing.final
+class DifferenceCounts(google.protobuf.message.Message):
+    """Decisions of the controller in force by what the shadow decided."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SAME_FIELD_NUMBER: builtins.int
+    EARLIER_FIELD_NUMBER: builtins.int
+    LATER_FIELD_NUMBER: builtins.int
+    ORDER_FIELD_NUMBER: builtins.int
+    SLOT_TAKEN_FIELD_NUMBER: builtins.int
+    SLOT_KEPT_FIELD_NUMBER: builtins.int
+    RETAINED_FIELD_NUMBER: builtins.int
+    NOT_RETAINED_FIELD_NUMBER: builtins.int
+    TTL_FIELD_NUMBER: builtins.int
+    MOVED_FIELD_NUMBER: builtins.int
+    PLACED_FIELD_NUMBER: builtins.int
+    UNJUDGED_FIELD_NUMBER: builtins.int
+    same: builtins.int
+    earlier: builtins.int
+    """It let a program in before the one in force did."""
+    later: builtins.int
+    """It would have held a program that was let in; and of those: it would have let another one in first."""
+    order: builtins.int
+    slot_taken: builtins.int
+    """It would have taken a slot back, or left one."""
+    slot_kept: builtins.int
+    retained: builtins.int
+    """It would have kept a context, or given one up; both keep it for other times; it would have moved it otherwise."""
+    not_retained: builtins.int
+    ttl: builtins.int
+    moved: builtins.int
+    placed: builtins.int
+    """It would have sent a turn to another engine."""
+    unjudged: builtins.int
+    """It did not decide then."""
+    def __init__(
+        self,
+        *,
+        same: builtins.int = ...,
+        earlier: builtins.int = ...,
+        later: builtins.int = ...,
+        order: builtins.int = ...,
+        slot_taken: builtins.int = ...,
+        slot_kept: builtins.int = ...,
+        retained: builtins.int = ...,
+        not_retained: builtins.int = ...,
+        ttl: builtins.int = ...,
+        moved: builtins.int = ...,
+        placed: builtins.int = ...,
+        unjudged: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["earlier", b"earlier", "later", b"later", "moved", b"moved", "not_retained", b"not_retained", "order", b"order", "placed", b"placed", "retained", b"retained", "same", b"same", "slot_kept", b"slot_kept", "slot_taken", b"slot_taken", "ttl", b"ttl", "unjudged", b"unjudged"]) -> None: ...
+
+global___DifferenceCounts = DifferenceCounts
+
+@typing.final
+class Difference(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    AT_NS_FIELD_NUMBER: builtins.int
+    KIND_FIELD_NUMBER: builtins.int
+    PROGRAM_ID_FIELD_NUMBER: builtins.int
+    LIVE_FIELD_NUMBER: builtins.int
+    SHADOW_FIELD_NUMBER: builtins.int
+    at_ns: builtins.int
+    kind: builtins.str
+    """A field of DifferenceCounts."""
+    program_id: builtins.str
+    live: builtins.str
+    shadow: builtins.str
+    def __init__(
+        self,
+        *,
+        at_ns: builtins.int = ...,
+        kind: builtins.str = ...,
+        program_id: builtins.str = ...,
+        live: builtins.str = ...,
+        shadow: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["at_ns", b"at_ns", "kind", b"kind", "live", b"live", "program_id", b"program_id", "shadow", b"shadow"]) -> None: ...
+
+global___Difference = Difference
+
+@typing.final
+class ShadowEstimate(google.protobuf.message.Message):
+    """What the shadow's preset and settings would change, by a replay of the latest events on a model of the engine."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MADE_FIELD_NUMBER: builtins.int
+    MADE_AT_NS_FIELD_NUMBER: builtins.int
+    STRETCH_S_FIELD_NUMBER: builtins.int
+    PROGRAMS_FIELD_NUMBER: builtins.int
+    CHANGES_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    CPU_S_FIELD_NUMBER: builtins.int
+    made: builtins.int
+    """How many were made; 0: none yet."""
+    made_at_ns: builtins.int
+    """When the last one was."""
+    stretch_s: builtins.float
+    """For so long it replayed, and with so many whole programs."""
+    programs: builtins.int
+    reason: builtins.str
+    """Why there is none, or none later; empty: it is as it should be."""
+    cpu_s: builtins.float
+    """CPU seconds that the last one took, in a process of its own."""
+    @property
+    def changes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___EstimatedChange]:
+        """mean_jct_s and p95_ttft_s as ratios less 1, hit_rate as a difference."""
+
+    def __init__(
+        self,
+        *,
+        made: builtins.int = ...,
+        made_at_ns: builtins.int = ...,
+        stretch_s: builtins.float = ...,
+        programs: builtins.int = ...,
+        changes: collections.abc.Iterable[global___EstimatedChange] | None = ...,
+        reason: builtins.str = ...,
+        cpu_s: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["changes", b"changes", "cpu_s", b"cpu_s", "made", b"made", "made_at_ns", b"made_at_ns", "programs", b"programs", "reason", b"reason", "stretch_s", b"stretch_s"]) -> None: ...
+
+global___ShadowEstimate = ShadowEstimate
+
+@typing.final
+class EstimatedChange(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    VALUE_FIELD_NUMBER: builtins.int
+    LOW_FIELD_NUMBER: builtins.int
+    HIGH_FIELD_NUMBER: builtins.int
+    IS_BOUNDED_FIELD_NUMBER: builtins.int
+    REPLAY_ERROR_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    value: builtins.float
+    low: builtins.float
+    """Its 95% interval; is_bounded is false where it is not known."""
+    high: builtins.float
+    is_bounded: builtins.bool
+    replay_error: builtins.float
+    """By how much the replay of what was in force missed what was measured, in the same measure."""
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        value: builtins.float = ...,
+        low: builtins.float = ...,
+        high: builtins.float = ...,
+        is_bounded: builtins.bool = ...,
+        replay_error: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["high", b"high", "is_bounded", b"is_bounded", "low", b"low", "name", b"name", "replay_error", b"replay_error", "value", b"value"]) -> None: ...
+
+global___EstimatedChange = EstimatedChange
+
+@typing.final
 class NodeStatus(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -445,6 +917,13 @@ class NodeStatus(google.protobuf.message.Message):
     BUS_CONNECTED_FIELD_NUMBER: builtins.int
     FORECASTS_FIELD_NUMBER: builtins.int
     REFUSED_FIELD_NUMBER: builtins.int
+    PASSIVE_ENGINES_FIELD_NUMBER: builtins.int
+    ENGINES_FIELD_NUMBER: builtins.int
+    STANDS_BY_FIELD_NUMBER: builtins.int
+    FENCE_FIELD_NUMBER: builtins.int
+    SHADOW_FIELD_NUMBER: builtins.int
+    TENANTS_FIELD_NUMBER: builtins.int
+    TENANTS_JAIN_INDEX_FIELD_NUMBER: builtins.int
     node: builtins.str
     boot_id: builtins.str
     preset: builtins.str
@@ -461,6 +940,12 @@ class NodeStatus(google.protobuf.message.Message):
     """Whether what is published comes back to the daemon: the server is there, and its stream keeps it."""
     refused: builtins.int
     """Of the rejected: events that were not their sender's to tell."""
+    stands_by: builtins.bool
+    """Of the daemons that may serve the node another one decides: this one follows it."""
+    fence: builtins.int
+    """The lease by which this one decides: a lower one was lost since; 0: it is the only one, or follows."""
+    tenants_jain_index: builtins.float
+    """Jain's index over what tenants have had for their weights since the state began; 1: all alike, 0: no tenants."""
     @property
     def window(self) -> global___WindowState: ...
     @property
@@ -474,6 +959,18 @@ class NodeStatus(google.protobuf.message.Message):
     @property
     def forecasts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ForecastState]:
         """Of all programs first, then of the classes that most programs are of."""
+
+    @property
+    def passive_engines(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Engines that pin nothing and order nothing, each with the reason."""
+
+    @property
+    def engines(self) -> global___EngineCounts: ...
+    @property
+    def shadow(self) -> global___ShadowState: ...
+    @property
+    def tenants(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TenantRow]:
+        """Those that the configuration has tables of, and who shares what is left; none without tables."""
 
     def __init__(
         self,
@@ -494,11 +991,85 @@ class NodeStatus(google.protobuf.message.Message):
         bus_connected: builtins.bool = ...,
         forecasts: collections.abc.Iterable[global___ForecastState] | None = ...,
         refused: builtins.int = ...,
+        passive_engines: collections.abc.Iterable[builtins.str] | None = ...,
+        engines: global___EngineCounts | None = ...,
+        stands_by: builtins.bool = ...,
+        fence: builtins.int = ...,
+        shadow: global___ShadowState | None = ...,
+        tenants: collections.abc.Iterable[global___TenantRow] | None = ...,
+        tenants_jain_index: builtins.float = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["config", b"config", "counts", b"counts", "orders", b"orders", "pressure", b"pressure", "window", b"window"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "bus_connected", b"bus_connected", "config", b"config", "counts", b"counts", "forecasts", b"forecasts", "last_rejection", b"last_rejection", "node", b"node", "now_ns", b"now_ns", "orders", b"orders", "preset", b"preset", "pressure", b"pressure", "programs", b"programs", "refused", b"refused", "rejected", b"rejected", "stream_sequence", b"stream_sequence", "window", b"window"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["config", b"config", "counts", b"counts", "engines", b"engines", "orders", b"orders", "pressure", b"pressure", "shadow", b"shadow", "window", b"window"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "bus_connected", b"bus_connected", "config", b"config", "counts", b"counts", "engines", b"engines", "fence", b"fence", "forecasts", b"forecasts", "last_rejection", b"last_rejection", "node", b"node", "now_ns", b"now_ns", "orders", b"orders", "passive_engines", b"passive_engines", "preset", b"preset", "pressure", b"pressure", "programs", b"programs", "refused", b"refused", "rejected", b"rejected", "shadow", b"shadow", "stands_by", b"stands_by", "stream_sequence", b"stream_sequence", "tenants", b"tenants", "tenants_jain_index", b"tenants_jain_index", "window", b"window"]) -> None: ...
 
 global___NodeStatus = NodeStatus
+
+@typing.final
+class TenantRow(google.protobuf.message.Message):
+    """A tenant as an operator sees it. Sums count since the state began, children are their roots'."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: builtins.int
+    WEIGHT_FIELD_NUMBER: builtins.int
+    SHARE_FIELD_NUMBER: builtins.int
+    ACTIVE_FIELD_NUMBER: builtins.int
+    WAITING_FIELD_NUMBER: builtins.int
+    KV_BLOCKS_FIELD_NUMBER: builtins.int
+    KV_TOKEN_S_FIELD_NUMBER: builtins.int
+    KV_RATIO_FIELD_NUMBER: builtins.int
+    TURNS_FIELD_NUMBER: builtins.int
+    SPENT_RATIO_FIELD_NUMBER: builtins.int
+    WINDOW_NS_FIELD_NUMBER: builtins.int
+    SPENT_FIELD_NUMBER: builtins.int
+    REFUSED_FIELD_NUMBER: builtins.int
+    GIVEN_BACK_FIELD_NUMBER: builtins.int
+    tenant: builtins.str
+    weight: builtins.float
+    share: builtins.float
+    """Of the pool, that it gets back when it waits; 0: no floor."""
+    active: builtins.int
+    """Root programs that have a slot."""
+    waiting: builtins.int
+    """Root programs that wait for one."""
+    kv_blocks: builtins.int
+    """That its programs hold and do not lend, beside the prefix that all share."""
+    kv_token_s: builtins.float
+    """KV tokens x seconds that its programs have held."""
+    kv_ratio: builtins.float
+    """Of what all tenants have held."""
+    turns: builtins.int
+    spent_ratio: builtins.float
+    """Of its budget in the window that lasts, whichever is spent most; 0: no budget."""
+    window_ns: builtins.int
+    """Until that window ends; 0: none lasts."""
+    spent: builtins.str
+    """Why it gets no slot until then; empty: it may get one."""
+    refused: builtins.int
+    """Turns and runs that a spent budget cost."""
+    given_back: builtins.int
+    """Slots of others that it got back of its share."""
+    def __init__(
+        self,
+        *,
+        tenant: builtins.str = ...,
+        weight: builtins.float = ...,
+        share: builtins.float = ...,
+        active: builtins.int = ...,
+        waiting: builtins.int = ...,
+        kv_blocks: builtins.int = ...,
+        kv_token_s: builtins.float = ...,
+        kv_ratio: builtins.float = ...,
+        turns: builtins.int = ...,
+        spent_ratio: builtins.float = ...,
+        window_ns: builtins.int = ...,
+        spent: builtins.str = ...,
+        refused: builtins.int = ...,
+        given_back: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["active", b"active", "given_back", b"given_back", "kv_blocks", b"kv_blocks", "kv_ratio", b"kv_ratio", "kv_token_s", b"kv_token_s", "refused", b"refused", "share", b"share", "spent", b"spent", "spent_ratio", b"spent_ratio", "tenant", b"tenant", "turns", b"turns", "waiting", b"waiting", "weight", b"weight", "window_ns", b"window_ns"]) -> None: ...
+
+global___TenantRow = TenantRow
 
 @typing.final
 class ProgramRow(google.protobuf.message.Message):
@@ -524,6 +1095,8 @@ class ProgramRow(google.protobuf.message.Message):
     IDLENESS_RATIO_FIELD_NUMBER: builtins.int
     REPLICA_FIELD_NUMBER: builtins.int
     HELD_BY_OPERATOR_FIELD_NUMBER: builtins.int
+    MOVES_FIELD_NUMBER: builtins.int
+    WAITS_FOR_FIELD_NUMBER: builtins.int
     program_id: builtins.str
     tenant: builtins.str
     parent_id: builtins.str
@@ -551,6 +1124,10 @@ class ProgramRow(google.protobuf.message.Message):
     """Of its acting and reasoning the share of acting, over its last cycles."""
     replica: builtins.str
     held_by_operator: builtins.bool
+    moves: builtins.int
+    """How often it went from one engine to another."""
+    waits_for: builtins.str
+    """Why it waits for a slot; empty: it does not."""
     def __init__(
         self,
         *,
@@ -572,8 +1149,10 @@ class ProgramRow(google.protobuf.message.Message):
         idleness_ratio: builtins.float = ...,
         replica: builtins.str = ...,
         held_by_operator: builtins.bool = ...,
+        moves: builtins.int = ...,
+        waits_for: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["age_ns", b"age_ns", "context_tokens", b"context_tokens", "held_by_operator", b"held_by_operator", "hold_ns", b"hold_ns", "idle_ns", b"idle_ns", "idleness_ratio", b"idleness_ratio", "kv_blocks", b"kv_blocks", "kv_tier", b"kv_tier", "parent_id", b"parent_id", "phase", b"phase", "program_id", b"program_id", "queue_position", b"queue_position", "replica", b"replica", "retained_ns", b"retained_ns", "status", b"status", "tenant", b"tenant", "tool", b"tool", "turns", b"turns"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["age_ns", b"age_ns", "context_tokens", b"context_tokens", "held_by_operator", b"held_by_operator", "hold_ns", b"hold_ns", "idle_ns", b"idle_ns", "idleness_ratio", b"idleness_ratio", "kv_blocks", b"kv_blocks", "kv_tier", b"kv_tier", "moves", b"moves", "parent_id", b"parent_id", "phase", b"phase", "program_id", b"program_id", "queue_position", b"queue_position", "replica", b"replica", "retained_ns", b"retained_ns", "status", b"status", "tenant", b"tenant", "tool", b"tool", "turns", b"turns", "waits_for", b"waits_for"]) -> None: ...
 
 global___ProgramRow = ProgramRow
 
@@ -617,6 +1196,9 @@ class Heartbeat(google.protobuf.message.Message):
     ENGINE_POLICIES_FIELD_NUMBER: builtins.int
     DRAINING_FIELD_NUMBER: builtins.int
     COMMAND_ID_FIELD_NUMBER: builtins.int
+    ASKED_AGO_NS_FIELD_NUMBER: builtins.int
+    LOST_NS_FIELD_NUMBER: builtins.int
+    FENCE_FIELD_NUMBER: builtins.int
     node: builtins.str
     boot_id: builtins.str
     """Changes with every start of the daemon."""
@@ -632,6 +1214,12 @@ class Heartbeat(google.protobuf.message.Message):
     """Nobody who has no slot will get one: gates send newcomers away at once."""
     command_id: builtins.int
     """The number of the daemon's last command: who has not heard it misses one."""
+    asked_ago_ns: builtins.int
+    """Nanoseconds since the daemon last asked every publisher for its state; who has not heard it was away."""
+    lost_ns: builtins.int
+    """For how long before that the stream may have lost what it was told; 0: the daemon has not asked yet."""
+    fence: builtins.int
+    """Of several daemons that may serve the node: the lease by which this one does. A lower one was lost since; 0: none."""
     def __init__(
         self,
         *,
@@ -643,7 +1231,10 @@ class Heartbeat(google.protobuf.message.Message):
         engine_policies: builtins.str = ...,
         draining: builtins.bool = ...,
         command_id: builtins.int = ...,
+        asked_ago_ns: builtins.int = ...,
+        lost_ns: builtins.int = ...,
+        fence: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "command_id", b"command_id", "draining", b"draining", "engine_policies", b"engine_policies", "lease_ttl_ns", b"lease_ttl_ns", "limit", b"limit", "node", b"node", "window", b"window"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["asked_ago_ns", b"asked_ago_ns", "boot_id", b"boot_id", "command_id", b"command_id", "draining", b"draining", "engine_policies", b"engine_policies", "fence", b"fence", "lease_ttl_ns", b"lease_ttl_ns", "limit", b"limit", "lost_ns", b"lost_ns", "node", b"node", "window", b"window"]) -> None: ...
 
 global___Heartbeat = Heartbeat

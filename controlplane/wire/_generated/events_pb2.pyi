@@ -70,6 +70,9 @@ class Event(google.protobuf.message.Message):
     REPLY_READ_FIELD_NUMBER: builtins.int
     ENVIRONMENT_WANTED_FIELD_NUMBER: builtins.int
     OPERATOR_ORDERS_FIELD_NUMBER: builtins.int
+    CONTEXT_MOVED_FIELD_NUMBER: builtins.int
+    ENGINES_LISTED_FIELD_NUMBER: builtins.int
+    PIN_RECLAIMED_FIELD_NUMBER: builtins.int
     at_ns: builtins.int
     """The publisher's monotonic clock in nanoseconds: good for durations within one publisher only."""
     @property
@@ -108,6 +111,12 @@ class Event(google.protobuf.message.Message):
     def environment_wanted(self) -> global___EnvironmentWanted: ...
     @property
     def operator_orders(self) -> global___OperatorOrders: ...
+    @property
+    def context_moved(self) -> global___ContextMoved: ...
+    @property
+    def engines_listed(self) -> global___EnginesListed: ...
+    @property
+    def pin_reclaimed(self) -> global___PinReclaimed: ...
     def __init__(
         self,
         *,
@@ -130,10 +139,13 @@ class Event(google.protobuf.message.Message):
         reply_read: global___ReplyRead | None = ...,
         environment_wanted: global___EnvironmentWanted | None = ...,
         operator_orders: global___OperatorOrders | None = ...,
+        context_moved: global___ContextMoved | None = ...,
+        engines_listed: global___EnginesListed | None = ...,
+        pin_reclaimed: global___PinReclaimed | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["command_applied", b"command_applied", "command_rejected", b"command_rejected", "environment_wanted", b"environment_wanted", "first_token", b"first_token", "host_sampled", b"host_sampled", "kind", b"kind", "operator_orders", b"operator_orders", "pool_sampled", b"pool_sampled", "program_arrived", b"program_arrived", "program_ended", b"program_ended", "publisher_state", b"publisher_state", "reply_read", b"reply_read", "tool_ended", b"tool_ended", "tool_enqueued", b"tool_enqueued", "tool_started", b"tool_started", "turn_abandoned", b"turn_abandoned", "turn_ended", b"turn_ended", "turn_queued", b"turn_queued", "turn_submitted", b"turn_submitted"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["at_ns", b"at_ns", "command_applied", b"command_applied", "command_rejected", b"command_rejected", "environment_wanted", b"environment_wanted", "first_token", b"first_token", "host_sampled", b"host_sampled", "kind", b"kind", "operator_orders", b"operator_orders", "pool_sampled", b"pool_sampled", "program_arrived", b"program_arrived", "program_ended", b"program_ended", "publisher_state", b"publisher_state", "reply_read", b"reply_read", "tool_ended", b"tool_ended", "tool_enqueued", b"tool_enqueued", "tool_started", b"tool_started", "turn_abandoned", b"turn_abandoned", "turn_ended", b"turn_ended", "turn_queued", b"turn_queued", "turn_submitted", b"turn_submitted"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["program_arrived", "turn_queued", "turn_abandoned", "turn_submitted", "first_token", "turn_ended", "tool_enqueued", "tool_started", "tool_ended", "program_ended", "pool_sampled", "host_sampled", "command_applied", "command_rejected", "publisher_state", "reply_read", "environment_wanted", "operator_orders"] | None: ...
+    def HasField(self, field_name: typing.Literal["command_applied", b"command_applied", "command_rejected", b"command_rejected", "context_moved", b"context_moved", "engines_listed", b"engines_listed", "environment_wanted", b"environment_wanted", "first_token", b"first_token", "host_sampled", b"host_sampled", "kind", b"kind", "operator_orders", b"operator_orders", "pin_reclaimed", b"pin_reclaimed", "pool_sampled", b"pool_sampled", "program_arrived", b"program_arrived", "program_ended", b"program_ended", "publisher_state", b"publisher_state", "reply_read", b"reply_read", "tool_ended", b"tool_ended", "tool_enqueued", b"tool_enqueued", "tool_started", b"tool_started", "turn_abandoned", b"turn_abandoned", "turn_ended", b"turn_ended", "turn_queued", b"turn_queued", "turn_submitted", b"turn_submitted"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["at_ns", b"at_ns", "command_applied", b"command_applied", "command_rejected", b"command_rejected", "context_moved", b"context_moved", "engines_listed", b"engines_listed", "environment_wanted", b"environment_wanted", "first_token", b"first_token", "host_sampled", b"host_sampled", "kind", b"kind", "operator_orders", b"operator_orders", "pin_reclaimed", b"pin_reclaimed", "pool_sampled", b"pool_sampled", "program_arrived", b"program_arrived", "program_ended", b"program_ended", "publisher_state", b"publisher_state", "reply_read", b"reply_read", "tool_ended", b"tool_ended", "tool_enqueued", b"tool_enqueued", "tool_started", b"tool_started", "turn_abandoned", b"turn_abandoned", "turn_ended", b"turn_ended", "turn_queued", b"turn_queued", "turn_submitted", b"turn_submitted"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["program_arrived", "turn_queued", "turn_abandoned", "turn_submitted", "first_token", "turn_ended", "tool_enqueued", "tool_started", "tool_ended", "program_ended", "pool_sampled", "host_sampled", "command_applied", "command_rejected", "publisher_state", "reply_read", "environment_wanted", "operator_orders", "context_moved", "engines_listed", "pin_reclaimed"] | None: ...
 
 global___Event = Event
 
@@ -179,6 +191,10 @@ class TurnQueued(google.protobuf.message.Message):
     PARENT_ID_FIELD_NUMBER: builtins.int
     TENANT_FIELD_NUMBER: builtins.int
     AGENT_FIELD_NUMBER: builtins.int
+    TRACE_FIELD_NUMBER: builtins.int
+    ACCOUNT_FIELD_NUMBER: builtins.int
+    BUDGET_TURNS_FIELD_NUMBER: builtins.int
+    BUDGET_KV_TOKEN_S_FIELD_NUMBER: builtins.int
     program_id: builtins.str
     turn_id: builtins.str
     prompt_bytes: builtins.int
@@ -191,6 +207,14 @@ class TurnQueued(google.protobuf.message.Message):
     """Whom the run belongs to; empty where nobody said."""
     agent: builtins.str
     """Which kind of agent asks: its name, or a digest of its tools and instructions; empty where nothing tells."""
+    trace: builtins.str
+    """The client's span, as W3C's `traceparent` has it; empty where it sent none."""
+    account: builtins.str
+    """Whom the gate vouches for: the digest of the request's API key, or a header's name that it believes; else empty."""
+    budget_turns: builtins.int
+    """Turns that the client allows the run with its children; 0: no such budget."""
+    budget_kv_token_s: builtins.int
+    """KV tokens x seconds that the client allows them; 0: no such budget."""
     def __init__(
         self,
         *,
@@ -201,8 +225,12 @@ class TurnQueued(google.protobuf.message.Message):
         parent_id: builtins.str = ...,
         tenant: builtins.str = ...,
         agent: builtins.str = ...,
+        trace: builtins.str = ...,
+        account: builtins.str = ...,
+        budget_turns: builtins.int = ...,
+        budget_kv_token_s: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["agent", b"agent", "parent_id", b"parent_id", "program_id", b"program_id", "prompt_bytes", b"prompt_bytes", "prompt_tokens", b"prompt_tokens", "tenant", b"tenant", "turn_id", b"turn_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["account", b"account", "agent", b"agent", "budget_kv_token_s", b"budget_kv_token_s", "budget_turns", b"budget_turns", "parent_id", b"parent_id", "program_id", b"program_id", "prompt_bytes", b"prompt_bytes", "prompt_tokens", b"prompt_tokens", "tenant", b"tenant", "trace", b"trace", "turn_id", b"turn_id"]) -> None: ...
 
 global___TurnQueued = TurnQueued
 
@@ -241,6 +269,7 @@ class TurnSubmitted(google.protobuf.message.Message):
     PROJECTED_BLOCKS_FIELD_NUMBER: builtins.int
     PROMPT_TOKENS_FIELD_NUMBER: builtins.int
     PROMPT_BYTES_FIELD_NUMBER: builtins.int
+    TRACE_FIELD_NUMBER: builtins.int
     program_id: builtins.str
     turn_id: builtins.str
     projected_blocks: builtins.int
@@ -249,6 +278,8 @@ class TurnSubmitted(google.protobuf.message.Message):
     """Tokens of the prompt; 0 where not known."""
     prompt_bytes: builtins.int
     """Size of the prompt's text, in bytes; 0 where not known."""
+    trace: builtins.str
+    """The client's span, as W3C's `traceparent` has it; empty where it sent none, or the engine cannot tell."""
     def __init__(
         self,
         *,
@@ -257,8 +288,9 @@ class TurnSubmitted(google.protobuf.message.Message):
         projected_blocks: builtins.int = ...,
         prompt_tokens: builtins.int = ...,
         prompt_bytes: builtins.int = ...,
+        trace: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["program_id", b"program_id", "projected_blocks", b"projected_blocks", "prompt_bytes", b"prompt_bytes", "prompt_tokens", b"prompt_tokens", "turn_id", b"turn_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["program_id", b"program_id", "projected_blocks", b"projected_blocks", "prompt_bytes", b"prompt_bytes", "prompt_tokens", b"prompt_tokens", "trace", b"trace", "turn_id", b"turn_id"]) -> None: ...
 
 global___TurnSubmitted = TurnSubmitted
 
@@ -317,6 +349,7 @@ class TurnEnded(google.protobuf.message.Message):
     TOOL_FIELD_NUMBER: builtins.int
     TOOL_CALLS_FIELD_NUMBER: builtins.int
     FAILED_FIELD_NUMBER: builtins.int
+    RECOMPUTED_TOKENS_FIELD_NUMBER: builtins.int
     program_id: builtins.str
     turn_id: builtins.str
     prompt_tokens: builtins.int
@@ -333,6 +366,8 @@ class TurnEnded(google.protobuf.message.Message):
     """How many tools the reply calls. Absent: nobody looked."""
     failed: builtins.bool
     """The turn was aborted or went wrong."""
+    recomputed_tokens: builtins.int
+    """Tokens that were prefilled once more since the engine had thrown the running turn out for lack of room."""
     def __init__(
         self,
         *,
@@ -345,9 +380,10 @@ class TurnEnded(google.protobuf.message.Message):
         tool: builtins.str = ...,
         tool_calls: builtins.int | None = ...,
         failed: builtins.bool = ...,
+        recomputed_tokens: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_tool_calls", b"_tool_calls", "tool_calls", b"tool_calls"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_tool_calls", b"_tool_calls", "cached_tokens", b"cached_tokens", "failed", b"failed", "output_tokens", b"output_tokens", "program_id", b"program_id", "prompt_tokens", b"prompt_tokens", "service_ns", b"service_ns", "tool", b"tool", "tool_calls", b"tool_calls", "turn_id", b"turn_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_tool_calls", b"_tool_calls", "cached_tokens", b"cached_tokens", "failed", b"failed", "output_tokens", b"output_tokens", "program_id", b"program_id", "prompt_tokens", b"prompt_tokens", "recomputed_tokens", b"recomputed_tokens", "service_ns", b"service_ns", "tool", b"tool", "tool_calls", b"tool_calls", "turn_id", b"turn_id"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_tool_calls", b"_tool_calls"]) -> typing.Literal["tool_calls"] | None: ...
 
 global___TurnEnded = TurnEnded
@@ -519,6 +555,7 @@ class PoolSampled(google.protobuf.message.Message):
     RETRACTIONS_FIELD_NUMBER: builtins.int
     HOST_TOTAL_BLOCKS_FIELD_NUMBER: builtins.int
     HOST_USED_BLOCKS_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
     total_blocks: builtins.int
     """KV blocks of the device's pool."""
     free_blocks: builtins.int
@@ -539,6 +576,8 @@ class PoolSampled(google.protobuf.message.Message):
     """Blocks of the host's cache; 0 without one."""
     host_used_blocks: builtins.int
     """Blocks of it in use."""
+    reason: builtins.str
+    """Why the engine pins nothing and orders nothing, though it is asked to; empty if it does."""
     def __init__(
         self,
         *,
@@ -552,10 +591,49 @@ class PoolSampled(google.protobuf.message.Message):
         retractions: builtins.int = ...,
         host_total_blocks: builtins.int = ...,
         host_used_blocks: builtins.int = ...,
+        reason: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["block_tokens", b"block_tokens", "evictable_blocks", b"evictable_blocks", "free_blocks", b"free_blocks", "host_total_blocks", b"host_total_blocks", "host_used_blocks", b"host_used_blocks", "retained_blocks", b"retained_blocks", "retractions", b"retractions", "total_blocks", b"total_blocks", "turns_running", b"turns_running", "turns_waiting", b"turns_waiting"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["block_tokens", b"block_tokens", "evictable_blocks", b"evictable_blocks", "free_blocks", b"free_blocks", "host_total_blocks", b"host_total_blocks", "host_used_blocks", b"host_used_blocks", "reason", b"reason", "retained_blocks", b"retained_blocks", "retractions", b"retractions", "total_blocks", b"total_blocks", "turns_running", b"turns_running", "turns_waiting", b"turns_waiting"]) -> None: ...
 
 global___PoolSampled = PoolSampled
+
+@typing.final
+class ContextMoved(google.protobuf.message.Message):
+    """Nobody told it to, and the engine took a context off the device, or gave up copies of it below."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROGRAM_ID_FIELD_NUMBER: builtins.int
+    BELOW_TOKENS_FIELD_NUMBER: builtins.int
+    program_id: builtins.str
+    below_tokens: builtins.int
+    """Tokens of it that memory below the device has still, beside what it shares with others."""
+    def __init__(
+        self,
+        *,
+        program_id: builtins.str = ...,
+        below_tokens: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["below_tokens", b"below_tokens", "program_id", b"program_id"]) -> None: ...
+
+global___ContextMoved = ContextMoved
+
+@typing.final
+class PinReclaimed(google.protobuf.message.Message):
+    """The engine gave a pin up before its time, for a turn that needed room."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROGRAM_ID_FIELD_NUMBER: builtins.int
+    program_id: builtins.str
+    def __init__(
+        self,
+        *,
+        program_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["program_id", b"program_id"]) -> None: ...
+
+global___PinReclaimed = PinReclaimed
 
 @typing.final
 class HostSampled(google.protobuf.message.Message):
@@ -807,3 +885,29 @@ class OperatorOrders(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["draining", b"draining", "held", b"held"]) -> None: ...
 
 global___OperatorOrders = OperatorOrders
+
+@typing.final
+class EnginesListed(google.protobuf.message.Message):
+    """The engines that a fleet has, by place, as a whole: it replaces what was told before."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SERVING_FIELD_NUMBER: builtins.int
+    DRAINING_FIELD_NUMBER: builtins.int
+    @property
+    def serving(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """They may be given any turn."""
+
+    @property
+    def draining(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """No program is placed there any more."""
+
+    def __init__(
+        self,
+        *,
+        serving: collections.abc.Iterable[builtins.str] | None = ...,
+        draining: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["draining", b"draining", "serving", b"serving"]) -> None: ...
+
+global___EnginesListed = EnginesListed

@@ -1,0 +1,137 @@
+"""What is open about one program: the words that were said about its context, its holds and its admission."""
+
+from dataclasses import dataclass
+
+from controlplane.core.events import place_of
+from controlplane.core.regret.verdict import Cause
+
+_OF_WORD = {
+    "release": Cause.RELEASED,
+    "demote": Cause.DEMOTED,
+    "discard": Cause.DISCARDED,
+    "pause": Cause.PAUSED,
+    "place": Cause.MOVED,
+}
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Word:
+    """A command that waits for what follows from it."""
+
+    kind: str
+    number: int
+    at_ns: int
+    until_ns: int = 0  # of a pin: when it ends by itself; of a release: when it would have
+    ended_ns: int = 0  # 0: nothing has ended it yet
+    reclaimed: bool = False
+    whole: bool = True  # its beginning was seen
+    wait_ns: int = 0  # of a pause
+    pushed_tokens: float = 0.0  # of an admission: what its turn pushed out, as is estimated
+    launch_ns: int = 0  # of an admission: for which its turn waited in the engine
+    again_tokens: int = 0  # of an admission: by its turn, once it was retracted
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Hold:
+    """A turn that a gate holds, and the engine's room when it began to: tokens that are free, or evictable."""
+
+    turn_id: str
+    at_ns: int
+    free_tokens: int
+    evictable_tokens: int
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Account:
+    """One program, as far as events and commands told of it."""
+
+    program_id: str
+    tenant: str = ""
+    agent: str = ""
+    program_class: str = ""
+    tool: str = ""
+    turns: int = 0  # that ended
+    prompt_tokens: int = 0
+    context_tokens: int = 0
+    prefix_tokens: int = 0  # found with its first turn: what it shares with others
+    publisher: str = ""  # the engine that ran its last turn
+    idle_since_ns: int = 0
+    came_ns: int = 0  # when its next turn was asked for; 0: it was not
+    submitted_ns: int = 0
+    seen_ns: int = 0
+    ended_ns: int = 0  # when its run ended; 0: it has not
+    began_turn: str = ""  # the last whose first token came
+    ended_turn: str = ""
+    runs: bool = False  # its last turn's first token came, and its end did not
+    words: tuple[Word, ...] = ()  # tuples: of very many programs most have none
+    holds: tuple[Hold, ...] = ()
+    admit: Word | None = None
+
+    @property
+    def place(self) -> str:
+        """The engine that has its context."""
+        return place_of(self.publisher)
+
+    @property
+    def is_away(self) -> bool:
+        """Whether it has no turn that was asked for and did not end."""
+        return not (self.came_ns or self.submitted_ns or self.runs)
+
+    def pin(self) -> Word | None:
+        """The pin that is in force, as far as anybody said."""
+        for word in reversed(self.words):
+            if word.kind == "retain":
+                return None if word.ended_ns else word
+        return None
+
+    def say(self, word: Word) -> Word | None:
+        """One more word on its context; the pin that it ends, if it does. A pause leaves a pin as it is."""
+        ended = None
+        if word.kind != "pause":
+            ended = self.pin()
+            for former in self.words:
+                if not former.ended_ns:
+                    former.ended_ns = word.at_ns
+        self.words += (word,)
+        return ended
+
+    def drop(self, word: Word) -> None:
+        """It is judged."""
+        self.words = tuple(each for each in self.words if each is not word)
+
+    def take_hold(self, turn_id: str) -> Hold | None:
+        """The hold of a turn, which is over."""
+        taken = next((hold for hold in self.holds if hold.turn_id == turn_id), None)
+        if taken is not None:
+            self.holds = tuple(hold for hold in self.holds if hold is not taken)
+        return taken
+
+    def last_word(self) -> Word | None:
+        """The one that what follows is charged to: a pause only where nothing else was said."""
+        for word in reversed(self.words):
+            if word.kind != "pause":
+                return word
+        return self.words[-1] if self.words else None
+
+    def reusable_tokens(self, prompt_tokens: int) -> int:
+        """What of its context a prompt of that length can find; 0 where the history was written anew.
+
+        A prompt that has no room for the last reply repeats the last prompt only: agents leave reasoning out.
+        """
+        if prompt_tokens < self.prompt_tokens:
+            return 0
+        return self.context_tokens if prompt_tokens >= self.context_tokens else self.prompt_tokens
+
+    def why_missed(self, word: Word | None, publisher: str, scheduled_ns: int, *, gone: bool) -> Cause:
+        """Why its context was not there. ``gone``: the engine that had it has left."""
+        if self.publisher and publisher and publisher != self.publisher:
+            return Cause.ENGINE_GONE if gone or place_of(publisher) == self.place else Cause.MOVED
+        if word is None:
+            return Cause.PRESSURE
+        if word.kind != "retain":
+            return _OF_WORD[word.kind]
+        if word.reclaimed:
+            return Cause.RECLAIMED
+        if self.came_ns > word.until_ns:
+            return Cause.TTL_SHORT
+        return Cause.HELD if max(scheduled_ns, self.submitted_ns) > word.until_ns else Cause.PRESSURE

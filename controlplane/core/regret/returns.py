@@ -1,0 +1,88 @@
+"""What a turn found of its program's context when it came back, and what that is worth."""
+
+from dataclasses import dataclass
+
+from controlplane.core import events as ev
+from controlplane.core.events import place_of
+from controlplane.core.regret.accounts import Account, Word
+from controlplane.core.regret.prices import Prices
+from controlplane.core.regret.verdict import Cause, Outcome
+from controlplane.core.types import NANOSECONDS_PER_SECOND
+
+LEAST_LOST_TOKENS = 64  # fewer are a block's rest: they are summed up, but nobody missed a context
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Return:
+    """What a turn found of its program's context."""
+
+    scheduled_ns: int
+    outcome: Outcome
+    cause: Cause
+    hit_tokens: int  # on the device, of its own
+    again_tokens: int
+    gone_ratio: float  # of its context: what was not on the device
+    hit_s: float  # to compute what was found
+    again_s: float  # to compute what was not, or to load it
+    paid_s: float
+    best_s: float
+
+
+def found_by(
+    account: Account, event: ev.FirstToken, now_ns: int, prices: Prices, places: frozenset[str] | None
+) -> Return:
+    """What the turn found whose first token came. ``places``: a fleet's engines; None where nobody lists them."""
+    place, word = place_of(event.publisher), account.last_word()
+    scheduled_ns = now_ns - event.prefill_ns
+    reusable_tokens = account.reusable_tokens(event.prompt_tokens)
+    again_tokens = max(0, reusable_tokens - event.cached_tokens)
+    hit_tokens = max(0, min(event.cached_tokens, reusable_tokens) - account.prefix_tokens - event.loaded_tokens)
+    again_s = prices.computing_s(again_tokens, event.cached_tokens) + prices.loading_s(event)
+    hit_s = prices.computing_s(hit_tokens, account.prefix_tokens)
+    own_tokens = max(0, reusable_tokens - account.prefix_tokens)
+    gap_s = as_s(max(0, scheduled_ns - account.idle_since_ns))
+    held_s = pinned_s(word, scheduled_ns) if word is not None else 0.0
+    token_s = hit_tokens * gap_s + max(0, own_tokens - hit_tokens) * held_s
+    paid_s = prices.room_s(token_s, place) + again_s
+    best_s = min(
+        prices.room_s(own_tokens * gap_s, place), prices.computing_s(own_tokens, account.prefix_tokens), paid_s
+    )
+    outcome, cause = Outcome.HIT, Cause.NONE
+    if not reusable_tokens:
+        outcome = Outcome.REWRITTEN
+    elif again_tokens >= LEAST_LOST_TOKENS or event.loaded_tokens:
+        gone = places is not None and account.place not in places
+        outcome = Outcome.MISS if again_tokens >= LEAST_LOST_TOKENS else Outcome.HIT
+        cause = account.why_missed(word, event.publisher, scheduled_ns, gone=gone)
+    return Return(
+        scheduled_ns=scheduled_ns,
+        outcome=outcome,
+        cause=cause,
+        hit_tokens=hit_tokens,
+        again_tokens=again_tokens,
+        gone_ratio=min(1.0, (again_tokens + event.loaded_tokens) / reusable_tokens) if reusable_tokens else 1.0,
+        hit_s=hit_s,
+        again_s=again_s,
+        paid_s=paid_s,
+        best_s=best_s,
+    )
+
+
+def as_s(duration_ns: int) -> float:
+    """Seconds."""
+    return duration_ns / NANOSECONDS_PER_SECOND
+
+
+def pinned_s(word: Word, until_ns: int) -> float:
+    """For how long a pin held; 0 of another word."""
+    if word.kind != "retain":
+        return 0.0
+    return as_s(max(0, min(word.ended_ns or until_ns, word.until_ns, until_ns) - word.at_ns))
+
+
+def freed_s(word: Word, until_ns: int) -> float:
+    """For how long a word freed a context: a release no longer than its pin would have held."""
+    end_ns = min(word.ended_ns or until_ns, until_ns)
+    if word.kind == "release":
+        end_ns = min(end_ns, word.until_ns)
+    return as_s(max(0, end_ns - word.at_ns))

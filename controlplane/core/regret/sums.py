@@ -1,0 +1,81 @@
+"""Verdicts in sum: what a run's decisions cost and gained, and how far that is from hindsight."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from controlplane.core.regret.verdict import Cause, Outcome, Verdict
+
+
+@dataclass(slots=True, kw_only=True)
+class Total:
+    """Of like verdicts."""
+
+    count: int = 0
+    hit_tokens: int = 0
+    again_tokens: int = 0
+    held_token_s: float = 0.0
+    freed_token_s: float = 0.0
+    wait_s: float = 0.0
+    cost_s: float = 0.0
+    gain_s: float = 0.0
+    paid_s: float = 0.0
+    best_s: float = 0.0
+
+    def add(self, verdict: Verdict) -> None:
+        """One more."""
+        self.count += 1
+        self.hit_tokens += verdict.hit_tokens
+        self.again_tokens += verdict.again_tokens
+        self.held_token_s += verdict.held_token_s
+        self.freed_token_s += verdict.freed_token_s
+        self.wait_s += verdict.wait_s
+        self.cost_s += verdict.cost_s
+        self.gain_s += verdict.gain_s
+        self.paid_s += verdict.paid_s
+        self.best_s += verdict.best_s
+
+    @property
+    def net_s(self) -> float:
+        """Gained over cost."""
+        return self.gain_s - self.cost_s
+
+    @property
+    def regret_ratio(self) -> float:
+        """What gaps cost over what they would have cost in hindsight; 1: nothing could have been better."""
+        return self.paid_s / self.best_s if self.best_s > 0 else 1.0
+
+
+def total_of(verdicts: Iterable[Verdict]) -> Total:
+    """All of them in one."""
+    total = Total()
+    for verdict in verdicts:
+        total.add(verdict)
+    return total
+
+
+@dataclass(slots=True, kw_only=True)
+class Sums:
+    """All verdicts of a ledger, by kind, outcome and cause; so few that each may be a metric of its own."""
+
+    totals: dict[tuple[str, Outcome, Cause], Total] = field(default_factory=dict)
+    all: Total = field(default_factory=Total)
+    returns: int = 0  # turns that came back to a context
+    ends: int = 0  # of programs
+    pins_lost: int = 0  # that engines gave up before their time
+    unheard: int = 0  # commands about programs of which nothing is known, or nothing any more
+    let_through: int = 0  # turns that a gate asked for, and let go at once
+
+    def add(self, verdict: Verdict) -> None:
+        """One more."""
+        key = verdict.kind, verdict.outcome, verdict.cause
+        total = self.totals.get(key)
+        if total is None:
+            total = self.totals[key] = Total()
+        total.add(verdict)
+        self.all.add(verdict)
+
+    @property
+    def comes_back_ratio(self) -> float:
+        """The share of contexts that were asked for again; 1 while nothing is known."""
+        seen = self.returns + self.ends
+        return self.returns / seen if seen else 1.0
