@@ -10,7 +10,8 @@ from controlplane.gate.identity import BadIdentity, Identity, identify
 from controlplane.gate.inbox import Inbox
 from controlplane.gate.limits import GateLimits
 from controlplane.gate.link import GateLink
-from controlplane.gate.middleware import GATED_PATHS, GatedRequest, GateMiddleware, HealthPage
+from controlplane.gate.middleware import GatedRequest, GateMiddleware, HealthPage
+from controlplane.gate.requests import GATED_PATHS
 from controlplane.gate.tickets import Entered, GateCounters, GateState, Refused, Ticket
 
 __all__ = [

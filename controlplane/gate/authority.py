@@ -19,6 +19,8 @@ class HeartbeatLike(Protocol):
     def draining(self) -> bool: ...
     @property
     def command_id(self) -> int: ...
+    @property
+    def fence(self) -> int: ...
 
 
 class Mode(StrEnum):
@@ -43,6 +45,7 @@ class Authority:
         self._draining = False
         self._boot_id = ""
         self._command_id = 0
+        self._fence = 0
         self._lease_ns = 0
         self._heard_at_ns: int | None = None
 
@@ -68,11 +71,12 @@ class Authority:
         self._limit = max(0, limit)
 
     def is_outdated(self, beat: HeartbeatLike, now_ns: int) -> bool:
-        """True if a daemon older than the governing one sent the heartbeat: its commands have lower numbers.
+        """True if a daemon older than the governing one sent the heartbeat.
 
-        Once the younger daemon's lease has ended, any daemon is believed.
+        It serves by an older lease, its ``fence``, or its commands have lower numbers. Once the younger daemon's
+        lease has ended, any daemon is believed.
         """
-        is_other = beat.boot_id != self._boot_id and beat.command_id < self._command_id
+        is_other = beat.boot_id != self._boot_id and (beat.fence, beat.command_id) < (self._fence, self._command_id)
         return is_other and self.mode(now_ns) is Mode.GOVERNED
 
     def heard(self, beat: HeartbeatLike, now_ns: int) -> bool:
@@ -82,7 +86,7 @@ class Authority:
         lease_ns = beat.lease_ttl_ns if beat.lease_ttl_ns > 0 else self._limits.lease_ns
         # And a daemon's word is no reason to hold turns for ever once it has gone.
         self._lease_ns = min(max(lease_ns, self._limits.wall_second_ns), self._limits.most_lease_ns)
-        self._boot_id, self._command_id = beat.boot_id, beat.command_id
+        self._boot_id, self._command_id, self._fence = beat.boot_id, beat.command_id, beat.fence
         self._heard_at_ns = max(now_ns, self._heard_at_ns or now_ns)
         self.set_limit(beat.limit)
         self._draining = beat.draining

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from math import inf
 
-from controlplane.core.commands import Admit, Adopt, Command, Pause, SetWindow
+from controlplane.core.commands import Admit, Adopt, Command, Pause, Refuse, SetWindow
 from controlplane.core.errors import LocalEventError
 from controlplane.core.events import (
     Event,
@@ -21,7 +21,8 @@ from controlplane.gate.alarm import Alarm
 from controlplane.gate.authority import Authority, HeartbeatLike, Mode
 from controlplane.gate.holds import Held, Holds
 from controlplane.gate.limits import GateLimits
-from controlplane.gate.programs import ProgramTable, Proofs, RootProgram
+from controlplane.gate.places import Places
+from controlplane.gate.programs import FOR_GOOD, ProgramTable, Proofs, RootProgram
 from controlplane.gate.tenants import Tenants
 from controlplane.gate.tickets import Entered, GateCounters, GateState, Refused, Ticket, refusal
 
@@ -35,12 +36,20 @@ class Gate:
 
     ``send(event, urgent)`` publishes an event and must neither block nor raise. ``now_ns`` is the clock; it
     may run faster than the wall clock (``limits.time_scale``). Everything is called in one event loop's thread:
-    an ``Inbox`` brings over what another thread receives.
+    an ``Inbox`` brings over what another thread receives. ``tenant_header``: who sends requests on here says in it
+    whose they are, and clients cannot; empty: their API keys tell.
 
     **Paper**: MARS §4.2 (admission of sessions, not of requests); what happens without the daemon is ours.
     """
 
-    def __init__(self, *, send: Send, now_ns: Callable[[], int], limits: GateLimits | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        send: Send,
+        now_ns: Callable[[], int],
+        limits: GateLimits | None = None,
+        tenant_header: str = "",
+    ) -> None:
         self.limits = limits if limits is not None else GateLimits()
         self.counters = GateCounters()
         self._send = send
@@ -48,7 +57,8 @@ class Gate:
         self._authority = Authority(self.limits)
         self._programs = ProgramTable(self.limits.max_programs)
         self._proofs = Proofs()
-        self.tenants = Tenants(self.limits.max_programs)
+        self.tenants = Tenants(self.limits.max_programs, tenant_header)
+        self.places = Places()
         self._holds = Holds()
         self._alarm = Alarm(self._on_alarm, wall_second_ns=self.limits.wall_second_ns)
         self._running: dict[str, str] = {}  # turn id -> root id
@@ -61,7 +71,8 @@ class Gate:
     def try_enter(self, ticket: Ticket) -> Entered | None:
         """Let the turn in if that needs no waiting; None means that ``enter`` would hold it.
 
-        Raises ``Refused`` once the gate is closed, ``LocalEventError`` for a turn that is already here.
+        Raises ``Refused`` once the gate is closed or a budget is spent, ``LocalEventError`` for a turn that is here
+        already.
         """
         if self._closed:
             raise refusal(self.limits, ticket, 503, "gate_closed", "the server is shutting down", 0)
@@ -72,6 +83,8 @@ class Gate:
         self._link(ticket, now_ns)
         root_id = self._programs.root_id(ticket.program_id)
         program = self._programs.get(root_id)
+        if program is not None and program.refused(now_ns):
+            raise self._spent(ticket, program, now_ns, 0)
         if mode is Mode.PASSIVE:
             self.counters.passed_unseen += 1
             reason = "no daemon was ever seen"
@@ -127,6 +140,10 @@ class Gate:
         if self._holds and self._look(now_ns) is not Mode.GOVERNED:
             self._release_locally(now_ns)
 
+    def knows(self, program_id: str, turn_id: str) -> bool:
+        """Whether a turn of that name runs or is held here, or was one of the program's latest."""
+        return turn_id in self._running or turn_id in self._holds or self._proofs.prove(program_id, turn_id)
+
     def parent_of(self, program_id: str) -> str:
         """The root on whose slot the program rides; empty for a root."""
         root_id = self._programs.root_id(program_id)
@@ -153,6 +170,7 @@ class Gate:
             program.known = False
         self._programs.drop(program_id)
         self._proofs.forget(program_id)
+        self.places.forget(program_id)
         now_ns = self._now_ns()
         if self._holds and self._look(now_ns) is not Mode.GOVERNED:
             self._release_locally(now_ns)
@@ -168,14 +186,16 @@ class Gate:
     # -- the daemon ----------------------------------------------------------------------------------------
 
     def on_command(self, command: Command) -> bool:
-        """Obey Admit, Adopt, Pause and SetWindow; false for a command that is not the gate's."""
+        """Obey Admit, Adopt, Pause, Refuse and SetWindow; false for a command that is not the gate's."""
         now_ns = self._now_ns()
         match command:
             case Admit():
-                ttl_ns = command.ttl_ns if isinstance(command, Admit) else 0
                 root_id = self._programs.root_id(command.program_id)
+                if not self._programs.expects(root_id):
+                    return False  # another gate's, or it has left: nobody would ever give this grant back
                 program = self._programs.use(root_id)
-                ttl_ns = ttl_ns if ttl_ns > 0 else self.limits.grant_ttl_ns
+                ttl_ns = command.ttl_ns if command.ttl_ns > 0 else self.limits.grant_ttl_ns
+                program.refused_until_ns = 0
                 program.grant(ttl_ns, now_ns, local=False, command_id=command.command_id)
                 self._release(program, now_ns, command.reason or "admitted")
             case Adopt():
@@ -185,6 +205,8 @@ class Gate:
                 program_or_none = self._programs.get(command.program_id)
                 if program_or_none is not None:
                     program_or_none.revoke()
+            case Refuse():
+                self._refuse_program(command, now_ns)
             case SetWindow():
                 self._authority.set_limit(command.limit)
             case _:
@@ -229,6 +251,17 @@ class Gate:
             for one in self._holds
         )
         return GateState(held_turns=held, grants=self._programs.grants(now_ns))
+
+    @property
+    def mode(self) -> Mode:
+        """How it lets turns in now."""
+        return self._look(self._now_ns())
+
+    @property
+    def daemon(self) -> tuple[str, int | None]:
+        """The boot id of the daemon that was heard last, and how long ago in nanoseconds; None: none ever was."""
+        heard_ns = self._authority.heard_at_ns
+        return self._authority.boot_id, None if heard_ns is None else self._now_ns() - heard_ns
 
     def health(self) -> dict[str, object]:
         """The health page's content, ready for JSON: mode, held and running turns, the daemon, counters."""
@@ -275,20 +308,24 @@ class Gate:
         A request without a proof, which no agent has announced, is no child: anybody can name an active program.
         """
         child, parent_id = ticket.program_id, ticket.parent_id
-        if not parent_id or self.parent_of(child):
+        if not self._programs.may_link(child, parent_id, now_ns):
             return
-        if not self._proofs.prove(parent_id, ticket.parent_turn):
+        if not (ticket.within or self._proofs.prove(parent_id, ticket.parent_turn)):
             self.counters.unproven += 1
-        elif self._adopt(child, parent_id, now_ns, "a turn of its parent proves it"):
+        elif self._adopt(child, parent_id, now_ns, "its request proves whose child it is"):
             root_id = self._programs.root_id(child)
             self._send(ProgramArrived(program_id=child, parent_id=root_id, tenant=ticket.tenant), False)
 
     def _adopt(self, child: str, parent_id: str, now_ns: int, reason: str) -> bool:
         """Let the child ride its root's slot from now on, with its running and its held turns."""
+        before = self._programs.get(self._programs.root_id(child))
         if not self._programs.link(child, parent_id, now_ns):
             return False
-        root = self._programs.get(self._programs.root_id(child))
-        if root is not None:
+        root_id, held = self._programs.root_id(child), before.held if before is not None else {}
+        for turn_id in [name for name in held if self._holds[name].ticket.program_id == child]:
+            del held[turn_id]  # they were its old root's
+            self._programs.use(root_id).held[turn_id] = None
+        if (root := self._programs.get(root_id)) is not None:
             for turn_id in root.held:
                 self._holds[turn_id].root_id = root.program_id
             if root.granted(now_ns):
@@ -311,8 +348,9 @@ class Gate:
         now_ns = self._now_ns()
         program = self._programs.use(root_id)
         program.held[ticket.turn_id] = None
-        held = Held(ticket, root_id, now_ns, asyncio.get_running_loop().create_future())
-        self._holds.add(held)
+        since_ns = now_ns - ticket.waited_ns
+        held = Held(ticket, root_id, since_ns, asyncio.get_running_loop().create_future())
+        self._holds.add(held, now_ns)
         self.counters.held += 1
         if self._look(now_ns) is Mode.GOVERNED:
             self._ask(held, now_ns, urgent=True)
@@ -354,6 +392,10 @@ class Gate:
                 parent_id=held.parent_id,
                 tenant=ticket.tenant,
                 agent=ticket.agent,
+                trace=ticket.trace,
+                account=ticket.account,
+                budget_turns=ticket.budget_turns,
+                budget_kv_token_s=ticket.budget_kv_token_s,
             ),
             urgent,
         )
@@ -396,6 +438,38 @@ class Gate:
         self._send(TurnAbandoned(program_id=ticket.program_id, turn_id=ticket.turn_id, reason=message), False)
         self._end_if_anonymous(ticket)
         held.settle(refusal(self.limits, ticket, 503, code, message, hold_ns))
+
+    def _refuse_program(self, command: Refuse, now_ns: int) -> None:
+        """Its root's turns, held ones first; of a program that never was here none will come without asking."""
+        program = self._programs.get(self._programs.root_id(command.program_id))
+        if program is None:
+            return
+        program.refuse(command.ttl_ns, now_ns, command.reason)
+        for held in [self._holds[turn_id] for turn_id in program.held]:
+            hold_ns = now_ns - held.since_ns
+            self._drop(held)
+            self._send(
+                TurnAbandoned(
+                    program_id=held.ticket.program_id, turn_id=held.ticket.turn_id, reason=program.refusal
+                ),
+                False,
+            )
+            self._end_if_anonymous(held.ticket)
+            held.settle(self._spent(held.ticket, program, now_ns, hold_ns))
+
+    def _spent(self, ticket: Ticket, program: RootProgram, now_ns: int, hold_ns: int) -> Refused:
+        """A 429 with the reason, and when to come again if that is any use."""
+        self.counters.refused_budget += 1
+        left_ns = program.refused_until_ns - now_ns
+        return Refused(
+            status=429,
+            retry_after_s=max(1, -(-left_ns // self.limits.wall_second_ns)),
+            code="budget_spent",
+            message=program.refusal or "a budget is spent",
+            program_id=ticket.program_id,
+            hold_ns=hold_ns,
+            is_final=program.refused_until_ns == FOR_GOOD,
+        )
 
     def _abandon(self, ticket: Ticket, reason: str) -> None:
         self.counters.abandoned += 1

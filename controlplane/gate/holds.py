@@ -1,11 +1,14 @@
-"""The turns that a gate holds, in order of arrival."""
+"""The turns that a gate holds, by how long they have waited."""
 
 import asyncio
+import heapq
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from controlplane.gate.tickets import Entered, Refused, Ticket
+
+_MOST_LEFT = 64  # that are kept in the heap before it is cleared of them
 
 
 @dataclass(slots=True, eq=False)
@@ -29,10 +32,14 @@ class Held:
 
 
 class Holds:
-    """Held turns by id; the first has waited longest, so it has the earliest deadline."""
+    """Held turns by id; the first has waited longest, so it has the earliest deadline.
+
+    They come in that order, but for those that were held elsewhere before.
+    """
 
     def __init__(self) -> None:
         self._held: dict[str, Held] = {}
+        self._by_age: list[tuple[int, str]] = []  # a heap, with some that have left
         self._asked_ns: OrderedDict[str, int] = OrderedDict()  # longest not asked for first
         self.size_bytes = 0
 
@@ -43,14 +50,17 @@ class Holds:
         return turn_id in self._held
 
     def __iter__(self) -> Iterator[Held]:
-        return iter(self._held.values())
+        """Longest held first."""
+        return iter(sorted(self._held.values(), key=lambda each: each.since_ns))
 
     def __getitem__(self, turn_id: str) -> Held:
         return self._held[turn_id]
 
     @property
     def first(self) -> Held | None:
-        return next(iter(self._held.values()), None)
+        while self._by_age and not self._is_held(*self._by_age[0]):
+            heapq.heappop(self._by_age)
+        return self._held[self._by_age[0][1]] if self._by_age else None
 
     @property
     def least_asked(self) -> tuple[Held, int] | None:
@@ -59,16 +69,24 @@ class Holds:
             return self._held[turn_id], asked_ns
         return None
 
-    def add(self, held: Held) -> None:
+    def add(self, held: Held, now_ns: int) -> None:
         self._held[held.ticket.turn_id] = held
-        self._asked_ns[held.ticket.turn_id] = held.since_ns
+        heapq.heappush(self._by_age, (held.since_ns, held.ticket.turn_id))
+        self._asked_ns[held.ticket.turn_id] = now_ns
         self.size_bytes += held.ticket.held_bytes
 
     def remove(self, held: Held) -> None:
         del self._held[held.ticket.turn_id]
         del self._asked_ns[held.ticket.turn_id]
         self.size_bytes -= held.ticket.held_bytes
+        if len(self._by_age) > _MOST_LEFT + 2 * len(self._held):
+            self._by_age = [each for each in self._by_age if self._is_held(*each)]
+            heapq.heapify(self._by_age)
 
     def asked(self, held: Held, now_ns: int) -> None:
         self._asked_ns[held.ticket.turn_id] = now_ns
         self._asked_ns.move_to_end(held.ticket.turn_id)
+
+    def _is_held(self, since_ns: int, turn_id: str) -> bool:
+        held = self._held.get(turn_id)
+        return held is not None and held.since_ns == since_ns

@@ -9,24 +9,29 @@ its own.
 
 import hashlib
 import json
+import re
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from controlplane.core.errors import ControlPlaneError
+from controlplane.core.tenants import KEY_DIGEST
 from controlplane.core.types import MOST_NAME
 from controlplane.gate.agents import kind_of_agent
 
 Headers = Iterable[tuple[bytes, bytes]]
 Body = Mapping[str, Any]
 
-_OWN_HEADER = "x-penstock-program-id"
+PROGRAM_HEADER = "x-penstock-program-id"
 _OWN_FIELDS = ("program_id", "custom_params.program_id", "vllm_xargs.program_id", "metadata.program_id")
+_CLAUDE_CODE = "x-claude-code-session-id"
+_CLAUDE_CODE_AGENT = "x-claude-code-agent-id"  # of a sub-agent; its main agent sends none
+_CLAUDE_CODE_PARENT = "x-claude-code-parent-agent-id"  # of a sub-agent's own sub-agent
 _BORROWED_HEADERS = (
     "x-litellm-session-id",
     "x-session-id",
-    "x-claude-code-session-id",
+    _CLAUDE_CODE,
     "x-smg-routing-key",
     "x-conversation-id",
     "x-session-affinity",
@@ -35,6 +40,7 @@ _BORROWED_HEADERS = (
     "session_id",
     "conversation_id",
 )
+SESSION_HEADERS = (PROGRAM_HEADER, *_BORROWED_HEADERS)  # headers that name a program, the strongest first
 _BORROWED_FIELDS = (
     "session_id",
     "litellm_session_id",
@@ -52,6 +58,13 @@ _CLAUDE_CODE_SESSION = "_session_"
 _PARENT = ("x-penstock-parent-id", ("parent_id", "custom_params.parent_id", "metadata.parent_id"))
 _PARENT_TURN = ("x-penstock-parent-turn", ("parent_turn", "custom_params.parent_turn", "metadata.parent_turn"))
 _AGENT = "x-penstock-agent"
+_ANONYMOUS = "anonymous-"
+_TRACE = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+_KEY_HEADERS = ("authorization", "x-api-key", "api-key")  # OpenAI's and most servers', Anthropic's, Azure's
+_BEARER = "bearer "
+_BUDGET_TURNS = "x-penstock-budget-turns"
+_BUDGET_KV = "x-penstock-budget-kv-token-s"
+_MOST_DIGITS = 15
 _TENANT = ("x-penstock-tenant", ("tenant", "custom_params.tenant", "metadata.tenant"))
 
 
@@ -67,20 +80,31 @@ class BadIdentity(ControlPlaneError, ValueError):
 class Identity:
     """The identity of a request. ``source`` says what named the program; ``anonymous`` means that nothing did.
 
-    ``parent_id`` is what the request claims; ``parent_turn``, the id of a turn of that program, proves it.
+    ``parent_id`` is what the request claims; ``parent_turn``, the id of a turn of that program, proves it. So it
+    does to be ``within`` it: to carry that program's own name, as a sub-agent of a session that has one id for all.
+    ``trace`` is the client's span, as W3C's ``traceparent`` has it; one that is not in that form counts as absent.
+    ``tenant`` is what it claims; ``account`` is what a gate vouches for: the digest of its API key, or the header
+    that the gate was told to believe. The budgets are what the client allows the run with its children; 0: none.
     """
 
     program_id: str
     parent_id: str = ""
     parent_turn: str = ""
+    within: bool = False
     tenant: str = ""
+    account: str = ""
     agent: str = ""
     source: str = ""
     anonymous: bool = False
+    trace: str = ""
+    budget_turns: int = 0
+    budget_kv_token_s: int = 0
 
 
-def identify(headers: Headers, body: Body | None) -> Identity:
+def identify(headers: Headers, body: Body | None, tenant_header: str = "") -> Identity:
     """Find the identity of a request; ``body`` is its parsed JSON object, or None if it is not one.
+
+    ``tenant_header``, in lower case: who its account is, as whoever sends the requests on was told to say there.
 
     An explicit program id wins over any session header, and a header over the body.
 
@@ -91,19 +115,60 @@ def identify(headers: Headers, body: Body | None) -> Identity:
     parent_id = _own(texts, fields, *_PARENT)[0]
     parent_turn = _own(texts, fields, *_PARENT_TURN)[0]
     tenant = _own(texts, fields, *_TENANT)[0]
-    program_id, source = _own(texts, fields, _OWN_HEADER, _OWN_FIELDS)
+    trace = texts.get("traceparent", "")
+    program_id, source = _own(texts, fields, PROGRAM_HEADER, _OWN_FIELDS)
     if not program_id:
         program_id, source = _borrowed(texts, fields)
-    anonymous = not program_id
+    within = source == f"header {_CLAUDE_CODE}" and bool(texts.get(_CLAUDE_CODE_AGENT))
+    if within:
+        program_id, parent_id = _sub_agent(program_id, texts)
+    anonymous = not program_id or is_one_turn(program_id)  # a gate before this one may have made the name up
     return Identity(
-        program_id=program_id or f"anonymous-{uuid.uuid4().hex}",
+        program_id=program_id or f"{_ANONYMOUS}{uuid.uuid4().hex}",
         parent_id=parent_id if parent_id != program_id else "",
         parent_turn=parent_turn,
+        within=within,
         tenant=tenant,
+        account=_account(texts, tenant_header),
         agent=made_good(texts.get(_AGENT, "")) or kind_of_agent(fields),
         source=source,
         anonymous=anonymous,
+        trace=trace if _TRACE.fullmatch(trace) else "",
+        budget_turns=_budget(texts, _BUDGET_TURNS),
+        budget_kv_token_s=_budget(texts, _BUDGET_KV),
     )
+
+
+def _account(texts: Mapping[str, str], tenant_header: str) -> str:
+    """What the header says that is believed, or else the digest of the request's API key; empty without either."""
+    if tenant_header and (name := texts.get(tenant_header, "")):
+        return _checked(name, f"header {tenant_header}")
+    for header in _KEY_HEADERS:
+        if said := texts.get(header, ""):
+            key = said[len(_BEARER) :].strip() if said.lower().startswith(_BEARER) else said
+            return KEY_DIGEST + hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+    return ""
+
+
+def _budget(texts: Mapping[str, str], header: str) -> int:
+    text = texts.get(header, "")
+    if not text:
+        return 0
+    if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS) or not int(text):
+        raise BadIdentity(f"header {header}", f"expected a whole number above 0, got {text[:80]!r}")
+    return int(text)
+
+
+def _sub_agent(session: str, texts: Mapping[str, str]) -> tuple[str, str]:
+    """A sub-agent of a session and whose it is: the session's, or another sub-agent's of it."""
+    above = texts.get(_CLAUDE_CODE_PARENT, "")
+    parent = made_good(f"{session}/{above}") if above else session
+    return made_good(f"{session}/{texts[_CLAUDE_CODE_AGENT]}"), parent
+
+
+def is_one_turn(program_id: str) -> bool:
+    """Whether ``identify`` made the name up, for one request and no other, at this gate or one before it."""
+    return program_id.startswith(_ANONYMOUS)
 
 
 def _header_texts(headers: Headers) -> dict[str, str]:

@@ -2,7 +2,14 @@
 
 from collections.abc import Callable
 
-from controlplane.core.commands import CancelEnvironment, Command, PrepareEnvironment, StartTool, StateRequest
+from controlplane.core.commands import (
+    CancelEnvironment,
+    Command,
+    Place,
+    PrepareEnvironment,
+    StartTool,
+    StateRequest,
+)
 from controlplane.core.events import CommandApplied, CommandRejected, PublisherState
 from controlplane.gate.authority import HeartbeatLike
 from controlplane.gate.gate import Gate, Send
@@ -38,7 +45,10 @@ class GateLink:
     def receive(self, item: Command | HeartbeatLike, received_ns: int) -> None:
         """Take a command or a heartbeat from the daemon, in order of receipt."""
         if not isinstance(item, Command):
-            if self._gate.on_heartbeat(item, received_ns) and self._hearing.misses(item):
+            if not self._gate.on_heartbeat(item, received_ns):
+                return
+            self._gate.places.chosen = True
+            if self._hearing.misses(item):
                 self._send(self._state(), True)
         elif isinstance(item, StateRequest):
             self._hearing.is_next(item.command_id)
@@ -48,6 +58,9 @@ class GateLink:
             return  # of a daemon that was replaced, or overtaken by a later word
         elif isinstance(item, StartTool | PrepareEnvironment | CancelEnvironment):
             return  # a tool runtime's
+        elif isinstance(item, Place):
+            if self._gate.places.tell(item.program_id, item.replica):
+                self._answer(item, "")
         elif self._gate.on_command(item):
             self._answer(item, "")
         elif self._obey is not None:

@@ -3,14 +3,11 @@
 import asyncio
 import contextlib
 import functools
-import json
-import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
 
-from controlplane.core.types import NANOSECONDS_PER_SECOND
 from controlplane.gate.asgi import (
     App,
     ClientGone,
@@ -24,17 +21,27 @@ from controlplane.gate.asgi import (
 from controlplane.gate.bodies import Bodies, BodyRefused
 from controlplane.gate.continuity import Continuity
 from controlplane.gate.gate import Gate
-from controlplane.gate.identity import BadIdentity, Identity, identify
-from controlplane.gate.problems import ANTHROPIC_PATH, problem
+from controlplane.gate.identity import BadIdentity, Identity
+from controlplane.gate.problems import problem
 from controlplane.gate.replies import ReplyReader, ReplyTape
+from controlplane.gate.requests import (
+    GATED_METHODS,
+    GATED_PATHS,
+    HOLD_HEADER,
+    TURN_HEADER,
+    hold_ms,
+    is_last,
+    json_object,
+    new_turn_id,
+    refusal_headers,
+    refusal_problem,
+    ticket_of,
+)
 from controlplane.gate.sizing import prompt_size
 from controlplane.gate.tickets import Entered, Refused, Ticket
+from controlplane.gate.turn_ids import told_turn_id
 
-GATED_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", ANTHROPIC_PATH, "/generate")
 HEALTH_PATH = "/penstock/health"
-_GATED_METHODS = ("POST", "PUT")  # SGLang's /generate takes either
-_LAST_STEP = "is_last_step"  # in the body of Continuum's clients
-_TURN_ID_BYTES = 16  # what nobody guesses: it proves to whom the turn was answered
 _CLIENT_CLOSED_REQUEST = 499  # as nginx counts it
 
 
@@ -42,13 +49,15 @@ _CLIENT_CLOSED_REQUEST = 499  # as nginx counts it
 class GatedRequest:
     """What the gate leaves for the application in ``scope["penstock"]`` and ``scope["state"]["penstock"]``.
 
-    The identity's parent is the root on whose slot the program rides, whatever the request claimed.
+    The identity's parent is the root on whose slot the program rides, whatever the request claimed. ``place`` is
+    the engine that the turn is to run on, ``node/role``, where several are behind the gate; else empty.
     """
 
     identity: Identity
     ticket: Ticket
     body: dict[str, Any]  # parsed once; not to be changed
     entered: Entered
+    place: str = ""
 
 
 class GateMiddleware:
@@ -57,7 +66,8 @@ class GateMiddleware:
     A body that is not a JSON object passes, too: refusing it is up to the application. ``on_loop`` is called with
     the event loop at the first request or lifespan message (the place to attach an ``Inbox``). ``health`` returns
     what the health page shows; the default is the gate's own state. ``continuity`` names the programs of anonymous
-    clients; without it, each of their requests is a program of its own.
+    clients; without it, each of their requests is a program of its own. A turn that a gate before this one named
+    in ``x-penstock-turn-id`` keeps its name (``controlplane/gate/turn_ids.py`` says who may forge what by it).
     """
 
     def __init__(
@@ -77,6 +87,7 @@ class GateMiddleware:
         self._on_loop = on_loop
         self._health = health if health is not None else gate.health
         self._bodies = Bodies(gate.limits)
+        self._named: set[str] = set()  # names of turns that came with them, on their way to the gate or behind it
         self._reader = ReplyReader()
 
     async def __call__(self, scope: Scope, receive: Receive, send: SendMessage) -> None:
@@ -88,7 +99,7 @@ class GateMiddleware:
             await self._app(scope, receive, send)
         elif _asks_for_health(scope):
             await send_json(send, HTTPStatus.OK, self._health())
-        elif path in self._paths and scope["method"] in _GATED_METHODS:
+        elif path in self._paths and scope["method"] in GATED_METHODS:
             await self._turn(path, scope, receive, send)
         else:
             await self._app(scope, receive, send)
@@ -104,7 +115,7 @@ class GateMiddleware:
             await send_json(send, refused.status, told, [(b"connection", b"close")])  # the rest of it is not read
             return
         replay = Replay(data, receive)
-        body = _json_object(data)
+        body = json_object(data)
         try:
             if body is None:
                 await self._app(scope, replay.receive, send)
@@ -117,33 +128,33 @@ class GateMiddleware:
         self, path: str, scope: Scope, body: dict[str, Any], body_bytes: int, replay: Replay, send: SendMessage
     ) -> None:
         try:
-            identity = identify(scope["headers"], body)
+            identity = self._gate.tenants.identify(scope["headers"], body)
         except BadIdentity as bad:
             status = HTTPStatus.BAD_REQUEST
             await send_json(send, status, problem(path, status, "bad_identity", str(bad)))
             return
-        identity = self._gate.tenants.scope(identity)
-        if not identity.anonymous or self._continuity is None:
-            await self._entered(path, scope, identity, body, body_bytes, replay, send)
-            return
-        identity = self._continuity.name(identity, body)
+        continuity = self._continuity if identity.anonymous else None
+        if continuity is not None:
+            identity = continuity.name(identity, body)
+        ticket = self._ticket(identity, told_turn_id(scope["headers"]), body, body_bytes)
         try:
-            await self._entered(path, scope, identity, body, body_bytes, replay, send)
+            await self._entered(path, scope, identity, ticket, body, replay, send)
         finally:
-            self._continuity.left(identity.program_id)
+            self._named.discard(ticket.turn_id)
+            if continuity is not None:
+                continuity.left(identity.program_id)
 
     async def _entered(
         self,
         path: str,
         scope: Scope,
         identity: Identity,
+        ticket: Ticket,
         body: dict[str, Any],
-        body_bytes: int,
         replay: Replay,
         send: SendMessage,
     ) -> None:
         try:
-            ticket = self._ticket(identity, body, body_bytes)
             entered = self._gate.try_enter(ticket) or await self._wait(ticket, replay)
         except Refused as refused:
             await _send_refusal(path, send, refused)
@@ -152,13 +163,14 @@ class GateMiddleware:
             await _say_gone(path, send)
             return
         identity = replace(identity, parent_id=self._gate.parent_of(identity.program_id))  # claimed, it proved none
-        request = GatedRequest(identity=identity, ticket=ticket, body=body, entered=entered)
+        place = self._gate.places.of(identity.program_id)
+        request = GatedRequest(identity=identity, ticket=ticket, body=body, entered=entered, place=place)
         try:
             scope["penstock"] = request
             scope.setdefault("state", {})["penstock"] = request
             tape = ReplyTape()
             ended = functools.partial(self._ended, path, request, tape)
-            await self._app(scope, replay.receive, _watched(send, request, tape, ended))
+            await self._app(scope, replay.receive, _watched(scope, send, request, tape, ended))
         finally:
             self._gate.leave(ticket)
 
@@ -169,26 +181,25 @@ class GateMiddleware:
         if data is None:
             return
         program_id = request.identity.program_id
-        if request.body.get(_LAST_STEP) is True:
+        if is_last(request.body):
             self._gate.reply_read(request.ticket, (), is_last=True)
             return
         names = self._reader.names(program_id, request.body, path, tape.content_type, data)
         if names is not None:
             self._gate.reply_read(request.ticket, names)
 
-    def _ticket(self, identity: Identity, body: dict[str, Any], body_bytes: int) -> Ticket:
+    def _ticket(self, identity: Identity, told: str, body: dict[str, Any], body_bytes: int) -> Ticket:
         prompt_bytes, prompt_tokens = prompt_size(body)
-        return Ticket(
-            turn_id=secrets.token_hex(_TURN_ID_BYTES),
-            program_id=identity.program_id,
-            parent_id=identity.parent_id,
-            parent_turn=identity.parent_turn,
-            tenant=identity.tenant,
-            agent=identity.agent,
+        if told in self._named or self._gate.knows(identity.program_id, told):
+            told = ""
+        elif told:
+            self._named.add(told)
+        return ticket_of(
+            identity,
+            told or new_turn_id(),
             prompt_bytes=prompt_bytes,
             prompt_tokens=prompt_tokens,
             held_bytes=body_bytes,
-            anonymous=identity.anonymous,
         )
 
     async def _wait(self, ticket: Ticket, replay: Replay) -> Entered | None:
@@ -232,16 +243,12 @@ class HealthPage:
 
 
 async def _send_refusal(path: str, send: SendMessage, refused: Refused) -> None:
-    told = problem(
-        path,
-        refused.status,
-        refused.code,
-        refused.message,
-        program_id=refused.program_id,
-        held_s=round(refused.hold_ns / NANOSECONDS_PER_SECOND, 3),
-        retry_after_s=refused.retry_after_s,
-    )
-    await send_json(send, refused.status, told, [(b"retry-after", str(refused.retry_after_s).encode())])
+    told = refusal_problem(path, refused)
+    await send_json(send, refused.status, told, _encoded(refusal_headers(refused)))
+
+
+def _encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode(), value.encode()) for name, value in headers.items()]
 
 
 async def _say_gone(path: str, send: SendMessage) -> None:
@@ -262,22 +269,19 @@ def _path(scope: Scope) -> str:
     return path[len(root) :] if root and path.startswith(f"{root}/") else path
 
 
-def _json_object(data: bytes) -> dict[str, Any] | None:
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _watched(send: SendMessage, request: GatedRequest, tape: ReplyTape, ended: Callable[[], None]) -> SendMessage:
+def _watched(
+    scope: Scope, send: SendMessage, request: GatedRequest, tape: ReplyTape, ended: Callable[[], None]
+) -> SendMessage:
     """Tell the client the turn's id and how long it was held, tape the reply, and call ``ended`` at its end.
 
-    The application may run on for a while after that: SGLang waits two seconds after every stream.
+    A gate before this one says in the request for how long it has held it. The application may run on for a while
+    after that end: SGLang waits two seconds after every stream.
     """
+    held_before = (value for name, value in scope["headers"] if name == HOLD_HEADER.encode())
+    before = next(held_before, b"").decode("latin-1")
     headers = (
-        (b"x-penstock-hold-ms", str(round(request.entered.hold_ns / 1e6)).encode()),
-        (b"x-penstock-turn-id", request.ticket.turn_id.encode()),
+        (HOLD_HEADER.encode(), hold_ms(request.entered.hold_ns, before).encode()),
+        (TURN_HEADER.encode(), request.ticket.turn_id.encode()),
     )
 
     async def send_watched(message: Message) -> None:

@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from controlplane.core.events import Grant
+from controlplane.gate.identity import is_one_turn
 
 _MOST_PROGRAMS = 16_384  # of those that had a turn last: who starts a child has just had one
+FOR_GOOD = 1 << 62
 _MOST_TURNS = 8  # of a program: a child is started by a reply that its agent read last, or by one beside it
 
 
@@ -22,6 +24,8 @@ class RootProgram:
     grant_ttl_ns: int = 0
     granted_until_ns: int = 0  # 0: no grant
     grant_id: int = 0  # the number of the command that gave it; 0: nobody counted it
+    refused_until_ns: int = 0  # its turns are refused until then; 0: they are not
+    refusal: str = ""  # and why
     local_grant: bool = False  # given by the gate itself while the daemon was lost
     known: bool = False  # some turn of it has run
     running: int = 0  # turns between entry and end
@@ -40,6 +44,15 @@ class RootProgram:
     def renew(self, now_ns: int) -> None:
         if self.granted_until_ns > 0:
             self.granted_until_ns = max(self.granted_until_ns, now_ns + self.grant_ttl_ns)
+
+    def refuse(self, ttl_ns: int, now_ns: int, reason: str) -> None:
+        """Its turns are refused for so long; 0: for good. Running ones go on."""
+        self.refused_until_ns, self.refusal = now_ns + ttl_ns if ttl_ns else FOR_GOOD, reason
+        self.revoke()
+
+    def refused(self, now_ns: int) -> bool:
+        """True while its turns are refused: a budget is spent."""
+        return now_ns < self.refused_until_ns
 
     def revoke(self) -> None:
         self.granted_until_ns = 0
@@ -83,22 +96,28 @@ class ProgramTable:
         )
 
     def link(self, program_id: str, parent_id: str, now_ns: int) -> bool:
-        """Take note of a parent; True if it is new. The first known parent stays, as in the ledger.
+        """Take note of a parent; True if it is new. The first known parent stays, as in the ledger, while it runs.
 
         A parent whose root is the program itself is ignored: families have no cycles. Turns of the program that are
         already running end on its own record.
         """
-        if not parent_id or program_id in self._parents:
+        if not self.may_link(program_id, parent_id, now_ns):
             return False
         root_id = self.root_id(parent_id)
-        if root_id == program_id:
-            return False
         self._parents[program_id] = root_id
         if (own := self._roots.get(program_id)) is not None:
             self.use(root_id).succeed(own, now_ns)
         if len(self._parents) > self._max_programs:
             self._parents.popitem(last=False)
         return True
+
+    def may_link(self, program_id: str, parent_id: str, now_ns: int) -> bool:
+        """True if that parent would be new: where a root neither runs nor may, its children's names are free."""
+        root_id, known_id = self.root_id(parent_id), self.root_id(program_id)
+        if not parent_id or root_id in (program_id, known_id):
+            return False
+        known = self._roots.get(known_id) if known_id != program_id else None
+        return known is None or not (known.running or known.granted(now_ns))
 
     def root_id(self, program_id: str) -> str:
         """The root that ``program_id`` rides on, which is itself if no parent is known."""
@@ -108,6 +127,10 @@ class ProgramTable:
         if root_id != program_id:
             self._parents[program_id] = root_id  # so that no chain is climbed twice
         return root_id
+
+    def expects(self, root_id: str) -> bool:
+        """Whether turns of that root may come: of one that lasts for one request only while it is here."""
+        return root_id in self._roots or not is_one_turn(root_id)
 
     def get(self, root_id: str) -> RootProgram | None:
         return self._roots.get(root_id)

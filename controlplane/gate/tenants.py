@@ -1,27 +1,36 @@
 """Keep tenants' program ids apart: two tenants that use the same id have two programs.
 
 An id belongs to the tenant that used it first at this gate. Another tenant's program of that id gets a name made of
-both, so that agents' hooks, which know ids but not tenants, still name the program that they mean.
+both, so that agents' hooks, which know ids but not tenants, still name the program that they mean. A tenant is whom
+the gate vouches for, by an API key or a header that it believes, or else whom the request names.
 """
 
 from collections import OrderedDict
 from dataclasses import replace
 
-from controlplane.gate.identity import Identity, made_good
+from controlplane.core.tenants import KEY_DIGEST
+from controlplane.gate.identity import Body, Headers, Identity, identify, made_good
+
+_SHORT = len(KEY_DIGEST) + 16  # characters of a key's digest in a program's name
 
 
 class Tenants:
-    """The owner of each id; the least recently used id is forgotten first."""
+    """The owner of each id; the least recently used id is forgotten first. ``header``: whose word is believed."""
 
-    def __init__(self, most_programs: int) -> None:
+    def __init__(self, most_programs: int, header: str = "") -> None:
         self._most_programs = most_programs
+        self._header = header.lower()
         self._owners: OrderedDict[str, str] = OrderedDict()
+
+    def identify(self, headers: Headers, body: Body | None) -> Identity:
+        """The identity of a request, with the names that its programs have here. Raises ``BadIdentity``."""
+        return self.scope(identify(headers, body, self._header))
 
     def scope(self, identity: Identity) -> Identity:
         """The identity, with the names that its program and its parent have here."""
         if identity.anonymous:
             return identity
-        tenant = identity.tenant
+        tenant = identity.account or identity.tenant
         program_id = self._name(identity.program_id, tenant)
         self._give(program_id, tenant)
         parent_id = identity.parent_id and self._name(identity.parent_id, tenant)
@@ -47,5 +56,6 @@ class Tenants:
 
     def _name(self, program_id: str, tenant: str) -> str:
         while self._owners.get(program_id, tenant) != tenant:
-            program_id = made_good(f"{program_id}@{tenant}")
+            short = tenant[:_SHORT] if tenant.startswith(KEY_DIGEST) else tenant
+            program_id = made_good(f"{program_id}@{short}")
         return program_id

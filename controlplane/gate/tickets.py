@@ -13,20 +13,29 @@ class Ticket:
     """A turn at the gate.
 
     ``turn_id`` is unique among all turns, and nobody can guess it: ``parent_turn``, one of ``parent_id``'s, proves
-    whose child the program is (docs/adr/0036). ``held_bytes`` is the memory that its request takes while held.
-    ``anonymous`` means that nothing named its program, so the turn is the program's whole life.
+    whose child the program is (docs/adr/0036), and so it does to be ``within`` it, by the parent's own name.
+    ``held_bytes`` is the memory that its request takes while held. ``anonymous`` means that nothing named its
+    program, so the turn is the program's whole life. ``waited_ns``: for so long it was held elsewhere before it
+    came here, in this gate's clock; its deadline counts from then. ``trace`` is the client's span, where it sent
+    one. ``account`` and budgets are those of its ``Identity``.
     """
 
     turn_id: str
     program_id: str
     parent_id: str = ""
     parent_turn: str = ""
+    within: bool = False
     tenant: str = ""
+    account: str = ""
+    budget_turns: int = 0
+    budget_kv_token_s: int = 0
     agent: str = ""
     prompt_bytes: int = 0
     prompt_tokens: int = 0
     held_bytes: int = 0
     anonymous: bool = False
+    waited_ns: int = 0
+    trace: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +47,10 @@ class Entered:
 
 
 class Refused(ControlPlaneError):
-    """The turn may not run now. ``retry_after_s`` is in seconds of the wall clock, at least 1."""
+    """The turn may not run now. ``retry_after_s`` is in seconds of the wall clock, at least 1.
+
+    ``is_final``: it will never run, and trying again is no use.
+    """
 
     def __init__(
         self,
@@ -49,6 +61,7 @@ class Refused(ControlPlaneError):
         message: str,
         program_id: str = "",
         hold_ns: int = 0,
+        is_final: bool = False,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -57,6 +70,7 @@ class Refused(ControlPlaneError):
         self.message = message
         self.program_id = program_id
         self.hold_ns = hold_ns
+        self.is_final = is_final
 
 
 def refusal(limits: GateLimits, ticket: Ticket, status: int, code: str, message: str, hold_ns: int) -> Refused:
@@ -91,6 +105,7 @@ class GateCounters:
     released_locally: int = 0  # of these, while the daemon was lost
     refused_full: int = 0  # 429: a new program, the queue full
     refused_overload: int = 0  # 503: a known program, the queue at its hard bound
+    refused_budget: int = 0  # 429: a budget is spent, the run's or its tenant's
     refused_deadline: int = 0  # 503: held for hold_ns
     refused_draining: int = 0  # 503: a new program, while an operator drains the node
     refused_closed: int = 0  # 503: the gate was closed

@@ -1,0 +1,99 @@
+"""What a gate asks of a request, whatever carries it: which are turns, whose they are, what their clients are told.
+
+The middleware has them from ASGI, a fleet's endpoint picker from Envoy.
+"""
+
+import json
+import secrets
+from typing import Any
+
+from controlplane.core.types import NANOSECONDS_PER_SECOND
+from controlplane.gate.identity import Identity
+from controlplane.gate.problems import ANTHROPIC_PATH, problem
+from controlplane.gate.tickets import Refused, Ticket
+
+GATED_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", ANTHROPIC_PATH, "/generate")
+GATED_METHODS = ("POST", "PUT")  # SGLang's /generate takes either
+HOLD_HEADER = "x-penstock-hold-ms"
+TURN_HEADER = "x-penstock-turn-id"
+NO_RETRY = "x-should-retry"  # OpenAI's and Anthropic's SDKs obey it
+_MOST_DIGITS = 18
+_LAST_STEP = "is_last_step"  # in the body of Continuum's clients
+_TURN_ID_BYTES = 16  # what nobody guesses: it proves to whom the turn was answered
+
+
+def json_object(data: bytes) -> dict[str, Any] | None:
+    """The JSON object that a body is; None if it is something else."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def new_turn_id() -> str:
+    """An id that no other turn has."""
+    return secrets.token_hex(_TURN_ID_BYTES)
+
+
+def ticket_of(
+    identity: Identity,
+    turn_id: str,
+    *,
+    prompt_bytes: int,
+    prompt_tokens: int = 0,
+    held_bytes: int,
+    waited_ns: int = 0,
+) -> Ticket:
+    """The ticket of that identity's turn."""
+    return Ticket(
+        turn_id=turn_id,
+        program_id=identity.program_id,
+        parent_id=identity.parent_id,
+        parent_turn=identity.parent_turn,
+        within=identity.within,
+        tenant=identity.tenant,
+        account=identity.account,
+        budget_turns=identity.budget_turns,
+        budget_kv_token_s=identity.budget_kv_token_s,
+        agent=identity.agent,
+        prompt_bytes=prompt_bytes,
+        prompt_tokens=prompt_tokens,
+        held_bytes=held_bytes,
+        anonymous=identity.anonymous,
+        waited_ns=waited_ns,
+        trace=identity.trace,
+    )
+
+
+def is_last(body: dict[str, Any]) -> bool:
+    """Whether the client says that this turn is its program's last."""
+    return body.get(_LAST_STEP) is True
+
+
+def refusal_problem(path: str, refused: Refused) -> object:
+    """The body of a refusal, for JSON."""
+    return problem(
+        path,
+        refused.status,
+        refused.code,
+        refused.message,
+        program_id=refused.program_id,
+        held_s=round(refused.hold_ns / NANOSECONDS_PER_SECOND, 3),
+        retry_after_s=refused.retry_after_s,
+    )
+
+
+def refusal_headers(refused: Refused) -> dict[str, str]:
+    """When to come again; of what is refused for good, that clients' SDKs need not try."""
+    return {NO_RETRY: "false"} if refused.is_final else {"retry-after": str(refused.retry_after_s)}
+
+
+def count_of(text: str) -> int:
+    """The count that a header says; 0 if it is none, or longer than any."""
+    return int(text) if len(text) <= _MOST_DIGITS and text.isdecimal() else 0
+
+
+def hold_ms(hold_ns: int, before: str = "") -> str:
+    """The value of ``HOLD_HEADER``; ``before``, what a gate before this one said in the request."""
+    return str(round(hold_ns / 1e6) + count_of(before))
