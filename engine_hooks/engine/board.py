@@ -23,16 +23,19 @@ _PASSWORD = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
 class Board:
-    """The board, as the HTTP process has it."""
+    """The board, as the HTTP process has it; as each of several has that of their parent, with ``shared``."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, shared: bool = False) -> None:
+        if shared:
+            self._file = os.open(os.environ[VARIABLE], os.O_RDONLY)
+            return
         self._file = os.memfd_create("penstock-board")
         os.environ[VARIABLE] = f"/proc/{os.getpid()}/fd/{self._file}"
 
-    def read(self) -> Any:
-        """What was written last; None if that is nothing."""
+    def read(self, slot: int = 0) -> Any:
+        """What was written there last; None if that is nothing. Each of several schedulers has a slot."""
         for _ in range(_READS):
-            data = os.pread(self._file, _SIZE_BYTES, 0)
+            data = os.pread(self._file, _SIZE_BYTES, slot * _SIZE_BYTES)
             try:
                 return json.loads(data)
             except ValueError:
@@ -40,26 +43,29 @@ class Board:
         return None
 
 
-def post(tell: Callable[[], object], *, every_s: float = 1.0) -> threading.Thread | None:
+def post(
+    tell: Callable[[], object], *, slot: Callable[[], int] = lambda: 0, every_s: float = 1.0
+) -> threading.Thread | None:
     """Write what ``tell`` says on the parent's board, now and then again; None where there is no board.
 
-    An error ends that and nothing else.
+    Nothing is written while it says None. An error ends that and nothing else.
     """
     path = os.environ.get(VARIABLE, "")
     if not path:
         return None
-    thread = threading.Thread(target=_post, args=(path, tell, every_s), name="penstock-board", daemon=True)
+    thread = threading.Thread(target=_post, args=(path, tell, slot, every_s), name="penstock-board", daemon=True)
     thread.start()
     return thread
 
 
-def _post(path: str, tell: Callable[[], object], every_s: float) -> None:
+def _post(path: str, tell: Callable[[], object], slot: Callable[[], int], every_s: float) -> None:
     try:
         file = os.open(path, os.O_WRONLY)
         while True:
-            text = json.dumps(tell()).encode()
-            if len(text) <= _SIZE_BYTES:
-                os.pwrite(file, text.ljust(_SIZE_BYTES), 0)
+            told = tell()
+            text = json.dumps(told).encode()
+            if told is not None and len(text) <= _SIZE_BYTES:
+                os.pwrite(file, text.ljust(_SIZE_BYTES), slot() * _SIZE_BYTES)
             time.sleep(every_s)
     except Exception as error:
         log.warning("penstock: the health page says nothing of the scheduler: %s", error)

@@ -35,12 +35,14 @@ class Contexts:
         self._tokens = 0
         self._contexts: OrderedDict[str, Context] = OrderedDict()
         self._parked: OrderedDict[str, None] = OrderedDict()
+        self._away: OrderedDict[str, None] = OrderedDict()
         self._labels: OrderedDict[str, str] = OrderedDict()
         self._arrived: OrderedDict[str, int] = OrderedDict()
 
     def remember(self, program_id: str, make_key: Callable[[], Any], tokens: int, now_ns: int) -> None:
         """A turn of the program ended and left its context in the cache."""
         self.forget(program_id)
+        self._away.pop(program_id, None)
         self._contexts[program_id] = Context(make_key, tokens, now_ns)
         self._tokens += tokens
         while len(self._contexts) > _MOST_CONTEXTS or 0 < self._most_tokens < self._tokens:
@@ -74,6 +76,14 @@ class Contexts:
         if len(self._parked) > _MOST_PROGRAMS:
             self._parked.popitem(last=False)
 
+    def send_away(self, program_id: str, away: bool) -> None:
+        """The program's turns go to another engine from now on, so that nobody waits for its context."""
+        self._away.pop(program_id, None)
+        if away:
+            self._away[program_id] = None
+        if len(self._away) > _MOST_PROGRAMS:
+            self._away.popitem(last=False)
+
     def label(self, program_id: str, label: str) -> None:
         """Set the program's typed label; an empty one takes it back."""
         self._labels.pop(program_id, None)
@@ -98,7 +108,8 @@ class Contexts:
         return self._arrived.get(program_id, 0)
 
     def is_parked(self, program_id: str) -> bool:
-        return program_id in self._parked
+        """Whether nobody waits for its context here."""
+        return program_id in self._parked or program_id in self._away
 
     def __iter__(self) -> Iterator[tuple[str, Context]]:
         return iter(self._contexts.items())

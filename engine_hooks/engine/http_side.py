@@ -7,7 +7,7 @@ probe has no gate, only the health page.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from controlplane.core.events import Event
@@ -19,9 +19,10 @@ from engine_hooks.guard import Guard, log
 
 
 class HttpSide:
-    """The gate and what belongs to it. ``why_passive`` and ``role`` are asked once, when the server starts.
+    """The gate and what belongs to it. ``why_passive``, ``role`` and ``behind`` are asked when the server starts.
 
-    ``board`` is what the scheduler's process writes on; ``engine`` its name and version.
+    ``board`` is what the scheduler's process writes on; ``engine`` its name and version. ``behind``: the places of
+    several engines that turns can be sent to; none where there is one.
     """
 
     def __init__(
@@ -31,11 +32,17 @@ class HttpSide:
         board: Board,
         engine: tuple[str, str],
         role: Callable[[], str] = lambda: GATE,
+        behind: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self.guard = Guard()
         self._board = board
         self._engine = engine
-        self.gate = Gate(send=self._send, now_ns=time.monotonic_ns, limits=settings.gate)
+        self.gate = Gate(
+            send=self._send,
+            now_ns=time.monotonic_ns,
+            limits=settings.gate,
+            tenant_header=settings.tenant_header,
+        )
         self._settings = settings
         self._why_passive = why_passive
         self._passive_because = "the server has not started"
@@ -43,6 +50,7 @@ class HttpSide:
         link = GateLink(self.gate, send=self._send, publisher=lambda: self._emitter.publisher)
         self._inbox = Inbox(link.receive, now_ns=time.monotonic_ns)
         self._role = role
+        self._behind = behind
         self._emitter = Emitter(
             url=settings.bus,
             node=settings.node,
@@ -62,6 +70,7 @@ class HttpSide:
             log.warning("penstock: the gate is passive: %s", self._passive_because)
             return
         self._loop = loop
+        self.gate.places.behind(self._behind())
         self._inbox.attach(loop)
         self._emitter.start(role=self._role())  # its port is known by now
         log.info("penstock: gate ready, node %s, %s %s", self._settings.node, *self._engine)
@@ -82,12 +91,19 @@ class HttpSide:
             **self.gate.health(),
             "plugin": {
                 **_plugin(self._settings, self._engine),
+                "role": self._role(),
                 "passive_because": self._passive_because,
                 "hook_failures": told["hook_failures"],
             },
             "emitter": told["emitter"],
             "scheduler": self._board.read(),
+            **self._ranks(),
         }
+
+    def _ranks(self) -> dict[str, object]:
+        """What each of several schedulers tells; their first is what pages of one scheduler show."""
+        told = {place: self._board.read(slot) for slot, place in enumerate(self._behind())}
+        return {"schedulers": told, "placed_programs": self.gate.places.programs()} if told else {}
 
     def _send(self, event: Event, urgent: bool) -> None:
         self._emitter.emit(event, urgent)

@@ -8,6 +8,7 @@ from controlplane.gate import BadIdentity, GatedRequest, identify
 PROGRAM = "program_id"
 TURN = "penstock_turn"
 PARENT = "penstock_parent"
+TRACE = "penstock_trace"
 
 
 def gated_labels(gated: GatedRequest) -> dict[str, str]:
@@ -15,6 +16,8 @@ def gated_labels(gated: GatedRequest) -> dict[str, str]:
     labels = {PROGRAM: gated.identity.program_id, TURN: gated.ticket.turn_id}
     if gated.identity.parent_id:
         labels[PARENT] = gated.identity.parent_id
+    if gated.ticket.trace:
+        labels[TRACE] = gated.ticket.trace
     return labels
 
 

@@ -28,11 +28,19 @@ class Held:
 class Pins:
     """The pins of one scheduler. ``budget_ratio`` tells which share of the pool pins may take together now."""
 
-    def __init__(self, view: View, contexts: Contexts, budget_ratio: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        view: View,
+        contexts: Contexts,
+        budget_ratio: Callable[[], float],
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         self._view = view
         self._contexts = contexts
         self._budget_ratio = budget_ratio
+        self._now_ns = now_ns
         self._held: OrderedDict[str, Held] = OrderedDict()
+        self._reclaimed: list[str] = []
 
     def retain(self, program_id: str, ttl_ns: int) -> str:
         """Pin the program's last context; the reason if that cannot be done."""
@@ -50,7 +58,7 @@ class Pins:
         if not self._affords(lock) and not self._afforded_instead_of_holds(lock):
             self._view.unlock(lock)
             return f"the pin budget ({self._budget_ratio():g} of the pool) is spent"
-        self._held[program_id] = Held(lock, time.monotonic_ns() + ttl_ns, context)
+        self._held[program_id] = Held(lock, self._now_ns() + ttl_ns, context)
         return ""
 
     def hold(self, program_id: str, lock: Lock, ttl_ns: int) -> None:
@@ -61,7 +69,7 @@ class Pins:
         self.release(program_id)
         if self._affords(lock):
             context = self._contexts.find(program_id)
-            self._held[program_id] = Held(lock, time.monotonic_ns() + ttl_ns, context, asked=False)
+            self._held[program_id] = Held(lock, self._now_ns() + ttl_ns, context, asked=False)
         else:
             self._view.unlock(lock)
 
@@ -106,7 +114,7 @@ class Pins:
         """Release what is past its deadline, but for programs in ``outlasting()``. True if any was released."""
         if not self._held:
             return False
-        now_ns = time.monotonic_ns()
+        now_ns = self._now_ns()
         due = [name for name, held in self._held.items() if held.until_ns <= now_ns]
         kept = outlasting() if due else ()
         due = [name for name in due if name not in kept]
@@ -125,10 +133,17 @@ class Pins:
             if not names:
                 break
             for name in names:
+                if (held := self._held.get(name)) is not None and held.asked:
+                    self._reclaimed.append(name)
                 self.release(name)
                 reclaimed = True
                 if self._missing(needed_tokens) <= 0:
                     break
+        return reclaimed
+
+    def take_reclaimed(self) -> list[str]:
+        """Whose pins, which the daemon had asked for, were given up since this was asked last."""
+        reclaimed, self._reclaimed = self._reclaimed, []
         return reclaimed
 
     def _reclaim_unasked(self, needed_tokens: int) -> bool:
@@ -186,7 +201,7 @@ class Pins:
 
     def listed(self) -> Iterator[Pin]:
         """For a ``PublisherState``, with the time that is left."""
-        now_ns = time.monotonic_ns()
+        now_ns = self._now_ns()
         for program_id, held in list(self._held.items()):
             if held.asked:
                 yield Pin(program_id=program_id, ttl_ns=max(0, held.until_ns - now_ns))

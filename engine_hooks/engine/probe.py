@@ -37,6 +37,7 @@ class Turn:
     program_id: str
     parent_id: str
     submitted_ns: int
+    queued_ns: int  # by the clock of decisions
     prompt_tokens: int
     blocks: int
     scheduled_ns: int = 0
@@ -46,7 +47,10 @@ class Turn:
 
 
 class Probe:
-    """Follows requests through one scheduler; ``send`` takes each event."""
+    """Follows requests through one scheduler; ``send`` takes each event.
+
+    ``now_ns`` is the clock of whatever is decided by what the probe knows. Durations are told by the machine's own.
+    """
 
     def __init__(
         self,
@@ -55,12 +59,16 @@ class Probe:
         retained_tokens: Callable[[], int],
         host_tokens: Callable[[], tuple[int, int]] = lambda: (0, 0),
         held_tokens: Callable[[], int] = lambda: 0,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+        passive_because: Callable[[], str] = str,
     ) -> None:
         self.retractions = 0
         self._view = view
         self._id_of = view.id_of  # asked for each request at each step
         self._send = send
         self._retained_tokens = retained_tokens
+        self._now_ns = now_ns
+        self._passive_because = passive_because
         self._host_tokens = host_tokens  # all, and in use
         self._held_tokens = held_tokens  # held back from eviction for a moment, for whoever needs room first
         self._turns: dict[str, Turn] = {}  # by the engine's id
@@ -81,6 +89,7 @@ class Probe:
             program_id=program_id,
             parent_id=parent_id,
             submitted_ns=time.monotonic_ns(),
+            queued_ns=self._now_ns(),
             prompt_tokens=prompt_tokens,
             blocks=view.blocks(prompt_tokens + round(min(most_output, self._output.value))),
         )
@@ -92,6 +101,7 @@ class Probe:
                 turn_id=turn.turn_id,
                 projected_blocks=turn.blocks,
                 prompt_tokens=prompt_tokens,
+                trace=view.trace_of(request),
             )
         )
         return program_id
@@ -167,9 +177,13 @@ class Probe:
                 ProgramEnded(program_id=turn.program_id, reason="an unnamed request is a program of its own")
             )
 
+    def sample_at_once(self) -> None:
+        """The next sample is due with the present step."""
+        self._sampled_ns = -_SAMPLE_EVERY_NS
+
     def sample_if_due(self) -> None:
-        """At most once a second: the pool, and the end of requests that left without a release."""
-        now_ns = time.monotonic_ns()
+        """Once a second, or at once: the pool, and the end of requests that left without a release."""
+        now_ns = self._now_ns()
         if now_ns - self._sampled_ns < _SAMPLE_EVERY_NS:
             return
         self._sampled_ns = now_ns
@@ -191,6 +205,7 @@ class Probe:
                 retractions=self.retractions,
                 host_total_blocks=host_total // view.page_tokens,
                 host_used_blocks=view.blocks(host_used),
+                reason=self._passive_because(),
             )
         )
         self._end_the_vanished()
@@ -219,7 +234,7 @@ class Probe:
     def queued_ns(self, request: Any) -> int:
         """When the scheduler queued it first; now for one that is not followed."""
         turn = self._turns.get(self._id_of(request))
-        return turn.submitted_ns if turn is not None else time.monotonic_ns()
+        return turn.queued_ns if turn is not None else self._now_ns()
 
     def running_programs(self) -> set[str]:
         """Programs with a turn in the scheduler."""

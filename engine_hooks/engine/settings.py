@@ -20,6 +20,7 @@ NODE_VARIABLE = "PENSTOCK_NODE"
 PIN_BUDGET_VARIABLE = "PENSTOCK_PIN_BUDGET_RATIO"
 TIMING_VARIABLE = "PENSTOCK_PLUGIN_TIMING"
 CONTINUITY_VARIABLE = "PENSTOCK_PREFIX_IDENTITY"
+TENANT_HEADER_VARIABLE = "PENSTOCK_TENANT_HEADER"
 ENGINE, GATE = "engine", "gate"
 _GATE_PREFIX = "PENSTOCK_GATE_"
 _MIB = 1 << 20
@@ -52,6 +53,7 @@ class Settings:
     state_dir: Path | None = None
     pin_budget_ratio: float | None = None  # share of the KV pool that pins may take; None: the memory policy's
     continuity: bool = False  # tell clients that name nobody apart by how their prompts go on
+    tenant_header: str = ""  # in which whoever sends requests on says whose they are; empty: API keys tell
     timed: bool = False  # measure the hooks and show that on the health page
     gate: GateLimits = field(default_factory=GateLimits)
 
@@ -105,6 +107,7 @@ def settings_from(environment: Mapping[str, str] = os.environ) -> Settings:
             state_dir=Path(state_dir) if state_dir else None,
             pin_budget_ratio=ratio,
             continuity=_switch(texts, CONTINUITY_VARIABLE),
+            tenant_header=texts.get(TENANT_HEADER_VARIABLE, ""),
             timed=_switch(texts, TIMING_VARIABLE),
             gate=GateLimits(**limits),
         )

@@ -28,6 +28,23 @@ class Beat(Protocol):
     def engine_policies(self) -> str: ...
 
 
+class Lease:
+    """The policies that the daemon's last heartbeat named, and how long they hold."""
+
+    def __init__(self, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self._now_ns = now_ns
+        self._heard: tuple[str, int] = ("", 0)
+
+    def heard(self, beat: Beat) -> None:
+        """A heartbeat of the daemon, in any thread: one assignment, so no lock."""
+        self._heard = (beat.engine_policies, self._now_ns() + min(beat.lease_ttl_ns, seconds(MOST_LEASE_S)))
+
+    def text(self) -> str:
+        """The policies as the daemon wrote them; empty once the lease is over."""
+        text, until_ns = self._heard
+        return text if self._now_ns() <= until_ns else ""
+
+
 class Steering:
     """Runs the engine policies in the scheduler's thread; ``heard`` alone may be called in another.
 
@@ -47,7 +64,7 @@ class Steering:
         self._program_of = program_of
         self._pinned = pinned
         self._now_ns = now_ns
-        self._heard: tuple[str, int] = ("", 0)  # the policies' text, and until when they hold
+        self._lease = Lease(now_ns)
         self._text = ""
         self._use(STOCK)
 
@@ -57,14 +74,15 @@ class Steering:
         return self._policies
 
     def heard(self, beat: Beat) -> None:
-        """A heartbeat of the daemon, in the emitter's thread: one assignment, so no lock."""
-        self._heard = (beat.engine_policies, self._now_ns() + min(beat.lease_ttl_ns, seconds(MOST_LEASE_S)))
+        """A heartbeat of the daemon."""
+        self._lease.heard(beat)
 
     def step(self) -> None:
         """A scheduling step begins: take up what was heard, or give it up when the lease is over."""
-        text, until_ns = self._heard
-        if text and self._now_ns() > until_ns:
-            text = ""
+        self.follow(self._lease.text())
+
+    def follow(self, text: str) -> None:
+        """Run these policies from now on; the engine's own if the text is empty."""
         if text == self._text:
             return
         self._text = text
@@ -79,6 +97,11 @@ class Steering:
     def _use(self, policies: EnginePolicies) -> None:
         self._policies = policies
         self._served = ServiceWindow(policies.priority.window_ns)
+
+    @property
+    def steers(self) -> bool:
+        """Whether order or eviction is ours."""
+        return self.evicts or not isinstance(self._policies.priority, type(STOCK.priority))
 
     def shape(self) -> EngineShape:
         """The engine's sizes now: operators may change the chunk while it runs."""

@@ -14,6 +14,7 @@ class Feature(StrEnum):
     GATE = "gate"
     PINS = "pins"
     HOST = "host"
+    RANKS = "ranks"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,6 +103,10 @@ class View(ABC):
         """The program on whose slot it rides, as its gate says; empty for none."""
 
     @abstractmethod
+    def trace_of(self, request: Any) -> str:
+        """The client's span, as its gate says; empty for none."""
+
+    @abstractmethod
     def prompt_tokens(self, request: Any) -> int: ...
 
     @abstractmethod

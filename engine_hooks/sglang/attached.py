@@ -1,20 +1,27 @@
 """What the plugin keeps of one whole SGLang scheduler, and what its hooks do there."""
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from controlplane.core import commands as cmd
+from controlplane.core.events import ContextMoved
 from engine_hooks.engine.attached import Attached as Base
 from engine_hooks.engine.probe import Probe
+from engine_hooks.engine.ranks import role_of_rank
 from engine_hooks.engine.settings import ENGINE, Settings, role_of
+from engine_hooks.engine.view import is_unnamed
 from engine_hooks.guard import Guard
 from engine_hooks.sglang.engine_view import EngineView, extended_tokens
 from engine_hooks.sglang.host_tier import HostTier
+from engine_hooks.sglang.light_sleep import lighten
 from engine_hooks.sglang.moves import Moves
+from engine_hooks.sglang.ranks import rank_of_scheduler
 from engine_hooks.sglang.steering import SglangSteering
 
 _LEAST_ROOM_TOKENS = 8
+_NOT_MOVED = "contexts are not moved to host memory and back where several ranks decide alike"
 
 
 class Attached(Base):
@@ -22,20 +29,57 @@ class Attached(Base):
 
     _view: EngineView
     _steering: SglangSteering
+    _moves_contexts = True  # between the device and host memory
 
-    def __init__(self, scheduler: Any, settings: Settings, guard: Guard) -> None:
+    def __init__(
+        self,
+        scheduler: Any,
+        settings: Settings,
+        guard: Guard,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+        *,
+        speaks: bool = True,
+    ) -> None:
         self._begun_rid = ""  # the unfinished prefill that began with a shrunk chunk
         view = EngineView(scheduler)
         self._host = host = HostTier(view)
-        super().__init__(settings, guard, view, role_of(ENGINE, scheduler.server_args))
-        self._probe = Probe(view, self.emitter.emit, lambda: self._pins.retained_tokens, host.pool)
+        role = role_of_rank(role_of(ENGINE, scheduler.server_args), rank_of_scheduler(scheduler))
+        super().__init__(settings, guard, view, role, now_ns, speaks=speaks)
         self._moves = Moves(host, self._contexts, self._pins, self._probe.is_running, self._answer)
+        self._sleep = lighten(scheduler, self._due_ns, guard)
 
     def _make_steering(self) -> SglangSteering:
-        host = self._host if self._host.is_on else None
+        host = self._host if self._host.is_on and self._moves_contexts else None
         return SglangSteering(
-            self._view, self._contexts, self._view.program_of, lambda: self._pins.programs, host=host
+            self._view,
+            self._contexts,
+            self._view.program_of,
+            lambda: self._pins.programs,
+            self._now_ns,
+            host=host,
         )
+
+    def _make_probe(self) -> Probe:
+        return Probe(
+            self._view,
+            self._send,
+            lambda: self._pins.retained_tokens,
+            self._host.pool,
+            now_ns=self._now_ns,
+            passive_because=self.passive_because,
+        )
+
+    def begin(self) -> None:
+        """All is in place: be heard."""
+        self.emitter.start()
+
+    def passive_because(self) -> str:
+        """Why nothing is pinned or ordered here, though it is asked for; empty if it is."""
+        return ""
+
+    def account(self) -> dict[str, object]:
+        """What the health page shows of this scheduler beside what every engine's has."""
+        return {}
 
     # Hooks
 
@@ -52,6 +96,7 @@ class Attached(Base):
             program_id = self._probe.scheduled(request)
             if program_id:
                 self._pins.release(program_id)  # the running turn locks its context by itself
+                self._host.copies.forget(program_id)
         if self._steering.counts_service:
             for request in batch.reqs:
                 self._steering.served(self._probe.program_of(request), extended_tokens(request))
@@ -82,7 +127,7 @@ class Attached(Base):
             return
         make_key, tokens = kept
         program_id = self._probe.program_of(request)
-        self._contexts.remember(program_id, make_key, tokens, time.monotonic_ns())
+        self._contexts.remember(program_id, make_key, tokens, self._now_ns())
         self._steering.served(program_id, len(request.output_ids))
         self._probe.ended(request)
 
@@ -90,7 +135,13 @@ class Attached(Base):
         self._expire_and_obey()
         self._moves.step()
         self._make_room_for_the_next_chunk()
+        self._tell_of_copies()
         self._probe.sample_if_due()
+
+    def _tell_of_copies(self) -> None:
+        for program_id, tokens in self._host.copies.news():
+            if not is_unnamed(program_id):
+                self._send(ContextMoved(program_id=program_id, below_tokens=tokens))
 
     def _make_room_for_the_next_chunk(self) -> None:
         """Give up pins for the unfinished prefill: what it does not find ends the scheduler, and all turns with it.
@@ -119,6 +170,10 @@ class Attached(Base):
     def tree_reset(self, result: Any, kept: Any, tree: Any, *args: Any) -> None:
         self._pins.forget_all()
         self._moves.forget_all()
+
+    def host_freed(self, tree: Any, device_frees: Any, host_frees: Any, *args: Any) -> None:
+        """The tree gives slots back, of both memories."""
+        self._host.copies.freed(host_frees)
 
     def host_full(self, tree: Any, num_tokens: int, *args: Any) -> None:
         """Host memory makes room."""
@@ -187,11 +242,25 @@ class Attached(Base):
         budget = getattr(adder, "memory_budget", None)
         return int(budget.total_offset if budget is not None else adder.rem_total_token_offset)
 
-    # Commands
+    # Commands, and the sleep of an idle engine
+
+    def _take(self, command: cmd.Command) -> None:
+        """In the emitter's thread: an engine that sleeps is woken."""
+        super()._take(command)
+        if self._sleep is not None:
+            self._sleep.wake()
+
+    def _due_ns(self) -> int | None:
+        """When the next pin ends, or a move that waits is to be looked at again; None without either."""
+        due_ns = (self._pins.next_deadline_ns(), self._moves.next_look_ns())
+        return min((each for each in due_ns if each is not None), default=None)
 
     def _done(self, command: cmd.ProgramCommand, program_id: str) -> str | None:
         match command:
-            case cmd.Discard() if not self._moves.on:
+            case cmd.Demote() | cmd.Prefetch() if self._moves.on and not self._moves_contexts:
+                self._pins.release(program_id)
+                return _NOT_MOVED
+            case cmd.Discard() if not self._moves.on or not self._moves_contexts:
                 return super()._done(command, program_id)
             case cmd.Prefetch() if self._guard.given_up("get_new_batch_prefill"):
                 return "the hook that makes turns wait for the load was given up"

@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from controlplane.gate import GatedRequest
-from engine_hooks.engine.labels import PARENT, TURN, gated_labels, ungated_labels
+from engine_hooks.engine.labels import PARENT, TRACE, TURN, gated_labels, ungated_labels
+from engine_hooks.engine.ranks import rank_of
 from engine_hooks.guard import Guard
+from engine_hooks.sglang.ranks import CHOSEN
 
 
 def carrier(request_type: type, guard: Guard) -> Callable[..., Any]:
@@ -33,6 +35,8 @@ def label(obj: Any, scope: Mapping[str, Any]) -> None:
     Every request of a batch gets the same labels: it is one turn. The client's own dictionaries stay as they are.
     """
     gated = scope.get("penstock")
+    if isinstance(gated, GatedRequest):
+        send_to_its_rank(obj, gated.place)
     session_id = getattr(obj, "session_id", None)
 
     def labels_for(carried: Mapping[str, Any]) -> Mapping[str, str]:
@@ -47,6 +51,13 @@ def label(obj: Any, scope: Mapping[str, Any]) -> None:
         obj.sampling_params = _labelled(params, labels_for)
 
 
+def send_to_its_rank(obj: Any, place: str) -> None:
+    """Name the rank at ``place`` in the request, unless its client has named one."""
+    rank = rank_of(place)
+    if rank is not None and getattr(obj, CHOSEN, rank) is None:
+        setattr(obj, CHOSEN, rank)
+
+
 _Labels = Callable[[Mapping[str, Any]], Mapping[str, str]]
 
 
@@ -56,7 +67,7 @@ def _labelled(params: Any, labels_for: _Labels) -> Any:
     carried = (params or {}).get("custom_params")
     if carried is not None and not isinstance(carried, dict):
         return params
-    own = {name: value for name, value in (carried or {}).items() if name not in (TURN, PARENT)}
+    own = {name: value for name, value in (carried or {}).items() if name not in (TURN, PARENT, TRACE)}
     labels = labels_for(own)
     if not labels and own == (carried or {}):
         return params

@@ -4,7 +4,7 @@
 handles. Everything here runs in the scheduler's thread.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -50,14 +50,17 @@ class EngineView(View):
         batch; the scheduler holds that one, where it was empty before, only once the plan is made (0.5.21).
         """
         scheduler = self.scheduler
-        found = {request.rid: request for request in scheduler.running_batch.reqs}
-        last_batch = getattr(scheduler, "last_batch", None)
-        if last_batch is not None:
-            found |= {request.rid: request for request in last_batch.reqs}
+        batches = (scheduler.running_batch, getattr(scheduler, "last_batch", None), *self._other_stages())
+        found = {request.rid: request for batch in batches if batch is not None for request in batch.reqs}
         unfinished = getattr(scheduler, "chunked_req", None)
         if unfinished is not None:
             found.pop(unfinished.rid, None)
         return [request for request in found.values() if not request.finished()]
+
+    def _other_stages(self) -> Iterator[Any]:
+        """With a pipeline, the batches that are in other stages while this one is planned."""
+        for name in ("running_mbs", "last_mbs", "mbs"):
+            yield from getattr(self.scheduler, name, ())
 
     def promised_tokens(self) -> int:
         """What the next chunk of the unfinished prefill takes at most, beside a page for each turn that decodes.
@@ -181,6 +184,7 @@ class EngineView(View):
             scheduler.running_batch,
             getattr(scheduler, "last_batch", None),
             getattr(scheduler, "cur_batch", None),
+            *self._other_stages(),
         ):
             if batch is not None:
                 requests += batch.reqs
@@ -206,6 +210,10 @@ class EngineView(View):
     def parent_of(self, request: Any) -> str:
         """As the carrier wrote it down."""
         return str(custom_params(request).get("penstock_parent") or "")
+
+    def trace_of(self, request: Any) -> str:
+        """As the carrier wrote it down."""
+        return str(custom_params(request).get("penstock_trace") or "")
 
     def prompt_tokens(self, request: Any) -> int:
         """All of its prompt."""

@@ -16,6 +16,7 @@ from typing import Any
 from engine_hooks.engine.targets import Feature
 from engine_hooks.engine.verify import verify
 from engine_hooks.sglang.engine_view import EngineView
+from engine_hooks.sglang.host_copies import HostCopies, Node
 from engine_hooks.sglang.targets import TARGETS
 from engine_hooks.sglang.verify import report_problems, sglang_version
 
@@ -23,15 +24,6 @@ OFF = "host memory is off: start SGLang with --enable-hierarchical-cache"
 NOTHING_HERE = "nothing of it is on the device"
 _ALL = 1 << 40  # tokens: more than any pool has
 _SPARE_TOKENS = 64  # left to each running request while a load holds its pages
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A node of the tree that is on the device, with its tokens: from ``start`` to ``end`` of the key."""
-
-    handle: int
-    start: int
-    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +36,10 @@ class Move:
 
 
 class HostTier:
-    """HiCache of one scheduler."""
+    """HiCache of one scheduler. ``copies``: what it moved to the host, program by program."""
 
     def __init__(self, view: EngineView) -> None:
+        self.copies = HostCopies()
         self._view = view
         self._lacks = ""
         self._loading: tuple[Any, int] = (None, -1)  # our last load: its node, and the engine's index of it
@@ -88,7 +81,7 @@ class HostTier:
 
     # Device to host
 
-    def demote(self, key: Any, others: Iterable[Any]) -> Move:
+    def demote(self, program_id: str, key: Any, others: Iterable[Any]) -> Move:
         """Move ``key``'s own part to host memory: what no key of ``others`` begins with too.
 
         A copy to the host is made first where there is none yet. While it runs the move waits: call again at a
@@ -104,28 +97,30 @@ class HostTier:
             self._copy(own if tree.is_write_back else path)
             if not all(tree.is_backuped(node.handle) for node in own):
                 return Move(problem="no room in host memory")
-        return self._leave(own)
+        return self._leave(own, program_id)
 
     def discard(self, key: Any, others: Iterable[Any]) -> Move:
         """Free ``key``'s own part on the device, copied to the host or not. Host copies fall to the host's LRU."""
         own = _own(key, others, self._path(key))
-        return self._leave(own, drop=True) if own else Move()
+        return self._leave(own) if own else Move()
 
-    def evict_tail(self, key: Any, most_tokens: int) -> int:
+    def evict_tail(self, program_id: str, key: Any, most_tokens: int) -> int:
         """Free the end of ``key``'s path on the device, as far as it is copied to the host; the tokens freed.
 
         Written back, nothing is copied before it leaves: then the engine has to see to it.
         """
         if self.problem:
             return 0
-        handles: list[int] = []
-        tokens = 0
-        for node in reversed(self._path(key)):
+        path, nodes, tokens = self._path(key), [], 0
+        for node in reversed(path):
             if tokens >= most_tokens:
                 break
-            handles.append(node.handle)
+            nodes.append(node)
             tokens += node.end - node.start
-        return self._evict(handles[::-1], drop=False) if handles else 0
+        freed_tokens = self._evict(nodes[::-1], program_id) if nodes else 0
+        if freed_tokens and (freed_tokens < most_tokens or len(nodes) == len(path)):
+            self.copies.tell(program_id)  # nothing more of it will leave the device
+        return freed_tokens
 
     def touch(self, key: Any) -> None:
         """Make what is cached of ``key``, wherever, the most recently used."""
@@ -133,8 +128,8 @@ class HostTier:
 
         self._view.tree.match_prefix(MatchPrefixParams(key=key))
 
-    def _leave(self, own: Sequence[Node], *, drop: bool = False) -> Move:
-        tokens = self._evict([node.handle for node in own], drop=drop)
+    def _leave(self, own: Sequence[Node], program_id: str = "") -> Move:
+        tokens = self._evict(own, program_id)
         if tokens < own[-1].end - own[0].start and self._view.tree.ongoing_write_through:
             return Move(tokens=tokens, waits=True)  # a copy that has not ended holds its node
         return Move(tokens=tokens, problem="" if tokens else "a running turn or a pin holds it")
@@ -165,31 +160,35 @@ class HostTier:
         tree._execute_and_commit_kv_backup(BackupKV(missing))
         tree.flush_pending_backups()
 
-    def _evict(self, handles: Sequence[int], *, drop: bool) -> int:
+    def _evict(self, nodes: Sequence[Node], program_id: str) -> int:
         """Evict these nodes, from the last on, as far as the engine lists them as candidates; the tokens freed.
 
-        One walk through the candidates: a node's parent is listed once the node has gone.
+        One walk through the candidates: a node's parent is listed once the node has gone. Without ``program_id``
+        nobody waits for them: what has no copy is dropped, and no copy is noted.
         """
         from sglang.srt.mem_cache.unified_cache.components import ComponentType
 
         tree, full = self._view.tree, ComponentType.FULL
         tracker = dict.fromkeys(tree.tree_components, 0)
-        wanted = list(handles)
+        wanted, copied = list(nodes), []
         tree.tree_core.evict_device_start(full, _ALL)
         try:
             while wanted:
                 handle, progress = tree._evict_device_next_node(full, tracker)
                 if handle is None and not progress:
                     break
-                if handle != wanted[-1]:
+                if handle != wanted[-1].handle:
                     continue
-                wanted.pop()
+                node, has_copy = wanted.pop(), tree.is_backuped(handle)
                 # Without a copy and written back the engine would copy it first, and leaves it as it is.
                 uncopied = tree._evict_device_leaf(handle, tracker) is not None
-                if uncopied and not (drop and tree._drop_subtree_no_host(handle, tracker)):
+                if uncopied and (program_id or not tree._drop_subtree_no_host(handle, tracker)):
                     break
+                if has_copy and program_id:
+                    copied.append(node)
         finally:
             tree.tree_core.evict_device_end(full)
+        self.copies.note(program_id, tree.tree_core, copied[::-1])
         return int(tracker[full])
 
     # Host to device
@@ -243,6 +242,7 @@ class HostTier:
     def forget_all(self) -> None:
         """The tree was reset."""
         self._loading = (None, -1)
+        self.copies.forget_all()
 
 
 def _own(key: Any, others: Iterable[Any], path: Sequence[Node]) -> Sequence[Node]:

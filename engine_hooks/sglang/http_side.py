@@ -7,10 +7,12 @@ from typing import Any
 from controlplane.gate import GATED_PATHS, Continuity, GateMiddleware, HealthPage
 from engine_hooks.engine.board import Board
 from engine_hooks.engine.http_side import HttpSide, probe_health
-from engine_hooks.engine.settings import GATE, Settings, role_of
+from engine_hooks.engine.ranks import places
+from engine_hooks.engine.settings import ENGINE, GATE, Settings, role_of
 from engine_hooks.engine.targets import Feature
 from engine_hooks.guard import Guard
 from engine_hooks.sglang.carrier import carrier
+from engine_hooks.sglang.ranks import ranks_of
 from engine_hooks.sglang.targets import GENERATE, TERMINATE
 from engine_hooks.sglang.verify import sglang_version, unbound, unproven
 
@@ -53,7 +55,11 @@ def install(settings: Settings, *, lacking: bool = False) -> HttpSide | None:
     def role() -> str:
         return role_of(GATE, getattr(app, "server_args", None))
 
-    side = HttpSide(settings, functools.partial(_why_passive, app, hooks), Board(), _engine(), role)
+    def behind() -> tuple[str, ...]:
+        server_args = getattr(app, "server_args", None)
+        return places(settings.node, role_of(ENGINE, server_args), ranks_of(server_args))
+
+    side = HttpSide(settings, functools.partial(_why_passive, app, hooks), Board(), _engine(), role, behind)
     hooks[GENERATE] = carrier(GenerateReqInput, side.guard)
     hooks[TERMINATE] = side.guard.around("sigterm_handler", after=side.terminating)
     for target, hook in hooks.items():

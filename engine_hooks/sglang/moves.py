@@ -17,6 +17,7 @@ from engine_hooks.guard import log
 from engine_hooks.sglang.host_tier import HostTier, Move
 
 _PATIENCE_NS = seconds(10)
+_LOOK_AGAIN_NS = seconds(0.01)  # while an engine that has nothing else to do copies
 
 TierCommand = Demote | Discard | Prefetch
 Answer = Callable[[TierCommand, str, str], None]  # command, program, problem
@@ -102,7 +103,7 @@ class Moves:
         if self._is_running(program_id):
             return "a turn of it runs and holds its context"
         if isinstance(waiting.command, Prefetch):
-            move = self._load(context.key)
+            move = self._load(program_id, context.key)
         else:
             move = self._take_off(program_id, waiting.command, context.key)
         waiting.moved_tokens += move.tokens
@@ -112,26 +113,33 @@ class Moves:
             return "" if waiting.moved_tokens else "copies that the engine makes took too long"
         return "" if waiting.moved_tokens else move.problem
 
-    def _load(self, key: Any) -> Move:
+    def _load(self, program_id: str, key: Any) -> Move:
         if not self._prepared and self._host.loads:
             return Move(waits=True)
         problem = self._host.load_back(key)
-        self._prepared = self._prepared or not problem
+        if not problem:
+            self._prepared = True
+            self._host.copies.forget(program_id)
         return Move(problem=problem)
 
     def _take_off(self, program_id: str, command: TierCommand, key: Any) -> Move:
         others = (context.key for name, context in self._contexts if name != program_id)
         if isinstance(command, Demote):
-            return self._host.demote(key, others)
+            return self._host.demote(program_id, key, others)
         move = self._host.discard(key, others)
         if not move.waits:
             self._contexts.forget(program_id)
+            self._host.copies.forget(program_id)
         return move
 
     def _end(self, program_id: str, problem: str) -> None:
         waiting = self._waiting.pop(program_id, None)
         if waiting is not None:
             self._answer(waiting.command, program_id, problem)
+
+    def next_look_ns(self) -> int | None:
+        """When an idle engine should go on with what waits; None if nothing does."""
+        return self._now_ns() + _LOOK_AGAIN_NS if self._waiting else None
 
     def planned(self, batch: Any) -> None:
         """A prefill batch was planned; it may run before a load of ours has ended."""

@@ -34,8 +34,9 @@ def _install() -> None:
     from engine_hooks.sglang.targets import TARGETS
     from engine_hooks.sglang.verify import report_problems
 
-    # Whether host memory can be used is told where it is on.
-    lacking = report_problems(verify(target for target in TARGETS if target.feature is not Feature.HOST))
+    # Whether host memory and several ranks can be used is told where there are any.
+    always = (target for target in TARGETS if target.feature not in (Feature.HOST, Feature.RANKS))
+    lacking = report_problems(verify(always))
     if Feature.PROBE in lacking:
         return  # a gate whose turns the daemon never sees run would only hold them
     obeys_in_engine = settings.obeys and Feature.PINS not in lacking
@@ -43,4 +44,4 @@ def _install() -> None:
     if multiprocessing.current_process().name == "MainProcess":
         http_side.install(settings, lacking=Feature.GATE in lacking)
     else:
-        board.post(scheduler.account)
+        board.post(scheduler.account, slot=lambda: scheduler.rank)

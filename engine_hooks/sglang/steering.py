@@ -35,7 +35,7 @@ class SglangSteering(Steering):
         context = self._contexts.find(program_id)
         if context is None or self._host is None:
             return super()._evict_tail_of(program_id, tokens)
-        freed_tokens = self._host.evict_tail(context.key, tokens)
+        freed_tokens = self._host.evict_tail(program_id, context.key, tokens)
         if freed_tokens < tokens:
             self._contexts.note_gone(program_id)  # from the device
         return freed_tokens

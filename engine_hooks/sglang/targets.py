@@ -23,6 +23,9 @@ TERMINATE = "sglang.srt.managers.tokenizer_manager.SignalHandler.sigterm_handler
 REQUEST = "sglang.srt.managers.io_struct.GenerateReqInput"
 ADD_MIDDLEWARE = "sglang.srt.entrypoints.http_server.app.add_middleware"
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler."
+_RECEIVER = "sglang.srt.managers.scheduler_components.request_receiver.SchedulerRequestReceiver."
+BROADCAST = _RECEIVER + "_broadcast_reqs_across_ranks"
+RELAY = _SCHEDULER + "_pp_send_pyobj_to_next_stage"
 _BATCH = "sglang.srt.managers.schedule_batch.ScheduleBatch."
 _CORE = "sglang.srt.mem_cache.unified_cache.unified_tree_core_interface.UnifiedTreeCoreInterface."
 _POLICY = "sglang.srt.managers.schedule_policy."
@@ -61,6 +64,8 @@ TARGETS: tuple[Target, ...] = (
     _one(Feature.PINS, _BATCH + "new_tokens_required_next_decode", "self", "selected_indices"),
     _one(Feature.PINS, _POLICY + "SchedulePolicy.calc_priority", "self", "waiting_queue"),
     _one(Feature.PINS, _POLICY + "PrefillAdder.add_one_req", "self", "req"),
+    _one(Feature.RANKS, BROADCAST, "self", "recv_reqs"),
+    _one(Feature.RANKS, RELAY, "self", "data"),
     _one(
         Feature.HOST,
         "sglang.srt.mem_cache.base_prefix_cache.MatchResult",
@@ -77,7 +82,9 @@ TARGETS: tuple[Target, ...] = (
     _one(Feature.HOST, _TREES[0] + "_execute_and_commit_kv_backup", "self", "action"),
     _one(Feature.HOST, _TREES[0] + "_evict_device_next_node", "self", "component_type", "tracker"),
     _one(Feature.HOST, _TREES[0] + "_drop_subtree_no_host", "self", "node_id", "tracker"),
+    _one(Feature.HOST, _TREES[0] + "_free_values", "self", "device_frees", "host_frees"),
     _one(Feature.HOST, _CORE + "match_full_device_prefix", "self", "key"),
+    _one(Feature.HOST, _CORE + "build_load_back_spec", "self", "node_id"),
     _one(Feature.HOST, _CORE + "evict_device_start", "self", "component_type", "request_cnt"),
     _one(Feature.HOST, _CORE + "evict_device_end", "self", "component_type"),
 )

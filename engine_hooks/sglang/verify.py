@@ -11,15 +11,14 @@ from typing import Any
 
 from engine_hooks.engine import verify as shared
 from engine_hooks.engine.targets import Feature
-from engine_hooks.engine.verify import Problem, line, resolve
+from engine_hooks.engine.verify import DISAGGREGATED, Problem, line, resolve
+from engine_hooks.sglang.ranks import unproven_ranks
 from engine_hooks.sglang.targets import KNOWN_DIFFERENCES, SUPPORTED_VERSIONS, TARGETS
 
 _UNPROVEN = {  # server arguments, and the most that is tested
-    "tp_size": 1,
-    "dp_size": 1,
     "pp_size": 1,
+    "attn_cp_size": 1,
     "nnodes": 1,
-    "tokenizer_worker_num": 1,
 }
 
 
@@ -56,9 +55,19 @@ def unproven(server_args: Any) -> str:
         value = getattr(server_args, name, most)
         if isinstance(value, int) and value > most:
             return f"{name}={value} is not supported yet, at most {most} is"
+    if why := unproven_ranks(server_args) or _no_gate(server_args):
+        return why
     mode = getattr(server_args, "disaggregation_mode", "null")
     if mode not in (None, "null"):
-        return f"disaggregation_mode={mode} is not supported yet"
+        return f"disaggregation_mode={mode} is not supported yet: {DISAGGREGATED}"
+    return ""
+
+
+def _no_gate(server_args: Any) -> str:
+    """Several HTTP processes are started by importing the application anew, and plugins are not loaded there."""
+    workers = getattr(server_args, "tokenizer_worker_num", 1)
+    if isinstance(workers, int) and workers > 1:
+        return f"tokenizer_worker_num={workers}: SGLang loads no plugin in these processes, so there is no gate"
     return ""
 
 

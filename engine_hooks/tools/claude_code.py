@@ -3,7 +3,11 @@
     {"hooks": {"PreToolUse": [{"hooks": [
         {"type": "command", "command": "python -m engine_hooks.tools.claude_code"}]}]}}
 
-Use the same command for ``PostToolUse``, ``PostToolUseFailure``, ``SessionStart``, ``Stop`` and ``SessionEnd``.
+Use the same command for ``PostToolUse``, ``PostToolUseFailure``, ``SessionStart``, ``Stop``, ``SessionEnd``,
+``SubagentStart`` and ``SubagentStop``.
+
+A sub-agent is a program of its own, ``SESSION/AGENT``, as the gate names it by what Claude Code 2.1.139 and later
+sends, and a child of the session, whose tool waits for it.
 
 Each hook is a separate process, so the start of a tool leaves a file behind from which its end computes the
 duration. The exit status is always 0 and nothing is printed, since the model would see anything else.
@@ -28,11 +32,17 @@ _FORGET_AFTER_S = 24 * 3600.0
 
 def report(event: dict[str, Any], to: ToolReporter, folder: Path) -> None:
     """Report one hook's input. ``folder`` keeps the starts of tools."""
-    program, kind = str(event.get("session_id") or ""), event.get("hook_event_name")
+    session, kind = str(event.get("session_id") or ""), event.get("hook_event_name")
+    agent = str(event.get("agent_id") or "")
+    program = f"{session}/{agent}" if session and agent else session
     tool, call = str(event.get("tool_name") or ""), str(event.get("tool_use_id") or "")
     tool = called_name(tool, event.get("tool_input"))
     if kind == "SessionStart":
-        to.program_started(program)
+        to.program_started(session)
+    elif kind == "SubagentStart" and agent:
+        to.program_started(program, parent_id=session)
+    elif kind == "SubagentStop" and agent:
+        to.program_ended(program, kind)
     elif kind == "PreToolUse":
         to.wait_for_slot(program, call, tool)
         _note(folder, program, call)
@@ -41,7 +51,7 @@ def report(event: dict[str, Any], to: ToolReporter, folder: Path) -> None:
         to.tool_taken_up(program, call, tool, began_ns=_noted_ns(folder, program, call))
         to.tool_ended(program, call, ok=kind == "PostToolUse")
     elif kind in ("Stop", "SessionEnd"):
-        to.program_ended(program, str(event.get("reason") or kind))
+        to.program_ended(session, str(event.get("reason") or kind))
 
 
 def _path(folder: Path, program: str, call: str) -> Path:

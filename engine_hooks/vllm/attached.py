@@ -9,7 +9,7 @@ from controlplane.core import commands as cmd
 from controlplane.core.types import NANOSECONDS_PER_SECOND, seconds
 from engine_hooks.engine.attached import Attached as Base
 from engine_hooks.engine.contexts import Contexts
-from engine_hooks.engine.settings import ENGINE, Settings
+from engine_hooks.engine.settings import Settings
 from engine_hooks.guard import Guard
 from engine_hooks.vllm.engine_view import EngineView
 
@@ -18,22 +18,24 @@ _RETAINS_NS = seconds(60)  # a daemon that retained nothing for so long does not
 _MOST_AT_ONCE, _PARTS = 64, 256  # blocks, and a share of the pool: evicted together at the least
 _LONGEST_SLEEP_S = 1.0
 _SHORTEST_SLEEP_S = 0.001
+_LEAST_BETWEEN_S = 0.05  # two looks, where a deadline is over and its pin holds
 _NO_TIER = "vLLM moves contexts below the device by itself: no call of it moves one"
 
 
 class Attached(Base):
-    """``no_pins``: why contexts can be neither pinned nor freed here; empty if they can."""
+    """``role``: on the bus. ``no_pins``: why contexts can be neither pinned nor freed here; empty if they can."""
 
     _view: EngineView
 
-    def __init__(self, scheduler: Any, settings: Settings, guard: Guard, port: str, no_pins: str) -> None:
+    def __init__(self, scheduler: Any, settings: Settings, guard: Guard, role: str, no_pins: str) -> None:
         view = EngineView(scheduler, lambda: (context.key for _, context in self._contexts))
         self._no_pins = no_pins
         self._retained_ns: int | None = None  # when the daemon last retained anything
         self.is_idle = False  # read by the clock's thread
         self._core: Any = None
+        self._new_pin = threading.Event()  # its deadline may come before the one that the clock sleeps to
         self._nothing_to_evict = False  # in this step, until a pin is given up
-        super().__init__(settings, guard, view, f"{ENGINE}-{port}")
+        super().__init__(settings, guard, view, role)
 
     def _make_contexts(self) -> Contexts:
         """What the pool has no room for is not cached: twice that is remembered, for what is shared."""
@@ -184,7 +186,10 @@ class Attached(Base):
                 return self._no_pins
             case cmd.Retain():
                 self._retained_ns = time.monotonic_ns()
-        return super()._done(command, program_id)
+        problem = super()._done(command, program_id)
+        if isinstance(command, cmd.Retain):
+            self._new_pin.set()
+        return problem
 
     # The clock of an idle engine
 
@@ -207,6 +212,7 @@ class Attached(Base):
             left_s = _LONGEST_SLEEP_S
             if due_ns is not None:
                 left_s = (due_ns - time.monotonic_ns()) / NANOSECONDS_PER_SECOND + _SHORTEST_SLEEP_S
-            time.sleep(min(max(left_s, _SHORTEST_SLEEP_S * 50), _LONGEST_SLEEP_S))
-            if self.is_idle:
+            if self._new_pin.wait(min(max(left_s, _LEAST_BETWEEN_S), _LONGEST_SLEEP_S)):
+                self._new_pin.clear()
+            elif self.is_idle:
                 self._guard.run("wake", self.wake)

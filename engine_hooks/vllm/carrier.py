@@ -12,9 +12,11 @@ from typing import Any
 from controlplane.gate import GatedRequest
 from controlplane.gate.asgi import App, Receive, Scope, SendMessage
 from engine_hooks.engine.labels import gated_labels, ungated_labels
+from engine_hooks.engine.ranks import rank_of
 from engine_hooks.guard import Guard
 from engine_hooks.vllm.engine_view import CARRIED
 
+_CHOSEN = "data_parallel_rank"  # of a request: the rank that it is sent to
 _SCOPE: ContextVar[Mapping[str, Any] | None] = ContextVar("penstock_scope", default=None)
 
 
@@ -35,12 +37,23 @@ def labelling(add_request: Callable[..., Any], guard: Guard) -> Callable[..., An
 
     @functools.wraps(add_request)
     async def labelled(client: Any, request_id: Any, prompt: Any, params: Any, *args: Any, **more: Any) -> Any:
+        scope = _SCOPE.get()
         for one in (params, getattr(prompt, "sampling_params", None)):  # a request that was made before has its own
             if hasattr(one, "extra_args"):
-                guard.run("add_request", label, one, _SCOPE.get())
+                guard.run("add_request", label, one, scope)
+        more = guard.run("add_request", sent_to_its_rank, more, scope) or more
         return await add_request(client, request_id, prompt, params, *args, **more)
 
     return labelled
+
+
+def sent_to_its_rank(more: dict[str, Any], scope: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The arguments of ``add_request``, with the rank that the gate chose unless the client has named one."""
+    gated = scope.get("penstock") if scope is not None else None
+    rank = rank_of(gated.place) if isinstance(gated, GatedRequest) else None
+    if rank is None or more.get(_CHOSEN, rank) is not None:
+        return more
+    return {**more, _CHOSEN: rank}
 
 
 def label(params: Any, scope: Mapping[str, Any] | None) -> None:

@@ -176,6 +176,10 @@ class EngineView(View):
         """As the carrier wrote it down."""
         return str(labels_of(request).get("penstock_parent") or "")
 
+    def trace_of(self, request: Any) -> str:
+        """As the carrier wrote it down."""
+        return str(labels_of(request).get("penstock_trace") or "")
+
     def prompt_tokens(self, request: Any) -> int:
         """All of its prompt."""
         return int(request.num_prompt_tokens)

@@ -1,6 +1,7 @@
 """The plugin in vLLM's HTTP process: the gate goes innermost, behind the server's own authentication."""
 
 import functools
+import multiprocessing
 import os
 from collections.abc import Callable
 from typing import Any
@@ -8,16 +9,18 @@ from typing import Any
 from controlplane.gate import GATED_PATHS, Continuity, GateMiddleware, HealthPage
 from engine_hooks.engine.board import Board
 from engine_hooks.engine.http_side import HttpSide, probe_health
-from engine_hooks.engine.settings import GATE, Settings, role_of
+from engine_hooks.engine.ranks import places
+from engine_hooks.engine.settings import ENGINE, GATE, Settings, role_of
 from engine_hooks.engine.targets import Feature
 from engine_hooks.engine.verify import verify
 from engine_hooks.guard import Guard, log
 from engine_hooks.vllm.carrier import Carry, labelling
-from engine_hooks.vllm.scheduler_side import PORT_VARIABLE
+from engine_hooks.vllm.scheduler_side import PORT_VARIABLE, RANKS_VARIABLE
 from engine_hooks.vllm.targets import SERVER_TARGETS
-from engine_hooks.vllm.verify import report_problems, unproven_server, vllm_version
+from engine_hooks.vllm.verify import ranks_of, report_problems, unproven_server, vllm_version
 
 _MARK = "penstock"
+_ONE_OF_SEVERAL = "ApiServer_"
 # Where vLLM generates beside the usual paths.
 _MORE_PATHS = (
     "/inference/v1/generate",
@@ -41,12 +44,15 @@ class Server:
         """Before EngineCore is started, which inherits this."""
         port = getattr(args, "port", None)
         if self._board is None and isinstance(port, int) and _serves_http(args):
-            self._board = Board()
+            self._board = Board(shared=bool(_which_server()))
             os.environ[PORT_VARIABLE] = str(port)
+            os.environ[RANKS_VARIABLE] = str(ranks_of(args))
 
     def app_made(self, app: Any) -> None:
         """An app is about to build its middlewares; only vLLM's has its server's arguments."""
         args = getattr(app.state, "args", None)
+        if args is not None and _which_server():
+            self.arguments_known(args)  # plugins are loaded in the middle of the call that is to tell them here
         if args is None or self._board is None or hasattr(app.state, _MARK):
             return
         setattr(app.state, _MARK, True)
@@ -67,7 +73,8 @@ class Server:
 
     def _add_gate(self, app: Any, args: Any, why: Callable[[], str]) -> HttpSide:
         assert self._board is not None
-        side = HttpSide(self._settings, why, self._board, _engine(), lambda: role_of(GATE, args))
+        behind = places(self._settings.node, role_of(ENGINE, args), ranks_of(args))
+        side = HttpSide(self._settings, why, self._board, _engine(), lambda: _role(args), behind=lambda: behind)
         _close_at_shutdown(side)
         _innermost(
             app,
@@ -85,10 +92,23 @@ class Server:
         assert self._board is not None
         if why := unproven_server(args):
             return why
-        told = self._board.read()
-        if told is None:
-            return "its scheduler's process tells nothing: the plugin is not loaded there"
-        return str(told.get("passive_because", ""))
+        for rank in range(ranks_of(args)):
+            told = self._board.read(rank)
+            if told is None:
+                return "its scheduler's process tells nothing: the plugin is not loaded there"
+            if because := str(told.get("passive_because", "")):
+                return because
+        return ""
+
+
+def _which_server() -> str:
+    """Its number, where there are several HTTP processes; empty for the only one, and for their parent."""
+    return multiprocessing.current_process().name.partition(_ONE_OF_SEVERAL)[2]
+
+
+def _role(args: Any) -> str:
+    """Each of several HTTP processes has a gate, and each gate a role of its own."""
+    return "-".join(filter(None, (role_of(GATE, args), _which_server())))
 
 
 def _serves_http(args: Any) -> bool:

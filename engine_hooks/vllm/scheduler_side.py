@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from engine_hooks.engine.board import account, post
-from engine_hooks.engine.settings import PluginMode, Settings
+from engine_hooks.engine.ranks import role_of_rank
+from engine_hooks.engine.settings import ENGINE, PluginMode, Settings
 from engine_hooks.engine.targets import Feature
 from engine_hooks.engine.verify import verify
 from engine_hooks.guard import log, make_guard
@@ -19,6 +20,7 @@ from engine_hooks.vllm.targets import ENGINE_TARGETS
 from engine_hooks.vllm.verify import no_pins, report_problems, unproven_engine, vllm_version
 
 PORT_VARIABLE = "PENSTOCK_PLUGIN_PORT"  # of the HTTP server, told to its children
+RANKS_VARIABLE = "PENSTOCK_PLUGIN_RANKS"  # that it has: one that steps alone is not told of the others
 
 
 class SchedulerSide:
@@ -30,6 +32,7 @@ class SchedulerSide:
         self._is_told = False
         self.guard = make_guard(timed=settings.timed)
         self.attached: Attached | None = None
+        self.rank: int | None = None
         self.passive_because = ""
 
     def account(self) -> dict[str, object]:
@@ -54,12 +57,13 @@ class SchedulerSide:
         """From now on the HTTP process knows how it stands here."""
         if not self._is_told:
             self._is_told = True
-            post(self.account)
+            post(self.account, slot=lambda: self.rank or 0)
 
     def scheduler_made(self, scheduler: Any) -> None:
         """Runs once the scheduler is whole."""
         self.passive_because = "its start failed"
         port = os.environ.get(PORT_VARIABLE, "")
+        self.rank = _rank(scheduler.vllm_config)
         why = unproven_engine(scheduler.vllm_config, port)
         self.passive_because = why
         if why:
@@ -69,7 +73,8 @@ class SchedulerSide:
         if lacks_pins:
             log.warning("penstock: the pins stay off: %s", lacks_pins)
         self.passive_because = "its start failed"
-        attached = Attached(scheduler, self._settings, self.guard, port, lacks_pins)
+        role = role_of_rank(f"{ENGINE}-{port}", self.rank)
+        attached = Attached(scheduler, self._settings, self.guard, role, lacks_pins)
         if not lacks_pins and self._settings.mode is PluginMode.ON:
             self._wrap_allocations(scheduler)
         self._find_core(attached)
@@ -117,6 +122,13 @@ class SchedulerSide:
             return run_busy_loop(core, *args, **kwargs)
 
         EngineCoreProc.run_busy_loop = loop
+
+
+def _rank(vllm_config: Any) -> int | None:
+    """Which of several data-parallel ranks this process is; None where there is one."""
+    if os.environ.get(RANKS_VARIABLE, "") in ("", "1"):
+        return None
+    return int(vllm_config.parallel_config.data_parallel_index)
 
 
 def observed(chosen: Any, side: SchedulerSide) -> type:

@@ -7,15 +7,19 @@ own: the distribution has several names.
 import importlib
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from engine_hooks.engine import verify as shared
 from engine_hooks.engine.targets import Feature
-from engine_hooks.engine.verify import Problem
+from engine_hooks.engine.verify import DISAGGREGATED, Problem
 from engine_hooks.vllm.targets import KNOWN_DIFFERENCES, SUPPORTED_VERSIONS, TARGETS
 
 RUST_VARIABLE = "VLLM_USE_RUST_FRONTEND"
+# These carry contexts from engine to engine whatever the role is called; others keep what one engine has computed.
+_BETWEEN_ENGINES = frozenset(
+    {"MooncakeConnector", "MoRIIOConnector", "NixlConnector", "NixlPullConnector", "NixlPushConnector"}
+)
 _PINNED = "FullAttentionManager"  # the only one that keeps every block of a request, which our keys count on
 
 
@@ -34,10 +38,7 @@ def report_problems(problems: Iterable[Problem]) -> frozenset[Feature]:
 
 def unproven_server(args: Any) -> str:
     """Why the gate stays passive with these server arguments; empty if it need not."""
-    count = getattr(args, "api_server_count", None)
-    if isinstance(count, int) and count > 1:
-        return f"api_server_count={count} is not supported yet: each would have a gate of its own"
-    return _no_gate() or _unproven_parallel(args)
+    return _no_gate() or _unproven_ranks(args)
 
 
 def unproven_engine(vllm_config: Any, port: str) -> str:
@@ -50,7 +51,10 @@ def unproven_engine(vllm_config: Any, port: str) -> str:
     transfer = getattr(vllm_config, "kv_transfer_config", None)
     role = getattr(transfer, "kv_role", None)
     if role in ("kv_producer", "kv_consumer"):
-        return f"kv_role={role} is not supported yet"
+        return f"kv_role={role} is not supported yet: {DISAGGREGATED}"
+    between = sorted(_BETWEEN_ENGINES.intersection(_connectors(transfer)))
+    if between:
+        return f"kv_connector={between[0]} is not supported yet: {DISAGGREGATED}"
     return _no_gate() or _unproven_parallel(getattr(vllm_config, "parallel_config", None))
 
 
@@ -71,6 +75,18 @@ def no_pins(scheduler: Any) -> str:
     return ""
 
 
+def _connectors(transfer: Any) -> Iterator[str]:
+    """The names of the configured connector, and of those that it is made of."""
+    name = getattr(transfer, "kv_connector", None)
+    if name:
+        yield name
+    extra = getattr(transfer, "kv_connector_extra_config", None)
+    parts = extra.get("connectors") if isinstance(extra, Mapping) else None
+    for part in parts if isinstance(parts, Sequence) else ():
+        if isinstance(part, Mapping) and isinstance(part.get("kv_connector"), str):
+            yield part["kv_connector"]
+
+
 def _no_gate() -> str:
     """The Rust frontend has no ASGI application that a gate could stand in."""
     if os.environ.get(RUST_VARIABLE, "0") not in ("", "0"):
@@ -78,10 +94,36 @@ def _no_gate() -> str:
     return ""
 
 
+def ranks_of(args: Any) -> int:
+    """How many data-parallel ranks the server has; 1 for one without."""
+    size = getattr(args, "data_parallel_size", None)
+    return size if isinstance(size, int) else 1
+
+
+def _unproven_ranks(args: Any) -> str:
+    """Ranks are told apart and chosen where this one server starts them all and sends each its requests."""
+    ranks = ranks_of(args)
+    if ranks < 2:
+        return ""
+    for name in ("data_parallel_external_lb", "data_parallel_hybrid_lb", "data_parallel_multi_port_external_lb"):
+        if getattr(args, name, False):
+            return f"data_parallel_size={ranks} with {name} is not supported yet: others choose the rank"
+    if getattr(args, "data_parallel_rank", None) is not None:
+        return f"data_parallel_size={ranks}, of which this server is one rank, is not supported yet"
+    if getattr(args, "data_parallel_size_local", None) not in (None, ranks):
+        return f"data_parallel_size={ranks} on several hosts is not supported yet"
+    if getattr(args, "data_parallel_backend", "mp") != "mp":
+        return f"data_parallel_size={ranks} with the backend {args.data_parallel_backend} is not supported yet"
+    if getattr(args, "enable_elastic_ep", False):
+        return f"data_parallel_size={ranks} with ranks that come and go is not supported yet"
+    return ""
+
+
 def _unproven_parallel(config: Any) -> str:
+    """Of a rank's own configuration: it names the others only where all step together."""
     size = getattr(config, "data_parallel_size", None)
     if isinstance(size, int) and size > 1:
-        return f"data_parallel_size={size} is not supported yet: each rank has a scheduler and a pool of its own"
+        return f"data_parallel_size={size} is not supported yet where all ranks step together, for experts"
     return ""
 
 

@@ -1,0 +1,45 @@
+"""SGLang's data-parallel ranks: schedulers behind one HTTP server, each with a pool and a tree of its own."""
+
+from typing import Any
+
+CHOSEN = "routed_dp_rank"  # of a request: the rank that it is sent to
+
+
+def ranks_of(server_args: Any) -> int:
+    """How many there are; 1 for a server without."""
+    size = getattr(server_args, "dp_size", 1)
+    return size if isinstance(size, int) else 1
+
+
+def rank_of_scheduler(scheduler: Any) -> int | None:
+    """Which of them this scheduler is; None where there is one only."""
+    if ranks_of(scheduler.server_args) < 2:
+        return None
+    own = getattr(scheduler, "ps", None)  # 0.5.17
+    if own is None:
+        from sglang.srt.runtime_context import get_parallel
+
+        own = get_parallel()
+    return int(own.dp_rank)
+
+
+def unproven_ranks(server_args: Any) -> str:
+    """Why the plugin stays passive with this server's ranks; empty if it need not."""
+    ranks = ranks_of(server_args)
+    if ranks < 2:
+        return ""
+    if getattr(server_args, "enable_dp_attention", False):
+        return f"dp_size={ranks} with enable_dp_attention is not supported yet: its ranks are parts of one engine"
+    for name in ("tp_size", "pp_size"):
+        size = getattr(server_args, name, 1)
+        if isinstance(size, int) and size > 1:
+            return f"dp_size={ranks} together with {name}={size} is not supported yet"
+    if getattr(server_args, "max_ep_size", None) or getattr(server_args, "elastic_ep_backend", None):
+        return (
+            f"dp_size={ranks} with elastic ranks is not supported yet: a turn sent to one that left ends the server"
+        )
+    from sglang.srt.managers.io_struct import GenerateReqInput
+
+    if not hasattr(GenerateReqInput, CHOSEN):
+        return f"dp_size={ranks}, and this SGLang's requests cannot name the rank that they are sent to"
+    return ""
