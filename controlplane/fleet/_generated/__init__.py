@@ -1,0 +1,1 @@
+"""Generated from ``proto/envoy`` by ``make proto``: do not edit."""

@@ -1,0 +1,180 @@
+"""Puts a fleet daemon together: what ``penstock fleet up`` runs.
+
+One process: a daemon as a node has it, under the fleet's name, which leads or stands by as the lease says; and the
+gate that Envoy asks.
+"""
+
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+
+from anyio import CancelScope, move_on_after, sleep
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
+from nats.js.kv import KeyValue
+
+from controlplane.config import Config, Source
+from controlplane.core.errors import ConfigError, EngineUnavailable
+from controlplane.emit.emitter import Emitter
+from controlplane.eventloop import run, task_group
+from controlplane.fleet.buckets import LeaderKey, fleet_bucket
+from controlplane.fleet.connection import IMPATIENT, connected
+from controlplane.fleet.ext_proc import PickerServer
+from controlplane.fleet.front import Front
+from controlplane.fleet.in_cluster import InCluster
+from controlplane.fleet.leader import Leader, Parts
+from controlplane.fleet.lease import Lease
+from controlplane.fleet.plain import PlainEngines
+from controlplane.fleet.registry import Registry, parse_engine
+from controlplane.fleet.roster import Engine, Roster
+from controlplane.fleet.stream import FleetBus, of_engines
+from controlplane.gate import GateLimits
+from controlplane.shell.compose import UMASK, ending_stack, surround
+from controlplane.shell.daemon import Daemon
+from controlplane.shell.only_one import only_one
+from controlplane.wire.endpoint import default_state_dir, told_url
+
+_BEGIN_S = 60.0  # a cluster that was just started elects its leaders first
+_AGAIN_S = 0.2
+
+
+def run_fleet(source: Source) -> None:
+    """Serve until SIGINT or SIGTERM; SIGHUP reads the configuration again."""
+    os.umask(UMASK)
+    run(_serve, source)
+
+
+async def _serve(source: Source) -> None:
+    config = source.read().for_a_daemon().config
+    url = config.nats_url or told_url()
+    if not url:
+        raise ConfigError(
+            "a fleet needs the NATS servers that its nodes use: name them with --nats", field="nats_url"
+        )
+    state_dir = Path(config.state_dir) if config.state_dir else default_state_dir()
+    with only_one(config.node, state_dir):
+        await _serve_alone(source, url, state_dir)
+
+
+async def _serve_alone(source: Source, url: str, state_dir: Path) -> None:
+    resolved = source.read().for_a_daemon()
+    config, fleet = resolved.config, resolved.config.fleet
+    engines = [parse_engine(text) for text in fleet.engines]
+    async with task_group() as tasks, ending_stack() as ending:
+        ending.callback(tasks.cancel_scope.cancel)
+        client = await connected(url, f"penstock-lease-{config.node}")  # no lease waits behind a stream
+        ending.push_async_callback(_close, client)
+        bucket, known = await _begun(client, config.node, engines)
+        lease = Lease(
+            LeaderKey(bucket), _identity(state_dir / config.node), ttl_s=fleet.lease_ttl_s, rank=fleet.rank
+        )
+        roster, engines_told = Roster(), Registry(bucket)
+        in_cluster = InCluster(fleet.kubernetes, roster, lambda: lease.fence if lease.leading else None)
+        for engine in () if in_cluster.has_engines else known:
+            roster.put(engine)
+        bus = FleetBus(
+            url,
+            config.node,
+            {engine.place.partition("/")[0] for engine in roster},
+            domains=dict(domain.split("=", 1) for domain in fleet.domains),
+            may_change=lambda: lease.leading,
+        )
+        await bus.connect()
+        ending.push_async_callback(bus.close)
+        daemon = Daemon(source, resolved, bus, state_dir / config.node / "snapshot.json", leads=lease)
+        daemon.pump.sift = of_engines(config.node)
+        daemon.roster = roster
+        parts = _parts(config, url, daemon, bus, lease, roster)
+        leader = Leader(parts)
+        await surround(daemon, state_dir, tasks, ending)
+        picker = parts.picker
+        assert isinstance(picker, PickerServer)
+        works = [tasks.start_soon(work) for work in in_cluster.works]
+        await in_cluster.first_heard()
+        await picker.start(fleet.listen)
+        parts.front.start()
+        await bus.answer_hand_over(leader.hand_over, lambda: daemon.is_leader)
+        works += [tasks.start_soon(work) for work in (leader.serve, leader.tell, leader.check, leader.ask_for_lead)]
+        if not in_cluster.has_engines:
+            works.append(tasks.start_soon(engines_told.follow, roster))
+        works.append(tasks.start_soon(_contend, daemon, lease))
+        try:
+            await daemon.run()
+        finally:
+            with CancelScope(shield=True):
+                works.pop().cancel()
+                await leader.leave()
+                await picker.stop()
+                await parts.plain.stop()
+                await parts.front.stop()
+                for work in works:
+                    work.cancel()
+
+
+def _parts(config: Config, url: str, daemon: Daemon, bus: FleetBus, lease: Lease, roster: Roster) -> Parts:
+    limits = GateLimits(time_scale=config.time_scale)
+    front = Front(
+        config.node,
+        url,
+        now_ns=daemon.clock.now_ns,
+        limits=limits,
+        tenant_header=config.fleet.tenant_header,
+    )
+
+    def publisher(node: str, role: str) -> Emitter:
+        return Emitter(url=url, node=node, role=role, connect_options=IMPATIENT)
+
+    plain = PlainEngines(roster, publisher, now_ns=daemon.clock.now_ns)
+    picker = PickerServer(gate=front.gate, roster=roster, turns=plain, name=config.node, now_ns=daemon.clock.now_ns)
+    return Parts(
+        daemon=daemon,
+        bus=bus,
+        lease=lease,
+        roster=roster,
+        front=front,
+        picker=picker,
+        plain=plain,
+        endpoints=Path(config.fleet.endpoints) if config.fleet.endpoints else None,
+    )
+
+
+async def _contend(daemon: Daemon, lease: Lease) -> None:
+    """Not before the stream was read: whoever leads knows what was."""
+    await daemon.ready.wait()
+    await lease.run()
+
+
+def _identity(folder: Path) -> str:
+    """Who this daemon is, to the lease: what its state folder says, which one process at a time has locked."""
+    path = folder / "identity"
+    with suppress(OSError, ValueError):
+        if known := path.read_text(encoding="ascii").strip():
+            return known
+    name = secrets.token_hex(8)
+    try:
+        path.write_text(name + "\n", encoding="ascii")
+    except OSError as error:
+        raise ConfigError(f"state_dir: cannot write {path}: {error.strerror}", field="state_dir") from None
+    return name
+
+
+async def _begun(client: Client, fleet: str, engines: list[Engine]) -> tuple[KeyValue, list[Engine]]:
+    """The fleet's bucket, and the engines in it: as soon as the servers can keep them."""
+    failed: EngineUnavailable | None = None
+    with move_on_after(_BEGIN_S):
+        while True:
+            try:
+                bucket = await fleet_bucket(client, fleet)
+                known = Registry(bucket)
+                await known.begin(engines)
+                return bucket, await known.engines()
+            except EngineUnavailable as error:
+                failed = error
+            await sleep(_AGAIN_S)
+    raise failed or EngineUnavailable(f"no bucket for the fleet within {_BEGIN_S:g} s")
+
+
+async def _close(client: Client) -> None:
+    with suppress(NatsError, OSError, TimeoutError):
+        await client.close()

@@ -1,0 +1,172 @@
+"""The fleet's endpoint picker: a gate whose transport is Envoy's ``ext_proc``, as the middleware's is ASGI.
+
+Envoy asks over gRPC, a stream for each request. The answer says to which engine it goes, once the gate lets it in.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from controlplane.core.errors import ConfigError
+from controlplane.fleet.choice import Choice
+from controlplane.fleet.exchange import Desk, Exchange, PickerCounters
+from controlplane.fleet.messages import SERVICE, ProcessingRequest, ProcessingResponse
+from controlplane.fleet.roster import Roster
+from controlplane.fleet.turns import NoTurns, Turns
+from controlplane.fleet.watchdog import Watchdog
+from controlplane.gate.continuity import Continuity
+from controlplane.gate.gate import Gate
+from controlplane.gate.requests import GATED_PATHS
+from controlplane.shell.logs import logger
+
+LIVENESS, READINESS = "liveness", "readiness"
+_ROLE = "x-penstock-role"
+_GRACE_S = 2.0
+_STREAMS = 100_000  # at once over one of Envoy's connections: each held turn is one
+_OPTIONS = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", -1),  # Envoy's own buffer bounds a body, and the gate refuses a larger one
+    ("grpc.max_concurrent_streams", _STREAMS),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 500),  # Envoy looks each second whether the picker lives
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.keepalive_permit_without_calls", 1),
+)
+
+
+class PickerServer:
+    """Answers Envoy for one ``gate`` and the engines of one ``roster``. Use it in one event loop.
+
+    ``turns`` is told of each turn as it goes. It serves nobody before ``set_serving(True)``: the health service
+    says so, and whoever asks all the same is sent to another picker. ``patience_s``: after so many seconds in which
+    the loop did not turn the process ends, as its held turns are asked for elsewhere only then; 0: never. With
+    ``credentials`` it speaks TLS: Envoy sends it whole requests, with what authorizes them.
+    """
+
+    def __init__(
+        self,
+        *,
+        gate: Gate,
+        roster: Roster,
+        turns: Turns | None = None,
+        name: str,
+        paths: Iterable[str] = GATED_PATHS,
+        continuity: Continuity | None = None,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+        patience_s: float = 3.0,
+        credentials: grpc.ServerCredentials | None = None,
+    ) -> None:
+        self.name = name
+        self._desk = Desk(
+            gate=gate,
+            choice=Choice(roster, gate.places),
+            turns=turns if turns is not None else NoTurns(),
+            paths=frozenset(paths),
+            now_ns=now_ns,
+            continuity=continuity,
+        )
+        self._credentials = credentials
+        self._serving = False
+        self._open = 0
+        self._health = health.aio.HealthServicer()
+        self._told: set[asyncio.Task[None]] = set()
+        self._server: grpc.aio.Server | None = None
+        self._watchdog = Watchdog(patience_s) if patience_s > 0 else None
+        self._log = logger("picker")
+
+    @property
+    def counters(self) -> PickerCounters:
+        """What passed so far."""
+        return self._desk.counters
+
+    async def start(self, listen: str) -> int:
+        """Listen at ``listen``, ``host:port`` or ``unix:path``, and return the port.
+
+        Raises ``ConfigError`` where that cannot be.
+        """
+        server = grpc.aio.server(options=_OPTIONS)
+        handler = grpc.stream_stream_rpc_method_handler(
+            self._process,
+            request_deserializer=ProcessingRequest.FromString,
+            response_serializer=ProcessingResponse.SerializeToString,
+        )
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Process": handler}),))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        try:
+            port = self._bind(server, listen)
+        except RuntimeError as error:
+            raise ConfigError(f"the picker cannot listen at {listen}: {error}") from None
+        await self._health.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
+        await self._say(self._serving)
+        await server.start()
+        self._server = server
+        if self._watchdog is not None:
+            self._watchdog.start()
+        self._log.info("listening", name=self.name, address=listen, port=port)
+        return port
+
+    def set_serving(self, serving: bool) -> None:
+        """Whether Envoy is to ask this picker. Once it is not, what it holds goes to be asked for elsewhere."""
+        if serving == self._serving:
+            return
+        self._serving = serving
+        self._log.info("serving" if serving else "serving no more", name=self.name, held=len(self._desk.holding))
+        if self._server is not None:
+            task = asyncio.get_running_loop().create_task(self._say(serving))
+            self._told.add(task)
+            task.add_done_callback(self._told.discard)
+        if not serving:
+            for exchange in tuple(self._desk.holding):
+                self._desk.counters.handed_over += 1
+                exchange.move_on()
+
+    async def stop(self) -> None:
+        """Send away what is held, and hang up. Answers that are under way go on without the picker."""
+        self.set_serving(False)
+        if self._watchdog is not None:
+            self._watchdog.stop()
+        if self._server is not None:
+            await self._health.enter_graceful_shutdown()
+            await self._server.stop(_GRACE_S)
+            self._server = None
+        self._desk.watched.stop()
+
+    def state(self) -> dict[str, object]:
+        """What a health page shows of the picker, ready for JSON."""
+        return {"name": self.name, "serving": self._serving, "open_streams": self._open, **asdict(self.counters)}
+
+    def _bind(self, server: grpc.aio.Server, listen: str) -> int:
+        if self._credentials is None:
+            return int(server.add_insecure_port(listen))
+        return int(server.add_secure_port(listen, self._credentials))
+
+    async def _say(self, serving: bool) -> None:
+        status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        for name in ("", SERVICE, READINESS):
+            await self._health.set(name, status)
+
+    async def _process(self, _: Any, context: Any) -> None:
+        """One stream. An error of ours ends it alone, and Envoy asks again."""
+        if not self._serving:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, f"picker {self.name} does not serve: ask another")
+        self._open += 1
+        try:
+            await Exchange(self._desk, context, _role(context)).run()
+        except grpc.aio.AbortError:
+            raise
+        except Exception as error:
+            if context.cancelled() or context.done():
+                return  # the other side had hung up
+            self._log.exception("a request failed", name=self.name)
+            await context.abort(grpc.StatusCode.INTERNAL, f"the picker failed: {type(error).__name__}")
+        finally:
+            self._open -= 1
+
+
+def _role(context: Any) -> str:
+    """What Envoy's filter is for, where its configuration says so."""
+    return next((str(value) for key, value in context.invocation_metadata() or () if key == _ROLE), "")

@@ -1,0 +1,192 @@
+"""Who leads, of a fleet's daemons: a lease in a replicated bucket, taken and renewed by compare-and-set.
+
+Only a write that was acknowledged decides, since reads may be stale. The lease's revision is the fencing token: it
+grows with every renewal and with every leader. No clocks are compared: a lease is over when its revision has not
+changed for its whole length by the clock of whoever waits for it, and its holder stops a second before it could be
+over for anybody (docs/adr/0050).
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from anyio import current_time, fail_after, sleep
+
+from controlplane.core.errors import require
+from controlplane.shell.logs import logger
+
+RENEW_S = 1.0
+_LOOK_S = 0.25  # between two looks at somebody else's lease
+_CALL_S = 0.8  # most that one write may take: the next one is due soon after
+_STAND_BACK_S = 3.0
+_FREE = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the bucket holds: whose lease it is, empty for nobody's, and its revision."""
+
+    holder: bytes
+    revision: int
+
+
+class Outrun(Exception):
+    """Somebody else wrote since that revision."""
+
+
+class Bucket(Protocol):
+    """One key of a store in which all agree. Other errors than these mean: nobody knows."""
+
+    async def read(self) -> Entry | None:
+        """What is there, as far as this server knows; None if nothing ever was."""
+        ...
+
+    async def write(self, holder: bytes, last: int) -> int:
+        """Replace what has the revision ``last`` (0: nothing), and return the new one. Raises ``Outrun``."""
+        ...
+
+
+class Lease:
+    """Contends for a lease of ``ttl_s`` while ``run`` runs; ``Leads`` for a daemon.
+
+    ``name`` is this contender's, the same after a restart: it takes its own lease back at once, and must be sure
+    that no other process uses that name. ``rank``: how many others are preferred to it, which all may read.
+    ``monotonic_s`` is the clock.
+    """
+
+    has_others = True
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        name: str,
+        *,
+        ttl_s: float,
+        rank: int = 0,
+        monotonic_s: Callable[[], float] = current_time,
+    ) -> None:
+        require("lease_ttl_s", ttl_s, low=2 * RENEW_S, high=3600)
+        self.ttl_s = ttl_s
+        self.on_change: list[Callable[[], None]] = []
+        self.rank = rank
+        self.leader_rank: int | None = None  # of whoever had the lease when it was last seen; None: nobody
+        self._bucket, self._name = bucket, f"{rank} {name}".encode()
+        self._monotonic_s = monotonic_s
+        self._held: int | None = None  # the revision of our own last write
+        self._renewed_s = -math.inf
+        self._fence = 0  # the revision by which we began to lead
+        self._seen: int | None = None  # somebody else's revision, and since when
+        self._seen_s = -math.inf
+        self._stands_back_until_s = -math.inf
+        self._log = logger("lease")
+
+    @property
+    def leading(self) -> bool:
+        """Whether nobody else can have the lease now. Who wakes after a freeze is not taken in by what it knew."""
+        return self._held is not None and self._monotonic_s() < self._ends_s
+
+    @property
+    def fence(self) -> int:
+        """The revision by which this contender leads, or led last; 0: it never did."""
+        return self._fence
+
+    @property
+    def _ends_s(self) -> float:
+        return self._renewed_s + self.ttl_s - RENEW_S
+
+    def outrun(self) -> None:
+        """Somebody else leads, whatever we believed."""
+        self._lose("somebody else commands")
+
+    async def hand_over(self) -> None:
+        """Let another one have the lease, which is taken again only if nobody does."""
+        self._stands_back_until_s = self._monotonic_s() + _STAND_BACK_S
+        await self.free()
+
+    async def run(self) -> None:
+        """Contend until cancelled."""
+        while True:
+            began_s = self._monotonic_s()
+            await self.step()
+            due_s = began_s + (RENEW_S if self._held is not None else _LOOK_S) - self._monotonic_s()
+            await sleep(max(0.01, due_s))
+
+    async def step(self) -> None:
+        """Renew the lease, or look whether it can be had."""
+        began_s = self._monotonic_s()
+        self._end_if_over()
+        try:
+            with fail_after(_CALL_S):
+                await (self._look(began_s) if self._held is None else self._renew(began_s))
+        except Outrun:
+            self._lose("somebody else has written it")
+        except Exception as error:  # of the store or the network; a write may have been kept all the same
+            self._log.debug("no answer", error=str(error) or type(error).__name__)
+        self._end_if_over()
+
+    def _end_if_over(self) -> None:
+        if self._held is not None and not self.leading:
+            self._lose(f"not renewed for {self.ttl_s - RENEW_S:g} s")
+
+    async def free(self) -> None:
+        """Let others have it at once."""
+        held = self._held
+        self._lose("given up")
+        if held is not None:
+            try:
+                with fail_after(_CALL_S):
+                    await self._bucket.write(_FREE, held)
+            except Exception as error:  # then it ends by itself
+                self._log.warning("lease not freed", error=str(error) or type(error).__name__)
+
+    async def _renew(self, began_s: float) -> None:
+        assert self._held is not None
+        try:
+            self._held = await self._bucket.write(self._name, self._held)
+        except Outrun:  # by ourselves, maybe: a write that nobody answered may have been kept
+            entry = await self._bucket.read()
+            if entry is None or entry.holder != self._name:
+                raise
+            self._held = await self._bucket.write(self._name, entry.revision)
+        self._renewed_s = began_s
+
+    async def _look(self, began_s: float) -> None:
+        entry = await self._bucket.read()
+        self.leader_rank = _rank_of(entry)
+        if began_s < self._stands_back_until_s:
+            return
+        if entry is None:
+            await self._take(0, began_s, "nobody had it")
+            return
+        if entry.revision != self._seen:
+            self._seen, self._seen_s = entry.revision, began_s
+        if entry.holder == _FREE:
+            await self._take(entry.revision, began_s, "it was free")
+        elif entry.holder == self._name:
+            await self._take(entry.revision, began_s, "it was ours")
+        elif began_s - self._seen_s >= self.ttl_s:
+            await self._take(entry.revision, began_s, f"not renewed for {self.ttl_s:g} s")
+
+    async def _take(self, last: int, began_s: float, why: str) -> None:
+        self._held = await self._bucket.write(self._name, last)
+        self._fence, self._renewed_s, self.leader_rank = self._held, began_s, self.rank
+        self._log.info("taken", fence=self._fence, why=why)
+        self._tell()
+
+    def _lose(self, why: str) -> None:
+        self._seen = None
+        if self._held is None:
+            return
+        self._held = None
+        self._log.warning("lost", fence=self._fence, why=why)
+        self._tell()
+
+    def _tell(self) -> None:
+        for told in self.on_change:
+            told()
+
+
+def _rank_of(entry: Entry | None) -> int | None:
+    rank, space, _ = (entry.holder if entry is not None else _FREE).partition(b" ")
+    return int(rank) if space and rank.isdigit() else None

@@ -1,0 +1,331 @@
+"""Engines without a plugin: the fleet tells of them what they do not tell themselves, as if they did.
+
+What passes through Envoy tells when a turn began, answered and ended. How long it was its answer's ``usage`` says,
+where the proxy lets it be seen; else its bytes do, at the rate of tokens per byte that is learned. The engine's
+metrics page tells its pool (``checkup.py``). So admission and placement work as for any engine. Retention does not,
+nor order: nothing in such an engine obeys.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Protocol
+
+from controlplane.core.estimate import MovingAverage
+from controlplane.core.events import (
+    Event,
+    FirstToken,
+    OpenTurn,
+    PoolSampled,
+    PublisherState,
+    TurnEnded,
+    TurnSubmitted,
+)
+from controlplane.core.types import seconds
+from controlplane.fleet.metrics_page import PoolPage
+from controlplane.fleet.roster import Engine, Roster
+from controlplane.fleet.usage import AnswerEnds, Usage
+from controlplane.gate.tickets import Ticket
+
+NO_PLUGIN = "it has no plugin: it is given turns, and keeps, orders and evicts contexts as it likes"
+"""Why such an engine obeys nothing, as its samples tell it."""
+_LAST_BYTES_S = 0.05  # they come on another stream than the news that the answer is over
+_RESTATE_NS = seconds(10)
+_CLOSE_S = 2.0
+_USUAL_TOKENS_PER_BYTE, _USUAL_OUTPUT_TOKENS = 0.25, 256.0
+
+
+class Publisher(Protocol):
+    """An ``Emitter``, as far as it is used here."""
+
+    def start(self) -> None: ...
+    def emit(self, event: Event, urgent: bool = False) -> None: ...
+    def close(self, timeout_s: float = ...) -> None: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class _Turn:
+    ticket: Ticket
+    place: str
+    began_ns: int
+    prompt_tokens: int  # estimated
+    blocks: int
+    answered: bool = False
+    status: int = 0
+    ends: AnswerEnds | None = None  # where its bytes are seen
+    waits: asyncio.TimerHandle | None = None  # for its last bytes: it is over otherwise
+    over_ns: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Plain:
+    """What is known of one engine without a plugin."""
+
+    publisher: Publisher
+    tokens_per_byte: MovingAverage = field(default_factory=lambda: MovingAverage(value=_USUAL_TOKENS_PER_BYTE))
+    output: MovingAverage = field(default_factory=lambda: MovingAverage(value=_USUAL_OUTPUT_TOKENS))
+    block_tokens: int = 1
+    pool: str = ""  # where its pool's size is known from; empty: it is not known
+    restated_ns: int = 0
+
+
+class PlainEngines:
+    """Publishes for the roster's engines without a plugin, while it leads; the picker tells it of all turns.
+
+    It is the picker's ``Turns``. ``publisher`` makes the emitter of a node and a role. Everything is called in one
+    event loop's thread, but for the publishers' own.
+    """
+
+    def __init__(
+        self,
+        roster: Roster,
+        publisher: Callable[[str, str], Publisher],
+        *,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._roster = roster
+        self._make = publisher
+        self._now_ns = now_ns
+        self._plain: dict[str, _Plain] = {}  # by place
+        self._turns: dict[str, _Turn] = {}  # by turn id
+        self._leads = False
+        self._told_status = False
+        self._closing: set[asyncio.Future[None]] = set()
+        self.answers: Counter[str] = Counter()  # by place, of all engines: turns that it began to answer
+        roster.on_change.append(self._look)
+
+    # -- leading -------------------------------------------------------------------------------------------
+
+    def lead(self) -> None:
+        """Publish from now on."""
+        self._leads = True
+        self._look()
+
+    async def stop(self) -> None:
+        """Publish no more: another one does, who knows nothing of the turns that are open here."""
+        self._leads = False
+        for turn in self._turns.values():
+            if turn.waits is not None:
+                turn.waits.cancel()
+        self._turns.clear()
+        for place in list(self._plain):
+            self._close(place)
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+    def _look(self) -> None:
+        """The roster has changed, or we lead."""
+        if not self._leads:
+            return
+        there = {engine.place for engine in self._roster if not engine.has_plugin}
+        for place in [place for place in self._plain if place not in there]:
+            self._close(place)
+        for place in there - self._plain.keys():
+            node, _, role = place.rpartition("/")
+            publisher = self._make(node, role)
+            publisher.start()
+            self._plain[place] = _Plain(publisher=publisher)
+        for gone in self.answers.keys() - {engine.place for engine in self._roster}:
+            del self.answers[gone]
+
+    def _close(self, place: str) -> None:
+        """In another thread: it sends what it has yet to send."""
+        publisher = self._plain.pop(place).publisher
+        closing = asyncio.ensure_future(asyncio.to_thread(publisher.close, _CLOSE_S))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    # -- the picker's ``Turns`` ------------------------------------------------------------------------------
+
+    def began(self, ticket: Ticket, engine: Engine, now_ns: int) -> None:
+        """The turn is on its way to that engine."""
+        plain = self._plain.get(engine.place)
+        if plain is None or ticket.turn_id in self._turns:
+            return
+        tokens = ticket.prompt_tokens or ceil(ticket.prompt_bytes * plain.tokens_per_byte.value)
+        blocks = ceil((tokens + plain.output.value) / plain.block_tokens)
+        turn = self._turns[ticket.turn_id] = _Turn(
+            ticket=ticket, place=engine.place, began_ns=now_ns, prompt_tokens=tokens, blocks=blocks
+        )
+        # Guesses are not to be learned from: the daemon has its own rate of tokens per byte.
+        known = tokens if ticket.prompt_tokens or plain.tokens_per_byte.count else 0
+        self._emit(
+            turn,
+            TurnSubmitted(
+                program_id=ticket.program_id,
+                turn_id=ticket.turn_id,
+                projected_blocks=blocks,
+                prompt_tokens=known,
+                prompt_bytes=ticket.prompt_bytes,
+                trace=ticket.trace,
+            ),
+        )
+
+    def first_byte(self, ticket: Ticket, engine: Engine, status: int, now_ns: int) -> None:
+        """The engine answers. Of a stream it is about the first token, of a whole answer the last one."""
+        self.answers[engine.place] += 1
+        self._told_status = True
+        turn = self._turns.get(ticket.turn_id)
+        if turn is None or turn.answered:
+            return
+        turn.answered, turn.status = True, status
+        if _is_ok(status):
+            self._emit(turn, FirstToken(program_id=ticket.program_id, turn_id=ticket.turn_id))
+
+    def passed(self, turn_id: str, data: bytes, now_ns: int) -> None:
+        """Some bytes of that turn's answer went by."""
+        turn = self._turns.get(turn_id)
+        if turn is None:
+            return
+        if turn.ends is None:
+            turn.ends = AnswerEnds()
+        turn.ends.add(data)
+        if turn.waits is not None and (turn.ends.is_over or turn.ends.usage() is not None):
+            self._end(turn_id, turn.status)
+
+    def ended(self, ticket: Ticket, engine: Engine, status: int, now_ns: int) -> None:
+        """The answer is over. ``status`` 0: there was none, unless the proxy never tells any."""
+        turn = self._turns.get(ticket.turn_id)
+        if turn is None or turn.waits is not None:
+            return
+        turn.status, turn.over_ns = status or turn.status, now_ns
+        ends = turn.ends
+        if ends is None or ends.is_over or ends.usage() is not None:
+            self._end(ticket.turn_id, turn.status)
+        else:
+            loop = asyncio.get_running_loop()
+            turn.waits = loop.call_later(_LAST_BYTES_S, self._end, ticket.turn_id, turn.status)
+
+    def cut(self, ticket: Ticket, engine: Engine, now_ns: int) -> None:
+        """The client left, or the engine was lost, before there was an answer."""
+        turn = self._turns.pop(ticket.turn_id, None)
+        if turn is not None:
+            self._emit_end(turn, Usage(prompt_tokens=turn.prompt_tokens, output_tokens=0), now_ns, ok=False)
+
+    def _end(self, turn_id: str, status: int) -> None:
+        turn = self._turns.pop(turn_id)
+        if turn.waits is not None:
+            turn.waits.cancel()
+        plain, ok = self._plain.get(turn.place), _is_ok(status) or (status == 0 and not self._told_status)
+        usage = turn.ends.usage() if turn.ends is not None and ok else None
+        if usage is None:
+            output = round(plain.output.value) if plain is not None and ok else 0
+            usage = Usage(prompt_tokens=turn.prompt_tokens, output_tokens=output)
+        elif plain is not None:
+            plain.output.add(usage.output_tokens)
+            if turn.ticket.prompt_bytes > 0:
+                plain.tokens_per_byte.add(usage.prompt_tokens / turn.ticket.prompt_bytes)
+        if usage.cached_tokens is not None:  # told late, and it is what thrashing is known by
+            self._emit(
+                turn,
+                FirstToken(
+                    program_id=turn.ticket.program_id,
+                    turn_id=turn_id,
+                    prompt_tokens=usage.prompt_tokens,
+                    cached_tokens=usage.cached_tokens,
+                ),
+            )
+        self._emit_end(turn, usage, turn.over_ns, ok=ok)
+
+    def _emit_end(self, turn: _Turn, usage: Usage, now_ns: int, *, ok: bool) -> None:
+        self._emit(
+            turn,
+            TurnEnded(
+                program_id=turn.ticket.program_id,
+                turn_id=turn.ticket.turn_id,
+                prompt_tokens=usage.prompt_tokens,
+                output_tokens=usage.output_tokens,
+                cached_tokens=usage.cached_tokens or 0,
+                service_ns=max(0, now_ns - turn.began_ns),
+                ok=ok,
+            ),
+        )
+
+    def _emit(self, turn: _Turn, event: Event) -> None:
+        plain = self._plain.get(turn.place)
+        if plain is not None:
+            plain.publisher.emit(event)
+
+    # -- what its page tells -----------------------------------------------------------------------------------
+
+    def sampled(self, engine: Engine, page: PoolPage) -> None:
+        """Publish what its page told, or else what the roster says of its pool, less what its turns need."""
+        plain = self._plain.get(engine.place)
+        if plain is None:
+            return
+        self._restate(engine.place, plain)
+        open_turns = [turn for turn in self._turns.values() if turn.place == engine.place]
+        if page.total_tokens:
+            plain.pool = f"the metrics page of {page.engine}"
+        elif engine.pool_tokens:
+            plain.pool = "the roster"
+            used = sum(turn.blocks * plain.block_tokens for turn in open_turns)
+            page = PoolPage(
+                engine=page.engine,
+                total_tokens=engine.pool_tokens,
+                free_tokens=max(0, engine.pool_tokens - used),
+                turns_running=page.turns_running if page.engine else len(open_turns),
+                turns_waiting=page.turns_waiting,
+                retractions=page.retractions,
+            )
+        else:
+            plain.pool = ""
+            return
+        size = plain.block_tokens = page.block_tokens
+        plain.publisher.emit(
+            PoolSampled(
+                total_blocks=page.total_tokens // size,
+                free_blocks=page.free_tokens // size,
+                evictable_blocks=page.evictable_tokens // size,
+                block_tokens=size,
+                turns_running=page.turns_running,
+                turns_waiting=page.turns_waiting,
+                retractions=page.retractions,
+                host_total_blocks=page.host_total_tokens // size,
+                host_used_blocks=page.host_used_tokens // size,
+                reason=NO_PLUGIN,
+            )
+        )
+
+    def _restate(self, place: str, plain: _Plain) -> None:
+        """What is open there, now and then: nobody can ask for it, since the engine's node hears no fleet."""
+        now_ns = self._now_ns()
+        if now_ns - plain.restated_ns < _RESTATE_NS:
+            return
+        plain.restated_ns = now_ns
+        plain.publisher.emit(
+            PublisherState(
+                role="engine",
+                open_turns=tuple(
+                    OpenTurn(program_id=turn.ticket.program_id, turn_id=turn_id, blocks=turn.blocks)
+                    for turn_id, turn in self._turns.items()
+                    if turn.place == place
+                ),
+            )
+        )
+
+    # -- what others may see -------------------------------------------------------------------------------------
+
+    def health(self) -> dict[str, object]:
+        """By place: what is known of each engine without a plugin, and what it is not good for."""
+        counts: dict[str, int] = dict.fromkeys(self._plain, 0)
+        for turn in self._turns.values():
+            counts[turn.place] = counts.get(turn.place, 0) + 1
+        return {
+            place: {
+                "retention": f"none: {NO_PLUGIN}",
+                "pool": plain.pool
+                or "unknown: its page tells none, so set pool_tokens for it; nothing is placed there",
+                "open_turns": counts[place],
+                "tokens_per_byte": round(plain.tokens_per_byte.value, 4),
+                "sizes": "from answers' usage" if plain.output.count else "estimated from bytes",
+            }
+            for place, plain in self._plain.items()
+        }
+
+
+def _is_ok(status: int) -> bool:
+    return 200 <= status < 300

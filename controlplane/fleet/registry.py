@@ -1,0 +1,185 @@
+"""The engines as all daemons of a fleet have them: in its bucket, where operators add, drain and remove them.
+
+Whether one answers now is nobody's order, and is not written here: each leader finds out for itself.
+"""
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+from anyio import sleep
+from nats.errors import Error as NatsError
+from nats.js.errors import KeyDeletedError, KeyNotFoundError, KeyWrongLastSequenceError
+from nats.js.kv import KeyValue
+
+from controlplane.core.errors import ConfigError, EngineUnavailable
+from controlplane.fleet.buckets import ENGINES, fleet_bucket
+from controlplane.fleet.connection import connected
+from controlplane.fleet.roster import Engine, Roster, Standing, host_and_port
+from controlplane.shell.logs import logger
+from controlplane.wire.subjects import check_name
+
+_PLAIN = "plain"
+_LOOK_S = 1.0
+_MOST_TRIES = 20
+_log = logger("roster")
+
+
+def parse_engine(text: str) -> Engine:
+    """An engine as it is written in a configuration. Raises ``ConfigError``."""
+    place, equals, rest = text.partition("=")
+    address, comma, kind = rest.partition(",")
+    if not equals or (comma and kind != _PLAIN):
+        raise ConfigError(f"expected NODE/engine-PORT=HOST:PORT, with ',{_PLAIN}' behind it or not, got {text!r}")
+    return checked(Engine(place=place, address=address, has_plugin=not comma))
+
+
+def checked(engine: Engine) -> Engine:
+    """The engine, if its names can be. Raises ``ConfigError``."""
+    node, slash, role = engine.place.partition("/")
+    if not slash or role.partition("-")[0] != "engine":
+        raise ConfigError(f"expected an engine as NODE/engine-PORT, got {engine.place!r}")
+    check_name(node, field="the engine's node")
+    check_name(role, field="the engine's role")
+    if host_and_port(engine.address) is None:
+        raise ConfigError(f"expected {engine.place} at HOST:PORT, got {engine.address!r}")
+    return engine
+
+
+class Registry:
+    """The engines in a fleet's bucket: one value, replaced by compare-and-set, so that nobody's word is lost.
+
+    It is read anew now and then rather than watched: a watch may fall silent with the server that kept it. Methods
+    raise ``EngineUnavailable`` where the bucket does not answer.
+    """
+
+    def __init__(self, bucket: KeyValue) -> None:
+        self._bucket = bucket
+
+    async def engines(self) -> list[Engine]:
+        """All, by place."""
+        return list((await self._read())[0].values())
+
+    async def put(self, *engines: Engine) -> None:
+        """They join, or are as told now."""
+        await self._change(lambda known: known | {engine.place: engine for engine in engines})
+
+    async def begin(self, engines: Iterable[Engine]) -> None:
+        """Those join that are not there: what an operator said of the others since holds."""
+        wanted = {engine.place: engine for engine in engines}
+        if wanted:
+            await self._change(lambda known: wanted | known)
+
+    async def remove(self, place: str) -> None:
+        """It leaves."""
+        await self._change(lambda known: {name: engine for name, engine in known.items() if name != place})
+
+    async def follow(self, roster: Roster) -> None:
+        """Keep ``roster`` as the bucket has it, until cancelled. Who cannot read it goes on with what it knows."""
+        failed = False
+        while True:
+            try:
+                engines, _ = await self._read()
+                failed = False
+                for engine in engines.values():
+                    roster.put(_as_seen(engine, roster.at(engine.place)))
+                for place in [engine.place for engine in roster if engine.place not in engines]:
+                    roster.remove(place)
+            except EngineUnavailable as error:
+                if not failed:
+                    _log.warning("roster not read", error=str(error), action="going on with what is known")
+                failed = True
+            await sleep(_LOOK_S)
+
+    async def _read(self) -> tuple[dict[str, Engine], int]:
+        """By place; and the value's revision."""
+        with _answering():
+            try:
+                entry = await self._bucket.get(ENGINES)
+            except KeyDeletedError as error:
+                return {}, error.entry.revision or 0
+            except KeyNotFoundError:
+                return {}, 0
+        return _engines(entry.value or b""), entry.revision or 0
+
+    async def _change(self, change: Callable[[dict[str, Engine]], dict[str, Engine]]) -> None:
+        for _ in range(_MOST_TRIES):
+            known, revision = await self._read()
+            wanted = change(known)
+            if wanted == known:
+                return
+            with _answering():
+                try:
+                    await self._bucket.update(ENGINES, _value(wanted.values()), last=revision)
+                    return
+                except KeyWrongLastSequenceError:
+                    continue  # somebody else's word came first, or this server is behind
+        raise EngineUnavailable("others change the fleet's engines all the time: try again")
+
+
+@asynccontextmanager
+async def registry(url: str, fleet: str) -> AsyncIterator[Registry]:
+    """The registry of a fleet whose bus is at ``url``, for a command. Raises ``EngineUnavailable``."""
+    client = await connected(url, f"penstock-fleet-{fleet}")
+    try:
+        yield Registry(await fleet_bucket(client, fleet))
+    finally:
+        with suppress(NatsError, OSError, TimeoutError):
+            await client.close()
+
+
+@contextmanager
+def _answering() -> Iterator[None]:
+    """Errors of the bucket as this room tells them."""
+    try:
+        yield
+    except (NatsError, OSError, TimeoutError) as error:
+        raise EngineUnavailable(f"the fleet's bucket does not answer: {error or 'in time'}") from None
+
+
+def _value(engines: Iterable[Engine]) -> bytes:
+    told = {
+        engine.place: {
+            "address": engine.address,
+            "plugin": engine.has_plugin,
+            "pool_tokens": engine.pool_tokens,
+            "drains": engine.standing is Standing.DRAINING,
+        }
+        for engine in sorted(engines, key=lambda engine: engine.place)
+    }
+    return json.dumps(told).encode()
+
+
+def _engines(value: bytes) -> dict[str, Engine]:
+    """By place; what makes no sense is left out and logged."""
+    found = {}
+    try:
+        told = dict(json.loads(value))
+    except (ValueError, TypeError) as error:
+        _log.warning("engines not understood", error=str(error))
+        return {}
+    for place, each in told.items():
+        try:
+            found[place] = checked(_engine(place, each))
+        except (ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
+            _log.warning("engine not understood", engine=place, error=str(error))
+    return found
+
+
+def _engine(place: str, told: Mapping[str, Any]) -> Engine:
+    return Engine(
+        place=place,
+        address=str(told["address"]),
+        has_plugin=bool(told.get("plugin", True)),
+        pool_tokens=int(told.get("pool_tokens", 0)),
+        standing=Standing.DRAINING if told.get("drains") else Standing.SERVING,
+    )
+
+
+def _as_seen(told: Engine, known: Engine | None) -> Engine:
+    """One that did not answer is still gone, unless it is told of as another than before."""
+    if known is None or known.standing is not Standing.GONE:
+        return told
+    return known if replace(told, standing=Standing.GONE) == known else told
