@@ -5,25 +5,30 @@ Heavy imports wait inside the commands, so that ``penstock --help`` answers at o
 
 import typer
 
+from controlplane.cli.advise import advise
 from controlplane.cli.bus import bus_app
 from controlplane.cli.calibrate import calibrate
-from controlplane.cli.change import drain, hold, release, reload, set_preset
+from controlplane.cli.change import drain, hold, promote, release, reload, set_preset
 from controlplane.cli.config import config_app
+from controlplane.cli.fleet import fleet_app
 from controlplane.cli.live import demo, engine_double, replay
 from controlplane.cli.log import log_app
 from controlplane.cli.presets import presets
+from controlplane.cli.regret import regret
 from controlplane.cli.run import doctor, up
 from controlplane.cli.simulate import report, simulate
 from controlplane.cli.sweep import sweep, sweep_report
 from controlplane.cli.tools import tools_app
-from controlplane.cli.watch import decisions, explain, programs, queue, status, top
+from controlplane.cli.watch import decisions, engines, explain, programs, queue, status, tenants, top
+from controlplane.cli.what_if import what_if
 
 # The groups are in the order in which people come to them.
 _PANELS = {
     "Run a node": (up, doctor, bus_app),
-    "Watch it": (top, status, programs, queue, decisions, explain),
-    "Change it while it runs": (set_preset, reload, hold, release, drain),
-    "Try policies": (demo, simulate, sweep, sweep_report, replay, engine_double, report),
+    "Run a fleet": (fleet_app,),
+    "Watch it": (top, status, engines, tenants, programs, queue, decisions, explain, regret),
+    "Change it while it runs": (set_preset, promote, reload, hold, release, drain),
+    "Try policies": (demo, simulate, what_if, advise, sweep, sweep_report, replay, engine_double, report),
     "Prepare": (presets, config_app, calibrate, tools_app, log_app),
 }
 

@@ -1,5 +1,6 @@
-"""Commands that give a running daemon orders: hold, release, drain, set-preset, reload."""
+"""Commands that give a running daemon orders: hold, release, drain, set-preset, promote, reload."""
 
+import sys
 from typing import Annotated
 
 import typer
@@ -7,6 +8,7 @@ import typer
 from controlplane.cli import completion
 from controlplane.cli.ask import daemon
 from controlplane.cli.options import Api, Json, Node, ProgramId, StateDir
+from controlplane.core.errors import ConfigError
 
 
 def hold(
@@ -65,6 +67,36 @@ def set_preset(
 
     with daemon(api, node, state_dir) as client:
         show_config(client.call("SetPreset", preset=preset), json=json)
+
+
+def promote(
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    node: Node = "local",
+    state_dir: StateDir = None,
+    api: Api = None,
+    json: Json = False,
+) -> None:
+    """Make the shadow live: its preset and settings are in force at once, and what was in force is the shadow.
+
+    It first prints how the shadow's decisions differ and what they are estimated to change, and asks. The same
+    command once more takes it back. It holds until the daemon ends, also over a reload; to keep it, write the lines
+    that it prints into the daemon's file.
+    """
+    from controlplane.operate.shadow import before_promoting, show_promoted
+
+    with daemon(api, node, state_dir) as client:
+        status = client.call("GetStatus")
+        if not status.shadow.preset:
+            raise ConfigError(
+                'there is no shadow: write its preset into the daemon\'s file, below [shadow], as preset = "mars"'
+            )
+        for line in before_promoting(status):
+            typer.echo(line, err=json)
+        if not yes:
+            if not sys.stdin.isatty():
+                raise ConfigError("nobody is there to be asked: give --yes")
+            typer.confirm(f"Make {status.shadow.preset} live?", abort=True, err=True)
+        show_promoted(client.call("Promote"), json=json)
 
 
 def reload(node: Node = "local", state_dir: StateDir = None, api: Api = None, json: Json = False) -> None:

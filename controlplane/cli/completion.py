@@ -1,5 +1,6 @@
 """The names that the shell offers at Tab. Nothing here may fail or print."""
 
+import itertools
 from collections.abc import Callable, Iterable
 
 import typer
@@ -45,5 +46,7 @@ def decided(ctx: typer.Context) -> Iterable[str]:
     from controlplane.wire.endpoint import default_state_dir
 
     asked = ctx.params
-    path = log_path(asked.get("node") or "local", asked.get("state_dir") or default_state_dir())
-    return names(read_decisions(path))[::-1][:_MOST]
+    nodes, folder = asked.get("node") or ["local"], asked.get("state_dir") or default_state_dir()
+    paths = [*(log_path(node, folder) for node in nodes), *(asked.get("log") or ())]
+    found = (names(read_decisions(path))[::-1] for path in paths if path.exists())
+    return list(dict.fromkeys(itertools.chain.from_iterable(found)))[:_MOST]

@@ -1,6 +1,7 @@
 """Options that several commands share."""
 
 import copy
+import signal
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,18 @@ def described(kind: type[_Described], given: Mapping[str, Any], **more: Any) -> 
         name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
     }
     return kind(**hashable)
+
+
+def about_to_serve(log_level: str) -> None:
+    """What a daemon's command does first. Raises ``BadParameter`` for a level that there is not."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the file is about to be read; a reload must not end the start
+    from controlplane.shell.logs import LEVELS, configure
+
+    if log_level not in LEVELS:
+        raise typer.BadParameter(
+            f"expected one of {', '.join(LEVELS)}, got {log_level!r}", param_hint="--log-level"
+        )
+    configure(log_level)
 
 
 def ranged(command: _Command) -> _Command:
@@ -67,6 +80,9 @@ PresetName = Annotated[
         autocompletion=completion.presets,
     ),
 ]
+FLEET = "fleet"
+"""The name that a fleet has unless another was given."""
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Node = Annotated[str, typer.Option("--node", envvar="PENSTOCK_NODE", help="The serving node.")]
 StateDir = Annotated[
@@ -88,8 +104,8 @@ Trace = Annotated[
     str,
     typer.Argument(
         help="A trace file (JSON lines, .gz), or `synthetic:NAME`: swe-bench, swe-bench-verified, bfcl-v4, "
-        "swe-like, five-kinds, ilr-like (ilr-1 to ilr-4). Several can be mixed, `mix:A+B*2`, or follow one "
-        "another, `change:A>B`."
+        "swe-like, agentx-like, five-kinds, ilr-like (ilr-1 to ilr-4). Several are mixed, `mix:A+B*2`, or follow "
+        "one another, `change:A>B`."
     ),
 ]
 Programs = Annotated[int, typer.Option("--programs", "-n", help="How many programs to run; 0: all in the trace.")]
@@ -114,7 +130,7 @@ TelemetryOf = Annotated[
     Telemetry,
     typer.Option(
         help="What programs report besides their id: nothing (`none`), what replies call (`turns`), the runs and "
-        "tools of every second program (`half`) or of all (`full`)."
+        "tools of every second program (`half`), of all (`full`), or of all but whose sub-agent one is (`runs`)."
     ),
 ]
 Out = Annotated[

@@ -1,12 +1,11 @@
 """``penstock up | doctor``: run a node's daemon, and find out why it does not work."""
 
-import signal
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from controlplane.cli.options import ConfigFile, Json, PresetName
+from controlplane.cli.options import ConfigFile, Json, PresetName, about_to_serve
 
 # Unlike the other commands' options, these may come from the daemon's configuration, too, which names their origin.
 Node = Annotated[
@@ -42,16 +41,10 @@ def up(
     tool hooks on this machine find it. It reads the configuration again when the file changes, and on SIGHUP. Stop
     it with Ctrl-C or SIGTERM.
     """
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the file is about to be read; a reload must not end the start
+    about_to_serve(log_level)
     from controlplane.config import Source
     from controlplane.shell.compose import run_daemon
-    from controlplane.shell.logs import LEVELS, configure
 
-    if log_level not in LEVELS:
-        raise typer.BadParameter(
-            f"expected one of {', '.join(LEVELS)}, got {log_level!r}", param_hint="--log-level"
-        )
-    configure(log_level)
     options = {
         "preset": preset,
         "node": node,

@@ -67,12 +67,21 @@ def simulate(
         str,
         typer.Option(
             help="Which engine a turn goes to: session (where the KV is, unless leaving costs less), round_robin, "
-            "least_loaded, single. Default: the preset's, session."
+            "least_loaded, hash (of the program's name), prefix (where its prompt was seen), single. Default: the "
+            "preset's, session."
         ),
     ] = HARDWARE.routing,
     link_gb_per_s: Annotated[
         float, typer.Option(help="Bandwidth for KV between engines in 10^9 bytes/s; 0: engines send none.")
     ] = HARDWARE.link_gb_per_s,
+    changes: Annotated[
+        list[str],
+        typer.Option(
+            "--change",
+            help="An engine that comes or goes, KIND:ENGINE:AT_S: die:2:600 (with its turns and its memory), "
+            "drain:2:600 (it takes no program any more), join:2:900 (with an empty memory). Repeatable.",
+        ),
+    ] = [],
     programs: Programs = WORKLOAD.programs,
     max_context: MaxContext = WORKLOAD.max_context,
     no_humans: NoHumans = False,
@@ -113,6 +122,14 @@ def simulate(
         ),
     ] = None,
     telemetry: TelemetryOf = WORKLOAD.telemetry,
+    tenants: Annotated[
+        str,
+        typer.Option(
+            help="Tenants that share the engine, WEIGHT[@PART][%FLOOR] for each: `3:1` is two at weights 3 and 1 "
+            "with half of the programs each, `3@9:1@1%25` gives the first nine of ten and the second a floor of "
+            "25% of the pool. They are named t1, t2 and so on; `--config` may have their tables."
+        ),
+    ] = WORKLOAD.tenants,
     record: Annotated[Path | None, typer.Option(help="Write the event log of a single run here.")] = None,
     out: Out = None,
     json: AsJson = False,

@@ -1,23 +1,31 @@
-"""Commands that look at a running daemon: top, status, programs, queue, decisions, explain."""
+"""Commands that look at a running daemon: top, status, engines, tenants, programs, queue, decisions, explain."""
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from controlplane.cli import completion
 from controlplane.cli.ask import daemon, until_interrupted, when_up
-from controlplane.cli.options import Api, Json, Node, StateDir
+from controlplane.cli.options import FLEET, Api, Json, Node, StateDir
 
 
-def top(node: Node = "local", state_dir: StateDir = None, api: Api = None) -> None:
-    """Watch a node live: window, pressures, queue, and what every program does. Ctrl-C ends it.
+def top(
+    node: Node = "local",
+    state_dir: StateDir = None,
+    api: Api = None,
+    fleet: Annotated[bool, typer.Option("--fleet", help="Watch the fleet: the same as --node fleet.")] = False,
+) -> None:
+    """Watch a node or a fleet live: window, pressures, engines, queue, and what every program does. Ctrl-C ends it.
 
     A row is green while the engine works for the program, cyan while its tool runs, and yellow while it is held.
-    The newest bar is on the right; the three plots share one scale.
+    The newest bar is on the right; the three plots share one scale. Where there are several engines, each has a row
+    with its pool: red if it is gone or does not answer, yellow if it is drained or passive.
     """
     from controlplane.operate.top import watch
 
-    with daemon(api, node, state_dir) as client, until_interrupted():
+    with daemon(api, FLEET if fleet else node, state_dir) as client, until_interrupted():
         watch(client)
 
 
@@ -34,6 +42,42 @@ def status(
     from controlplane.operate.tables import show_status
 
     show_status(when_up(lambda client: client.call("GetStatus"), api, node, state_dir, wait_s=wait), json=json)
+
+
+def engines(
+    node: Node = "local",
+    state_dir: StateDir = None,
+    api: Api = None,
+    fleet: Annotated[bool, typer.Option("--fleet", help="Ask the fleet: the same as --node fleet.")] = False,
+    limit: Annotated[
+        int, typer.Option(help="Most engines to list, those in trouble and the fullest; 0: all.", min=0)
+    ] = 0,
+    json: Json = False,
+) -> None:
+    """List the engines: what each pool has and is asked for, which programs are there, and who moved last."""
+    from controlplane.operate.tables import show_engines
+
+    with daemon(api, FLEET if fleet else node, state_dir) as client:
+        show_engines(client.call("ListEngines", limit=limit), json=json)
+
+
+def tenants(
+    node: Node = "local",
+    state_dir: StateDir = None,
+    api: Api = None,
+    fleet: Annotated[bool, typer.Option("--fleet", help="Ask the fleet: the same as --node fleet.")] = False,
+    json: Json = False,
+) -> None:
+    """List the tenants: what each holds and has had of the KV memory, by weight, and what is left of its budgets.
+
+    Tenants are tables of the configuration, `[tenants.NAME]`; whoever is in none shares `default`. KV token-s are
+    tokens of KV memory times the seconds for which they were held. `penstock explain` tells whose turn it was when
+    a program was let in.
+    """
+    from controlplane.operate.tables import show_tenants
+
+    with daemon(api, FLEET if fleet else node, state_dir) as client:
+        show_tenants(client.call("GetStatus"), json=json)
 
 
 def programs(
@@ -62,7 +106,7 @@ def queue(
     from controlplane.operate.tables import show_programs
 
     with daemon(api, node, state_dir) as client:
-        show_programs(client.call("ListPrograms", queued=True, limit=limit), json=json)
+        show_programs(client.call("ListPrograms", queued=True, limit=limit), json=json, waits=True)
 
 
 def decisions(
@@ -94,35 +138,70 @@ def explain(
             autocompletion=completion.decided,
         ),
     ] = "",
-    node: Node = "local",
+    node: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--node",
+            envvar="PENSTOCK_NODE",
+            help="The node or fleet whose daemon decided. Repeatable. Default: local, unless --log is given.",
+        ),
+    ] = None,
+    log: Annotated[
+        list[Path] | None,
+        typer.Option("--log", help="A decision log by its file, such as one copied from another host. Repeatable."),
+    ] = None,
     state_dir: StateDir = None,
     last: Annotated[int, typer.Option(help="How many of the latest decisions to print; 0: all.", min=0)] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print one line of JSON per decision.")] = False,
 ) -> None:
-    """Explain why a program was let in, held, pinned or let go.
+    """Explain why a program was let in, held, placed, moved, pinned or let go.
 
-    It prints each decision with its rule, its numbers, who else could have been chosen, and what came of it. It
-    reads the log in the state directory, even if the daemon does not run now. Without a program it lists their
-    names, the latest last.
+    It prints each decision with its rule, its numbers, who else could have been chosen, what came of it, and its
+    verdict: what it gained and cost, in tokens and seconds (`penstock regret` sums those up). It reads the log in
+    the state directory, even if the daemon does not run now. Without a program it lists their names.
+
+    In a fleet two daemons decide about a program: the fleet's places it, its node's keeps it. Name both
+    (`--node fleet --node gpu7`, or `--log FILE` for a log of another host) and the decisions are told in one order,
+    by their hosts' clocks, with the way of each turn that both held: where it waited how long, and where it ran.
+
+    Of a program that had sub-agents and has ended it shows the tree, too, and the critical path: what its time was
+    made of.
     """
     import msgspec
 
+    from controlplane.operate import tree
+    from controlplane.operate.explain import lines, names, stories, ways
+    from controlplane.wire.decisions import read_decisions
+
+    paths = _logs(node, log, state_dir)
+    if not program:
+        typer.echo("\n".join(names(record for path in paths.values() for record in read_decisions(path))))
+        return
+    told = stories({source: read_decisions(path) for source, path in paths.items()}, program)
+    if not told:
+        raise _unknown(program, paths, names(record for path in paths.values() for record in read_decisions(path)))
+    trees = list(filter(None, (tree.tree(read_decisions(path), program) for path in paths.values())))[:1]
+    if json:
+        told_as = [each.told() for each in told[-last:]]
+        for record in (*told_as, *({"tree": each, "critical_path": tree.critical_path(each)} for each in trees)):
+            typer.echo(msgspec.json.encode(record).decode())
+        return
+    for line in (*lines(told[-last:]), *ways(told[-last:]), *(line for each in trees for line in tree.lines(each))):
+        typer.echo(line)
+
+
+def _unknown(program: str, paths: Mapping[str, Path], known: Sequence[str]) -> Exception:
     from controlplane.core.errors import UnknownProgram
-    from controlplane.operate.explain import lines, names, story
-    from controlplane.wire.decisions import log_path, read_decisions
+
+    where, latest = ", ".join(map(str, paths.values())), ", ".join(known[-10:]) or "none"
+    return UnknownProgram(f"nothing was decided about {program!r} in {where}; the latest programs: {latest}")
+
+
+def _logs(nodes: list[str] | None, files: list[Path] | None, state_dir: Path | None) -> dict[str, Path]:
+    """The decision logs that were asked for, by what they are called."""
+    from controlplane.wire.decisions import log_path
     from controlplane.wire.endpoint import default_state_dir
 
-    path = log_path(node, state_dir or default_state_dir())
-    if not program:
-        typer.echo("\n".join(names(read_decisions(path))))
-        return
-    told = story(read_decisions(path), program)
-    if not told:
-        known = ", ".join(names(read_decisions(path))[-10:]) or "none"
-        raise UnknownProgram(f"nothing was decided about {program!r} in {path}; the latest programs: {known}")
-    for each in told[-last:]:
-        if json:
-            record = {"decision": each.decision, "outcomes": each.outcomes}
-            typer.echo(msgspec.json.encode(record).decode())
-        else:
-            typer.echo("\n".join(lines([each])))
+    folder = state_dir or default_state_dir()
+    named = {name: log_path(name, folder) for name in nodes or ([] if files else ["local"])}
+    return named | {str(path): path for path in files or ()}

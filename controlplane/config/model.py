@@ -1,5 +1,6 @@
 """A daemon's configuration, with the defaults and the ranges; a comment beside a field explains its key."""
 
+import re
 from dataclasses import dataclass, field
 
 from controlplane.core.control import ControlRules
@@ -13,8 +14,11 @@ ENVIRONMENT = {
     "PENSTOCK_PRESET": "preset",
     "PENSTOCK_NATS_URL": "nats_url",
     "PENSTOCK_STATE_DIR": "state_dir",
+    "PENSTOCK_POD": "fleet.kubernetes.pod",
+    "PENSTOCK_POD_IP": "fleet.kubernetes.pod_ip",
 }
 
+_KUBERNETES_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -83,6 +87,70 @@ class TelemetryConfig:
         require("trace_ratio", self.trace_ratio, low=0, high=1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubernetesConfig:
+    """A fleet inside Kubernetes, which reads and writes EndpointSlices of its own namespace."""
+
+    engines: str = ""  # Service whose pods are the engines, in place of those that commands add; empty: none
+    port: str = ""  # name of the Service's port at which an engine is reached; empty: each of its ports is one
+    plugin: bool = True  # whether the engines have Penstock's plugin
+    leader: str = ""  # EndpointSlice that names the leader's pod to gateways; empty: none
+    pod: str = ""  # name of this daemon's own pod
+    pod_ip: str = ""  # its address
+
+    def __post_init__(self) -> None:
+        for name in ("engines", "leader"):
+            if (text := getattr(self, name)) and not _KUBERNETES_NAME.fullmatch(text):
+                raise ConfigError(f"expected a name as Kubernetes has them, got {text!r}", field=name)
+        if self.leader and not (self.pod and self.pod_ip):
+            raise ConfigError(
+                "a leader that is to be named needs PENSTOCK_POD and PENSTOCK_POD_IP, as the Helm chart sets them",
+                field="leader",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetConfig:
+    """Many engines behind one Envoy, for `penstock fleet up`; a node's daemon reads none of it."""
+
+    listen: str = "127.0.0.1:9468"  # HOST:PORT or unix:PATH at which Envoy asks where a turn goes (ext_proc)
+    engines: tuple[str, ...] = ()  # that the fleet begins with
+    domains: tuple[str, ...] = ()  # JetStream domains of nodes that keep their own streams
+    endpoints: str = ""  # file in which Envoy reads the engines' addresses (EDS); empty: none is written
+    tenant_header: str = ""  # that Envoy sets and no client can: whose a request is; empty: its API key tells
+    rank: int = 0  # of this daemon: how many others Envoy asks before it
+    lease_ttl_s: float = 12.0  # a leader not heard for so long is replaced; longer than NATS' elections
+    kubernetes: KubernetesConfig = field(default_factory=KubernetesConfig)
+
+    def __post_init__(self) -> None:
+        require("rank", self.rank, low=0, high=1000)
+        require("lease_ttl_s", self.lease_ttl_s, low=2, high=3600)
+        if not self.listen.startswith("unix:") and not _is_host_and_port(self.listen):
+            raise ConfigError(f"expected HOST:PORT or unix:PATH, got {self.listen!r}", field="listen")
+        for domain in self.domains:
+            node, equals, name = domain.partition("=")
+            if not (node and equals and name):
+                raise ConfigError(f"expected NODE=DOMAIN, got {domain!r}", field="domains")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShadowConfig:
+    """A second controller that decides beside the one in force and sends nothing (docs/adr/0056)."""
+
+    preset: str = ""  # its preset; empty: there is no shadow
+    settings: tuple[str, ...] = ()
+    cpu_ratio: float = 0.2  # most of the daemon's CPU time that it may take
+    estimate_s: float = 60.0  # time between two estimates of what it would change; 0: none is made
+    stretch_s: float = 600.0  # most of the latest time that an estimate replays
+
+    def __post_init__(self) -> None:
+        require("cpu_ratio", self.cpu_ratio, low=0, high=0.5, ends="(]")
+        require("estimate_s", self.estimate_s, low=0, high=86_400)
+        require("stretch_s", self.stretch_s, low=1, high=86_400)
+        if self.settings and not self.preset:
+            raise ConfigError("expected a preset beside the settings, which change it", field="preset")
+
+
 def _is_host_and_port(text: str) -> bool:
     host, _, port = text.rpartition(":")
     return bool(host) and port.isdecimal() and int(port) <= 65535
@@ -106,6 +174,8 @@ class Config:
     api: ApiConfig = field(default_factory=ApiConfig)
     http: HttpConfig = field(default_factory=HttpConfig)
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
+    fleet: FleetConfig = field(default_factory=FleetConfig)
+    shadow: ShadowConfig = field(default_factory=ShadowConfig)
     control: ControlRules = field(default_factory=ControlRules)
     policies: Preset = field(default_factory=lambda: PRESETS[DEFAULT])
 

@@ -10,6 +10,8 @@ import msgspec
 from controlplane.config.model import Config
 from controlplane.core.errors import ConfigError, UnknownPolicy
 from controlplane.core.presets import POLICIES, policy_name, preset
+from controlplane.core.tenants import Tenancy, Tenant
+from controlplane.core.types import MOST_NAME
 
 T = TypeVar("T")
 
@@ -20,6 +22,7 @@ def parse(data: Mapping[str, Any]) -> Config:
     sections = {kind: rest.pop(kind) for kind in POLICIES if kind in rest}
     if "policies" in rest:
         raise ConfigError("$.policies: unknown key; name a policy in its own section, as [admission]")
+    tenancy = _tenancy(rest.pop("tenants", {}))
     name = _plain(rest.get("preset", Config().preset), str, "$.preset")
     try:
         chosen = preset(name)
@@ -28,7 +31,25 @@ def parse(data: Mapping[str, Any]) -> Config:
     for kind, section in sections.items():
         policy = _policy(kind, getattr(chosen, kind), section, f"$.{kind}")
         chosen = replace(chosen, **{kind: policy})
-    return _build(Config, rest, "$", policies=chosen, choices=[*POLICIES])
+    config = _build(Config, rest, "$", policies=chosen, choices=[*POLICIES, "tenants"])
+    return replace(config, control=replace(config.control, tenancy=tenancy)) if tenancy.on else config
+
+
+def _tenancy(section: Any) -> Tenancy:
+    if not isinstance(section, Mapping):
+        raise ConfigError(f"$.tenants: expected a table for each tenant, got {section!r}", field="tenants")
+    named = {}
+    for name, table in section.items():
+        path = f"$.tenants.{name}"
+        if not isinstance(table, Mapping):
+            raise ConfigError(f"{path}: expected a table, got {table!r}", field=name)
+        if not 0 < len(name) <= MOST_NAME or not name.isprintable():
+            raise ConfigError(f"{path}: expected a name of printable characters, {MOST_NAME} at most", field=name)
+        named[name] = _build(Tenant, table, path)
+    try:
+        return Tenancy(named=named)
+    except ConfigError as error:
+        raise ConfigError(f"$.tenants: {error}", field="tenants") from None
 
 
 def _policy(kind: str, base: Any, section: Any, path: str) -> Any:
@@ -50,7 +71,7 @@ def _policy(kind: str, base: Any, section: Any, path: str) -> Any:
 def _build(
     cls: type[T], data: Mapping[str, Any], path: str, *, choices: list[str] | None = None, **given: Any
 ) -> T:
-    known = [item.name for item in fields(cls) if item.name not in given]  # type: ignore[arg-type]
+    known = [item.name for item in fields(cls) if item.name not in (*given, "tenancy")]  # type: ignore[arg-type]
     known += choices or []
     for key in data:
         if key not in known:

@@ -1,7 +1,7 @@
 """Write a configuration as TOML, with every default."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -15,15 +15,23 @@ def template(config: Config) -> str:
     return re.sub(r"^(?=\w+ = )", "#", show(config, explained=True), flags=re.M)
 
 
-def show(config: Config, *, origins: Mapping[str, str] | None = None, explained: bool = False) -> str:
+def show(
+    config: Config,
+    *,
+    origins: Mapping[str, str] | None = None,
+    explained: bool = False,
+    without: Collection[str] = (),
+) -> str:
     """Write ``config`` as TOML.
 
     ``origins`` says by key where a value comes from, which is written after it. With ``explained`` each key's
-    meaning is written above it.
+    meaning is written above it. Tables ``without`` names are left out, and those in them.
     """
     told = origins or {}
     lines = []
     for table in tables(config):
+        if table.path.partition(".")[0] in without:
+            continue
         if table.path:
             lines += ["", f"[{table.path}]"]
         words = f"{table.above}{table.policy}." if table.policy else table.above

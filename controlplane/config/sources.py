@@ -5,14 +5,17 @@ import re
 import stat
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from controlplane.config.lines import lines_of
 from controlplane.config.model import ENVIRONMENT, Config
 from controlplane.config.parse import parse
+from controlplane.config.shadow import put, shadowed
 from controlplane.core.errors import ConfigError
+
+_LINK = "link_tokens_per_s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,24 +24,32 @@ class Resolved:
 
     config: Config
     origins: Mapping[str, str]  # ``penstock.toml:7``, ``PENSTOCK_NODE``, ``--preset``
+    shadow: Config | None = None  # what a shadow decides by, if there is to be one
 
     @property
     def without_effect(self) -> tuple[str, ...]:
         """Settings that change nothing in a daemon, each with its place and the reason."""
-        said = [origin for key, origin in self.origins.items() if key.partition(".")[0] == "placement"]
-        why = "[placement] is for `penstock simulate` and sweeps: a daemon has no router that would ask it"
-        return tuple(f"{origin}: {why}" for origin in said[:1])
+        said = [origin for key, origin in self.origins.items() if key == f"placement.{_LINK}"]
+        why = f"{_LINK} is for `penstock simulate` and sweeps: no engine sends another what it holds"
+        return tuple(f"{origin}: {why}" for origin in said)
+
+    def for_a_daemon(self) -> "Resolved":
+        """The same without what a daemon's engines cannot do."""
+        shadow = None if self.shadow is None else _without_link(self.shadow)
+        return replace(self, config=_without_link(self.config), shadow=shadow)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """A daemon's configuration source, read at the start and at each reload.
 
-    ``options`` are command-line options by key, None where not given.
+    ``options`` are command-line options by dotted key, None where not given. ``promoted`` holds what `penstock
+    promote` made live over all of that, None for what is to be as if it were not given.
     """
 
     path: Path | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    promoted: Mapping[str, Any] = field(default_factory=dict)
 
     def read(self, *, again: bool = False) -> Resolved:
         """Read all sources. ``again`` means that they were read before.
@@ -49,12 +60,20 @@ class Source:
         data, origins = _tables(text, self.path), _in_file(text, self.path)
         for name, key in ENVIRONMENT.items():
             if os.environ.get(name):
-                data[key], origins[key] = os.environ[name], name
+                put(data, key, os.environ[name])
+                origins[key] = name
         for key, value in self.options.items():
             if value is not None:
-                data[key], origins[key] = value, f"--{key.removesuffix('_url').replace('_', '-')}"
+                put(data, key, value)
+                origins[key] = f"--{key.rpartition('.')[2].removesuffix('_url').replace('_', '-')}"
+        for key, value in self.promoted.items():
+            put(data, key, value)
+            origins.pop(key, None)
+            if value is not None:
+                origins[key] = "penstock promote"
         try:
-            return Resolved(config=parse(data), origins=origins)
+            config = parse(data)
+            return Resolved(config=config, origins=origins, shadow=shadowed(data, config))
         except ConfigError as error:
             where = self._to_blame(str(error), origins)
             raise type(error)(f"{where}: {error}" if where else str(error), field=error.field) from None
@@ -68,6 +87,15 @@ class Source:
                 return origins[key]
             key = key.rpartition(".")[0]
         return str(self.path) if self.path else ""
+
+
+def _without_link(config: Config) -> Config:
+    policies = config.policies
+    placement: Any = policies.placement
+    if not getattr(placement, _LINK, 0.0):
+        return config
+    placed = replace(policies, placement=replace(placement, **{_LINK: 0.0}))
+    return replace(config, policies=placed)
 
 
 def load(path: Path | None, options: Mapping[str, Any] | None = None) -> Config:

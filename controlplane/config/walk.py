@@ -1,8 +1,11 @@
 """Iterate over a configuration's keys, table by table, in the order in which they are shown."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
+
+import msgspec
 
 from controlplane.config.model import Config
 from controlplane.core.presets import POLICIES, policy_name
@@ -32,16 +35,23 @@ class Table:
 
 
 def tables(config: Config) -> Iterator[Table]:
-    """All tables of a configuration: the nested ones, then one for each kind of policy."""
+    """All tables of a configuration: the nested ones, one for each tenant, then one for each kind of policy."""
     yield from _nested(Table(path="", value=config))
+    for name, tenant in config.control.tenancy.named.items():
+        yield Table(path=f"tenants.{_key(name)}", value=tenant)
     for kind in POLICIES:
         policy = getattr(config.policies, kind)
         yield Table(path=kind, value=policy, policy=policy_name(kind, policy))
+
+
+def _key(name: str) -> str:
+    """A name as a key of TOML: between quotes where it is not bare."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else msgspec.json.encode(name).decode()
 
 
 def _nested(table: Table) -> Iterator[Table]:
     yield table
     for item in fields(table.value):
         value = getattr(table.value, item.name)
-        if is_dataclass(value) and item.name != "policies":
+        if is_dataclass(value) and item.name not in ("policies", "tenancy"):
             yield from _nested(Table(path=f"{table.above}{item.name}", value=value))

@@ -1,8 +1,19 @@
 """The meaning of keys whose comment beside the field would be too short for a user; and the keys' units."""
 
+_PREFETCH = "how long before its program's likely return a context in host memory is loaded; 0: when it is needed"
 MEANINGS = {
     "state_dir": "directory of snapshots, the embedded server's store and the endpoint file; empty: "
     "`$XDG_STATE_HOME/penstock`, or `~/.local/state/penstock` without that variable",
+    "fleet.engines": "engines that the fleet has from the start, each as `NODE/engine-PORT=HOST:PORT`, with "
+    "`,plain` behind it for one without a plugin; others are added with `penstock fleet engines add`",
+    "fleet.domains": "nodes whose streams lie in a JetStream domain of their own, behind a leaf node, each as "
+    "`NODE=DOMAIN`",
+    "fleet.kubernetes.engines": "Service whose ready pods are the fleet's engines, in place of those that "
+    "`penstock fleet engines` adds; empty: none",
+    "fleet.kubernetes.leader": "EndpointSlice in which the leader writes its pod, for the Service that gateways "
+    "ask; empty: none",
+    "shadow.settings": "what the shadow has otherwise than the configuration in force, beside the preset: each as "
+    "`KEY=VALUE`, such as `admission.kv_high=0.9`; `KEY=` as if the key were not given",
     "control.interval_s": "the control interval: once in each, the daemon judges load, sweeps silent programs and "
     "moves the window",
     "control.overdue_s": "a program that has waited this long for a slot is no longer passed over, and goes first "
@@ -97,9 +108,16 @@ MEANINGS = {
     "moved",
     "retention.least_waste.interval_s": "time between two looks at the contexts that are kept",
     "retention.least_waste.ttl_max_s": "the longest pin",
+    "retention.least_waste.prefetch_s": _PREFETCH,
+    "retention.lend.prefetch_s": _PREFETCH,
     "priority.ttl_first.pinned_first": "a call whose program's context is pinned goes before earlier programs",
-    "placement.session.hard": "a program never leaves an engine that still has its context, on the device or in "
-    "the host's memory, however crowded it is",
+    "placement.prefix.match": "share of a prompt that an engine must have seen to be given the turn for that",
+    "placement.prefix.pile_turns": "turns have piled up where one engine has so many more than another, ...",
+    "placement.prefix.pile_ratio": "... and this many times as many: the one with the fewest takes the turn",
+    "placement.session.hard": "a program never leaves an engine that still has its context on the device, however "
+    "crowded it is (nor, hard or not, one that has it in the host's memory)",
+    "placement.session.turns_ahead": "turns for which an engine that is crowded is taken to stay so",
+    "placement.session.passing_wait": "share of a wait for room now that counts for a turn that comes after a tool",
     "placement.session.link_tokens_per_s": "tokens' worth of KV that one engine sends another per second; 0: none "
     "(the simulator then uses its hardware's)",
     "memory.lru.keep_pins": "calls wait for pinned memory, as in Continuum; false: pins are dropped when a call "
@@ -115,6 +133,9 @@ MEANINGS = {
 
 UNITS = {"_s": "s", "_ms": "ms", "_tokens": "tokens", "_blocks": "blocks", "_ratio": "ratio"}
 UNIT_OF = {
+    "kv_token_s": "KV tokens x s",
+    "program_kv_token_s": "KV tokens x s",
+    "share": "ratio",
     "time_scale": "factor",
     "cpus": "CPUs",
     "persistence": "intervals",
@@ -140,6 +161,11 @@ UNIT_OF = {
     "classes": "classes",
     "host_blocks_per_s": "blocks/s",
     "link_tokens_per_s": "tokens/s",
+    "turns_ahead": "turns",
+    "passing_wait": "ratio",
+    "match": "ratio",
+    "pile_turns": "turns",
+    "pile_ratio": "factor",
     "promotions": "levels",
     "kv_high": "ratio",
     "watermark_high": "ratio",

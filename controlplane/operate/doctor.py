@@ -31,7 +31,7 @@ from controlplane.operate.client import connect
 from controlplane.shell.host_probe import pressure_file, usable_cpus
 from controlplane.shell.nats_server import binary
 from controlplane.wire.endpoint import default_state_dir, resolve_url, shown, socket_path
-from controlplane.wire.nats_options import nats_options
+from controlplane.wire.nats_options import nats_options, servers
 from controlplane.wire.roles import BusRole, reader_inbox
 from controlplane.wire.subjects import stream_name
 
@@ -180,7 +180,7 @@ async def _bus(config: Config, state_dir: Path) -> list[Finding]:
         return [_bad("bus", str(error), f"start `penstock up --node {config.node}`")]
     try:
         client = await nats.connect(
-            url,
+            servers(url),
             allow_reconnect=False,
             connect_timeout=_TIMEOUT_S,
             error_cb=_ignored,
@@ -354,9 +354,21 @@ def _gate(health: dict[str, Any]) -> Iterator[Finding]:
     if why := plugin.get("passive_because"):
         advice = f"python -m engine_hooks.{package}.verify, in the engine's environment"
         yield _bad("plugin", f"passive: {why}", advice)
-    failures = {**plugin.get("hook_failures", {}), **(health.get("scheduler") or {}).get("hook_failures", {})}
+    failures = dict(plugin.get("hook_failures", {}))
+    for told in (health.get("scheduler"), *health.get("schedulers", {}).values()):
+        failures |= (told or {}).get("hook_failures", {})
+    if lockstep := (health.get("scheduler") or {}).get("lockstep"):
+        yield _lockstep(lockstep)
     if failures:
         told = ", ".join(f"{name} {count} times" for name, count in failures.items())
         yield _bad("hooks", f"failed: {told}", "the engine's log has the reasons")
     elif plugin and not why:
         yield _ok("plugin", f"bound, {name} {plugin.get(package, '?')}")
+
+
+def _lockstep(told: dict[str, Any]) -> Finding:
+    if why := told.get("passive_because"):
+        return _bad("lockstep", f"nothing is pinned or ordered: {why}", "restart the engine; its log has more")
+    return _ok(
+        "lockstep", f"{told.get('size', '?')} ranks decide alike, {told.get('compared', 0):,} steps compared"
+    )

@@ -1,31 +1,56 @@
-"""``penstock explain``: one program's decisions, in order, with their outcomes."""
+"""``penstock explain``: one program's decisions in order, with outcomes and verdicts; several daemons' in one."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from controlplane.operate.tables import duration
-from controlplane.wire.decisions import DecisionRecord, OutcomeRecord, Record
+from controlplane.operate.printing import duration
+from controlplane.operate.verdicts import sentence
+from controlplane.wire.decisions import DecisionRecord, OutcomeRecord, Record, VerdictRecord
 
 
 @dataclass(slots=True)
 class Explained:
-    """A decision and its outcomes."""
+    """A decision, its outcomes, and what it cost and brought. ``source`` names the daemon whose log they are from.
+
+    ``afterwards``: verdicts on what nobody decided, before the next decision.
+    """
 
     decision: DecisionRecord
     outcomes: list[OutcomeRecord] = field(default_factory=list)
+    verdicts: list[VerdictRecord] = field(default_factory=list)
+    afterwards: list[VerdictRecord] = field(default_factory=list)
+    source: str = ""
+
+    def told(self) -> dict[str, Any]:
+        """As ``--json`` prints it."""
+        names = ("source", "decision", "outcomes", "verdicts", "afterwards")
+        return {name: getattr(self, name) for name in names}
 
 
-def story(records: Iterable[Record], program_id: str) -> list[Explained]:
-    """The decisions about that program, in order, each with its outcomes."""
+def story(records: Iterable[Record], program_id: str, source: str = "") -> list[Explained]:
+    """The decisions about that program in one log, in order, each with its outcomes."""
     told: dict[int, Explained] = {}
+    latest: Explained | None = None
     for record in records:
         if record.program_id != program_id:
             continue
         if isinstance(record, DecisionRecord):
-            told[record.number] = Explained(record)
-        elif record.number in told:
+            latest = told[record.number] = Explained(record, source=source)
+        elif isinstance(record, VerdictRecord):
+            if record.number in told:
+                told[record.number].verdicts.append(record)
+            elif latest is not None and not record.number:
+                latest.afterwards.append(record)
+        elif isinstance(record, OutcomeRecord) and record.number in told:
             told[record.number].outcomes.append(record)
     return list(told.values())
+
+
+def stories(logs: Mapping[str, Iterable[Record]], program_id: str) -> list[Explained]:
+    """The same from the logs of several daemons, by their names, in the order of their hosts' clocks."""
+    told = [each for source, records in logs.items() for each in story(records, program_id, source)]
+    return sorted(told, key=lambda each: each.decision.at) if len(logs) > 1 else told
 
 
 def names(records: Iterable[Record]) -> list[str]:
@@ -40,29 +65,69 @@ def names(records: Iterable[Record]) -> list[str]:
 
 def lines(explained: Sequence[Explained]) -> Iterator[str]:
     """Each decision with its rule, numbers, alternatives and outcomes, in lines for a person."""
+    several = len({each.source for each in explained}) > 1
     for each in explained:
-        yield from _lines(each)
+        yield from _lines(each, f"{each.source}  " if several else "")
 
 
-def _lines(each: Explained) -> Iterator[str]:
+def ways(explained: Sequence[Explained]) -> Iterator[str]:
+    """A line for each turn that more than one daemon let go: where it waited how long, and where it began."""
+    waits: dict[str, list[Explained]] = {}
+    began: dict[str, OutcomeRecord] = {}
+    for each in explained:
+        for turn_id in each.decision.turns:
+            waits.setdefault(turn_id, []).append(each)
+        began |= {outcome.turn_id: outcome for outcome in each.outcomes if outcome.turn_id}
+    for turn_id, held in waits.items():
+        if len({each.source for each in held}) < 2:
+            continue
+        said = [f"{duration(each.decision.waited_ns) or '0.0s'} at {each.source}" for each in held]
+        outcome = began.get(turn_id)
+        end = f"; on {outcome.engine} {outcome.outcome}" if outcome is not None else ""
+        yield f"turn {turn_id}: waited {', then '.join(said)}{end}"
+
+
+def _lines(each: Explained, source: str) -> Iterator[str]:
     decision, numbers = each.decision, each.decision.numbers
-    ttl_ns = decision.values.get("ttl_ns", 0)
-    how = "".join(f" {value}" for name, value in decision.values.items() if name != "ttl_ns")
-    until = f" for {duration(ttl_ns)}" if ttl_ns else ""
-    yield f"{decision.at[11:23]}  {decision.kind}{how}{until}: {decision.reason}"
+    yield f"{decision.at[11:23]}  {source}{decision.kind}{_how(decision)}: {decision.reason}"
     limit = numbers.limit or "no limit"
     yield (
         f"    rule: {decision.rule}; window {limit} ({numbers.window:.1f} before caps), {numbers.active} active, "
         f"{numbers.waiting} waiting, KV {numbers.kv_use_ratio:.0%}, CPU {numbers.cpu_use_ratio:.0%}, "
         f"{numbers.tools_active} tools at {numbers.tool_slowdown_ratio:.2f} times their time"
     )
+    if decision.turns:
+        yield f"    turns: {', '.join(decision.turns)}, held for {duration(decision.waited_ns) or '0.0s'}"
     if decision.context_tokens:
         tool = f", tool {decision.tool}" if decision.tool else ""
-        yield f"    program: {decision.context_tokens:,} tokens of context{tool}"
+        where = f", on {decision.engine}" if decision.engine else ""
+        yield f"    program: {decision.context_tokens:,} tokens of context{where}{tool}"
     if decision.alternatives:
         others = (
             f"{a.program_id} ({a.blocks:,} blocks, waited {duration(a.waited_ns)})" for a in decision.alternatives
         )
         yield f"    instead of: {', '.join(others)}"
     for outcome in each.outcomes:
-        yield f"    outcome after {duration(outcome.after_ns) or '0.0s'}: {outcome.outcome}"
+        engine = f" on {outcome.engine}" if outcome.engine else ""
+        yield f"    outcome after {duration(outcome.after_ns) or '0.0s'}{engine}: {outcome.outcome}"
+    for judged in each.verdicts:
+        yield f"    verdict{_of(judged, decision)}: {sentence(judged.verdict)}"
+    for judged in each.afterwards:
+        yield f"    afterwards, by {judged.verdict.kind}: {sentence(judged.verdict)}"
+
+
+def _of(judged: VerdictRecord, decision: DecisionRecord) -> str:
+    """What of the decision was judged, where that is not all of it: the hold that an admission ended."""
+    return "" if judged.verdict.kind == decision.kind else f" on the {judged.verdict.kind}"
+
+
+def _how(decision: DecisionRecord) -> str:
+    """The command's own values."""
+    values = decision.values
+    if decision.kind == "place":
+        left = f", from {values['leaves']}" if values.get("leaves") else ""
+        sent = ", its KV is sent there" if values.get("moves") else ""
+        return f" on {values.get('replica', '')}{left}{sent}"
+    ttl_ns = values.get("ttl_ns", 0)
+    until = f" for {duration(ttl_ns)}" if ttl_ns else ""
+    return "".join(f" {value}" for name, value in values.items() if name != "ttl_ns") + until

@@ -3,16 +3,18 @@
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 import msgspec
 import typer
 
-from controlplane.operate.printing import print_json, print_table
+from controlplane.core.commands import Place
+from controlplane.operate.printing import duration, plain, print_json, print_table
+from controlplane.operate.shadow import shadow_rows
 from controlplane.wire.control import Fields
 from controlplane.wire.names import snake_case
 
 _PERCENT = "{:.0%}".format
+_MOST_MOVES = 10  # the latest, below the engines
 
 
 def show_status(status: Fields, *, json: bool) -> None:
@@ -30,6 +32,9 @@ def show_status(status: Fields, *, json: bool) -> None:
             f"{pressure.programs_active} active, {pressure.queue_length} waiting, {status.programs} known",
         ),
         ("KV", kv_line(pressure)),
+        *([("engines", engines_line(status.engines))] if has_engines(status) else []),
+        *([("tenants", tenants_line(status))] if status.tenants else []),
+        *([("lease", lead)] if (lead := lead_line(status)) else []),
         *([("forecast", forecast_line(status.forecasts))] if status.forecasts else []),
         ("tools", tools_line(pressure)),
         ("events", f"{status.counts.applied} applied, {status.rejected} rejected, {status.counts.gaps} gaps"),
@@ -38,6 +43,8 @@ def show_status(status: Fields, *, json: bool) -> None:
         rows.append(("bus", "away, or keeps nothing: gates admit on their own until it is back"))
     if orders.draining or orders.held:
         rows.append(("orders", orders_line(orders)))
+    rows += shadow_rows(status)
+    rows += [("passive", engine) for engine in status.passive_engines]
     if status.config.refused:
         rows.append(("refused", status.config.refused))
     if status.config.until_restart:
@@ -86,6 +93,145 @@ def orders_line(orders: Fields) -> str:
     return "; ".join([*parts, *([f"held: {', '.join(orders.held)}"] if orders.held else [])]) or "none"
 
 
+def has_engines(status: Fields) -> bool:
+    """Whether engines are worth a look of their own: there are several, or one is not what it should be."""
+    engines = status.engines
+    return bool(engines.known > 1 or engines.draining or engines.gone or lead_line(status))
+
+
+def engines_line(engines: Fields) -> str:
+    """How many engines there are of each standing, in one line."""
+    counts = ("serving", "draining", "gone", "silent")
+    said = [f"{getattr(engines, name)} {name}" for name in counts if name == "serving" or getattr(engines, name)]
+    return f"{engines.known} engines: {', '.join(said)}; {engines.moves:,} moves between them"
+
+
+def tenants_line(status: Fields) -> str:
+    """What tenants have had, in one line."""
+    had = ", ".join(f"{row.tenant} {_PERCENT(row.kv_ratio)}" for row in status.tenants if row.turns or row.waiting)
+    spent = [row.spent for row in status.tenants if row.spent]
+    return "; ".join([f"{had or 'nobody has asked'} of KV x time", f"Jain {status.tenants_jain_index:.3f}", *spent])
+
+
+TENANT_HEAD = (
+    "tenant",
+    "weight",
+    "share",
+    "active",
+    "waiting",
+    "KV blocks",
+    "KV token-s",
+    "of all",
+    "turns",
+    "budget",
+    "window",
+    "refused",
+    "got back",
+)
+
+
+def tenant_cells(row: Fields) -> tuple[str, ...]:
+    """One tenant's cells below ``TENANT_HEAD``."""
+    return (
+        row.tenant,
+        f"{row.weight:g}",
+        _PERCENT(row.share) if row.share else "",
+        str(row.active),
+        str(row.waiting),
+        f"{row.kv_blocks:,}",
+        f"{row.kv_token_s:,.0f}",
+        _PERCENT(row.kv_ratio),
+        f"{row.turns:,}",
+        _PERCENT(row.spent_ratio) if row.spent_ratio else "",
+        duration(row.window_ns) if row.spent_ratio else "",
+        str(row.refused or ""),
+        str(row.given_back or ""),
+    )
+
+
+def show_tenants(status: Fields, *, json: bool) -> None:
+    """Print the tenants, one row each, what is spent, and how alike they were served."""
+    if json:
+        print_json({"tenants": plain(status.tenants), "jain_index": status.tenants_jain_index})
+        return
+    if not status.tenants:
+        typer.echo("no tenants: the configuration has no table [tenants.NAME]")
+        return
+    print_table(TENANT_HEAD, [tenant_cells(row) for row in status.tenants])
+    for row in status.tenants:
+        if row.spent:
+            typer.echo(f"spent: {row.spent}; {duration(row.window_ns)} to go")
+    typer.echo(f"Jain's index over what each has had for its weight: {status.tenants_jain_index:.3f}")
+
+
+def lead_line(status: Fields) -> str:
+    """Whether the daemon decides, where several could; else empty."""
+    if status.stands_by:
+        return "stands by: another daemon leads"
+    return f"leads, by lease {status.fence}" if status.fence else ""
+
+
+ENGINE_HEAD = ("engine", "standing", "KV demand", "free", "pinned", "host", "turns", "programs", "waiting", "heard")
+
+
+def engine_cells(engine: Fields) -> tuple[str, ...]:
+    """One engine's cells below ``ENGINE_HEAD``."""
+    demand = f"{_PERCENT(engine.kv_use_ratio)} of {engine.kv_total_blocks:,}" if engine.kv_total_blocks else ""
+    host = _PERCENT(engine.host_used_blocks / engine.host_total_blocks) if engine.host_total_blocks else ""
+    return (
+        engine.place + (f" ({engine.address})" if engine.address else ""),
+        engine_standing(engine),
+        demand,
+        f"{engine.kv_free_blocks:,}",
+        f"{engine.kv_retained_blocks:,}",
+        host,
+        str(engine.turns),
+        str(engine.programs),
+        str(engine.waiting),
+        f"{duration(engine.heard_ns)} ago" if engine.heard_ns else "never",
+    )
+
+
+def engine_standing(engine: Fields) -> str:
+    """What the engine may be given, and what is wrong with it."""
+    said = [engine.standing or "serving"]
+    if engine.silent:
+        said.append("does not answer")
+    if engine.passive:
+        said.append("passive")
+    if not engine.has_plugin:
+        said.append("no plugin")
+    return ", ".join(said)
+
+
+def show_engines(listed: Fields, *, json: bool) -> None:
+    """Print the engines, one row each, and who moved between them last."""
+    if json:
+        print_json({"engines": plain(listed.engines), "total": listed.total, "moves": plain(listed.moves)})
+        return
+    if not listed.engines:
+        typer.echo("no engine has reported yet")
+        return
+    print_table(ENGINE_HEAD, [engine_cells(engine) for engine in listed.engines])
+    if left := listed.total - len(listed.engines):
+        typer.echo(f"and {left} more")
+    for engine in listed.engines:
+        if engine.passive:
+            typer.echo(f"passive: {engine.place}: {engine.passive}")
+    for move in listed.moves[:_MOST_MOVES]:
+        typer.echo(f"moved: {move_line(move)}")
+
+
+def move_line(move: Fields) -> str:
+    """Who went from where to where, and why, in one line."""
+    return f"{move.program_id}: {move.from_place} to {move.to_place}; {move.reason}"
+
+
+def are_several(programs: Sequence[Fields]) -> bool:
+    """Whether the programs ran on different engines, so that each row says on which."""
+    return len({program.replica for program in programs if program.replica}) > 1
+
+
 PROGRAM_HEAD = (
     "program",
     "status",
@@ -119,13 +265,29 @@ def program_cells(program: Fields) -> tuple[str, ...]:
     )
 
 
-def show_programs(listed: Fields, *, json: bool) -> None:
-    """Print a list of programs, one row each."""
+def program_head(*, engines: bool) -> tuple[str, ...]:
+    """The names of ``program_row``'s cells."""
+    return (*PROGRAM_HEAD, "engine", "moves") if engines else PROGRAM_HEAD
+
+
+def program_row(program: Fields, *, engines: bool) -> tuple[str, ...]:
+    """One program's cells, with its engine and how often it moved where there are several ``engines``."""
+    cells = program_cells(program)
+    return (*cells, program.replica, str(program.moves or "")) if engines else cells
+
+
+def show_programs(listed: Fields, *, json: bool, waits: bool = False) -> None:
+    """Print a list of programs, one row each; ``waits``: with what each waits for."""
     programs = listed.programs
     if json:
         print_json([plain(program) for program in programs])
     elif programs:
-        print_table(PROGRAM_HEAD, [program_cells(program) for program in programs])
+        engines, more = are_several(programs), ("waits for",) if waits else ()
+        rows = [
+            (*program_row(program, engines=engines), *((program.waits_for,) if waits else ()))
+            for program in programs
+        ]
+        print_table((*program_head(engines=engines), *more), rows)
         if left := listed.total - len(programs):
             typer.echo(f"and {left} more")
     else:
@@ -164,22 +326,5 @@ def show_decision(decision: Fields, *, json: bool) -> None:
     about = getattr(command, "program_id", "")
     ttl_ns = getattr(command, "ttl_ns", 0)
     until = f" for {duration(ttl_ns)}" if ttl_ns else ""
-    typer.echo(f"{time.strftime('%H:%M:%S')}  {kind}{until} {about}  {command.reason}")
-
-
-def duration(value_ns: int) -> str:
-    """A duration as a person says it, such as ``3m05s``; empty for none."""
-    value_s = value_ns / 1e9
-    if value_ns <= 0:
-        return ""
-    if value_s < 60:
-        return f"{value_s:.1f}s"
-    minutes, rest_s = divmod(round(value_s), 60)
-    return f"{minutes}m{rest_s:02}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02}m"
-
-
-def plain(fields: Any) -> Any:
-    """``Fields``, also nested in lists and other fields, as plain mappings."""
-    if isinstance(fields, Fields):
-        return {name: plain(value) for name, value in vars(fields).items()}
-    return [plain(each) for each in fields] if isinstance(fields, list) else fields
+    where = f" on {command.replica}" if isinstance(command, Place) else ""
+    typer.echo(f"{time.strftime('%H:%M:%S')}  {kind}{until} {about}{where}  {command.reason}")

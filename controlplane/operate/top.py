@@ -15,10 +15,16 @@ from rich.text import Text
 
 from controlplane.operate.client import ControlClient
 from controlplane.operate.tables import (
-    PROGRAM_HEAD,
+    ENGINE_HEAD,
+    are_several,
+    engine_cells,
+    engines_line,
+    has_engines,
     kv_line,
+    lead_line,
     orders_line,
-    program_cells,
+    program_head,
+    program_row,
     tools_line,
 )
 from controlplane.wire.control import Fields
@@ -53,23 +59,55 @@ def watch(client: ControlClient, console: Console | None = None) -> None:
         for status in client.watch("WatchStatus"):
             history.add(status)
             size = live.console.size
-            listed = client.call("ListPrograms", limit=places(size.height))
-            live.update(screen(status, listed, history, width=size.width, height=size.height), refresh=True)
+            engines = None
+            if has_engines(status):
+                engines = client.call("ListEngines", limit=engine_places(size.height))
+            listed = client.call("ListPrograms", limit=places(size.height, engines))
+            shown = screen(status, listed, history, engines, width=size.width, height=size.height)
+            live.update(shown, refresh=True)
 
 
-def places(height: int) -> int:
-    """How many programs a screen of ``height`` lines has room for."""
-    return max(1, height - _OTHER_LINES)
+def places(height: int, engines: Fields | None = None) -> int:
+    """How many programs a screen of ``height`` lines has room for, below that table of engines."""
+    return max(1, height - _OTHER_LINES - (_engine_lines(engines) if engines is not None else 0))
 
 
-def screen(status: Fields, listed: Fields, history: History, *, width: int, height: int) -> RenderableType:
+def engine_places(height: int) -> int:
+    """How many engines a screen of ``height`` lines shows: a third of what is below the head."""
+    return max(2, (height - _OTHER_LINES) // 3)
+
+
+def screen(
+    status: Fields, listed: Fields, history: History, engines: Fields | None = None, *, width: int, height: int
+) -> RenderableType:
     """The whole screen, ``width`` by ``height`` characters."""
     layout = Layout()
-    layout.split_column(
-        Layout(_head(status, listed.phases, history, width), size=_HEADER_LINES),
-        Layout(_programs(listed, places(height)), name="programs"),
-    )
+    parts = [Layout(_head(status, listed.phases, history, width), size=_HEADER_LINES)]
+    if engines is not None:
+        parts.append(Layout(_engines(engines), size=_engine_lines(engines)))
+    parts.append(Layout(_programs(listed, places(height, engines)), name="programs"))
+    layout.split_column(*parts)
     return layout
+
+
+def _engine_lines(engines: Fields) -> int:
+    """The head, a row each, what is left out, and an empty line."""
+    shown = len(engines.engines)
+    return shown + (3 if engines.total > shown else 2)
+
+
+def _engines(listed: Fields) -> RenderableType:
+    table = Table(*ENGINE_HEAD, box=None, expand=True, header_style="bold", pad_edge=False)
+    for engine in listed.engines:
+        table.add_row(*engine_cells(engine), style=_engine_style(engine))
+    left = listed.total - len(listed.engines)
+    return Group(table, Text(f"… and {left} more engines", style="dim")) if left > 0 else table
+
+
+def _engine_style(engine: Fields) -> str:
+    if engine.standing == "gone" or engine.silent:
+        return "red"
+    return "yellow" if engine.standing == "draining" or engine.passive else ""
 
 
 def _head(status: Fields, phases: Sequence[Fields], history: History, width: int) -> RenderableType:
@@ -89,6 +127,10 @@ def _head(status: Fields, phases: Sequence[Fields], history: History, width: int
     lines.add_row("phases", _phases(phases))
     lines.add_row("", _warnings(status))
     title = f"[bold]{status.node}[/]  preset {status.preset}  configuration {status.config.version}"
+    if has_engines(status):
+        title += f"  {engines_line(status.engines)}"
+    if lead := lead_line(status):
+        title += f"  {lead}"
     return Panel(lines, title=title, title_align="left", box=box.ROUNDED)
 
 
@@ -122,6 +164,7 @@ def _warnings(status: Fields) -> Text:
         said.append("the bus is away")
     if status.orders.draining or status.orders.held:
         said.append(orders_line(status.orders))
+    said += [f"passive: {engine}" for engine in status.passive_engines]
     if status.config.refused:
         said.append(f"configuration refused: {status.config.refused}")
     if status.config.until_restart:
@@ -131,10 +174,11 @@ def _warnings(status: Fields) -> Text:
 
 def _programs(listed: Fields, most: int) -> RenderableType:
     """Programs that reason, then those that wait, then those that act, then idle ones; the rest is counted."""
-    table = Table(*PROGRAM_HEAD, box=None, expand=True, header_style="bold", pad_edge=False)
     shown = sorted(listed.programs[:most], key=_place)
+    engines = are_several(shown)
+    table = Table(*program_head(engines=engines), box=None, expand=True, header_style="bold", pad_edge=False)
     for program in shown:
-        table.add_row(*program_cells(program), style=_PHASE_STYLE[program.phase])
+        table.add_row(*program_row(program, engines=engines), style=_PHASE_STYLE[program.phase])
     left = listed.total - len(shown)
     return Group(table, Text(f"… and {left} more", style="dim")) if left > 0 else table
 

@@ -19,7 +19,8 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
-from nats.js.api import ConsumerConfig, DeliverPolicy, DiscardPolicy, StorageType, StreamConfig
+from nats.js import JetStreamContext
+from nats.js.api import ConsumerConfig, DeliverPolicy, DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
 from nats.js.api import StreamInfo as JetStreamInfo
 from nats.js.errors import APIError, NotFoundError
 
@@ -29,7 +30,7 @@ from controlplane.shell.logs import logger
 from controlplane.wire.codec import Heartbeat, encode_commands, encode_heartbeat
 from controlplane.wire.delivery import delivered
 from controlplane.wire.endpoint import shown
-from controlplane.wire.nats_options import nats_options
+from controlplane.wire.nats_options import nats_options, servers
 from controlplane.wire.senders import FOR_TOOLS
 from controlplane.wire.subjects import (
     all_events_subject,
@@ -44,6 +45,8 @@ from controlplane.wire.subjects import (
 _CONNECT_TIMEOUT_S = 3.0
 _STREAM_MAX_BYTES = (1 << 30, 1 << 28, 1 << 26, 1 << 24)  # the first that the server's disk has room for
 _NO_ROOM = frozenset({10023, 10047})  # insufficient resources, insufficient storage resources
+_SET = ("subjects", "retention", "storage", "discard", "max_bytes", "max_age", "no_ack")
+_UNLIMITED = ("max_msgs", "max_msgs_per_subject", "max_msg_size", "max_consumers")
 _STREAM_MAX_AGE_S = 24 * 3600.0
 _IDLE_HEARTBEAT_S = 2.0
 _LOOK_S = 0.5
@@ -122,7 +125,6 @@ class Bus:
         self._connect, self._monotonic_s = connect, monotonic_s
         self.quiet_s = 5.0
         self.inbox = Inbox()
-        self.reconnects = 0
         self._client = Client()
         self._last_error = ""
         self._unsaid = 0  # errors since the last one that was logged
@@ -143,7 +145,7 @@ class Bus:
     async def connect(self) -> None:
         """Raises ``EngineUnavailable`` if nobody listens there."""
         connecting = self._connect(
-            self.url,
+            servers(self.url),
             name=f"penstock-daemon-{self.node}",
             allow_reconnect=True,
             max_reconnect_attempts=-1,  # this holds for the first connection too, hence the limit below
@@ -174,7 +176,6 @@ class Bus:
             self._log.warning("disconnected", url=shown(self.url))
 
     async def _on_reconnect(self) -> None:
-        self.reconnects += 1
         self._last_error = ""  # the next outage is told at once
         self._log.info("reconnected", url=shown(self.url))
         self._began_s = self._monotonic_s()
@@ -226,20 +227,16 @@ class Bus:
                 self._log.warning("no room for the stream", error=str(error), action=f"making one of {mb} MB")
 
     async def _stream_of(self, name: str, max_bytes: int) -> JetStreamInfo:
-        config = StreamConfig(
-            name=name,
-            subjects=[all_events_subject(self.node), self._command_subject],
-            storage=StorageType.FILE,
-            discard=DiscardPolicy.OLD,
-            max_bytes=max_bytes,
-            max_age=_STREAM_MAX_AGE_S,
-            no_ack=True,  # else who may publish an event could have the server answer on any subject
-        )
-        jetstream = self._client.jetstream()
+        return await self.stream_as(self._client.jetstream(), node_stream(self.node, max_bytes))
+
+    async def stream_as(self, jetstream: JetStreamContext, config: StreamConfig) -> JetStreamInfo:
+        """The stream with these settings, made or changed where it is not so. Raises nats' errors."""
         try:
-            await jetstream.stream_info(name)
+            known = await jetstream.stream_info(str(config.name))
         except NotFoundError:
             return await jetstream.add_stream(config)
+        if _is_as(config, known.config):  # a full disk takes no change, not even to what it is
+            return known
         return await jetstream.update_stream(config)
 
     async def read_from(self, sequence: int) -> None:
@@ -395,12 +392,12 @@ class Bus:
             return ""
         return bytes(reply.data).decode(errors="replace")
 
-    async def answer_status(self, answer: Callable[[bytes], bytes]) -> None:
-        """Answer status requests from now on."""
+    async def answer_status(self, answer: Callable[[bytes], bytes | None]) -> None:
+        """Answer status requests from now on; None leaves one to another daemon."""
 
         async def reply(message: Msg) -> None:
-            if message.reply:
-                await message.respond(answer(message.data))
+            if message.reply and (answered := answer(message.data)) is not None:
+                await message.respond(answered)
 
         await self._client.subscribe(status_subject(self.node), cb=reply)
 
@@ -414,3 +411,24 @@ class Bus:
         self._closing = True
         with suppress(NatsError, OSError, TimeoutError):
             await self._client.close()
+
+
+def node_stream(node: str, max_bytes: int) -> StreamConfig:
+    """The settings of a node's stream: its events, and the commands of its daemon."""
+    return StreamConfig(
+        name=stream_name(node),
+        subjects=[all_events_subject(node), command_subject(node)],
+        retention=RetentionPolicy.LIMITS,
+        storage=StorageType.FILE,
+        discard=DiscardPolicy.OLD,
+        max_bytes=max_bytes,
+        max_age=_STREAM_MAX_AGE_S,
+        no_ack=True,  # else who may publish an event could have the server answer on any subject
+    )
+
+
+def _is_as(wanted: StreamConfig, known: StreamConfig) -> bool:
+    """Whether a stream is what we would make of it: where it says so, and without a limit that we did not set."""
+    if any(getattr(wanted, name) != getattr(known, name) for name in _SET):
+        return False
+    return not known.sealed and not any((getattr(known, name) or 0) > 0 for name in _UNLIMITED)

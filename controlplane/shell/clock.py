@@ -14,7 +14,8 @@ class Clock:
 
     It is anchored to the wall clock once and then follows the monotonic clock: a restart goes on where it was, and
     a step of the wall clock while running is not seen. One that was set back between two runs is made up for:
-    ``go_on_from``. ``wall_ns`` and ``monotonic_ns`` are the machine's two clocks.
+    ``go_on_from``. Where the wall clock was never set this one begins at 0, since no event is told at a negative
+    time. ``wall_ns`` and ``monotonic_ns`` are the machine's two clocks.
     """
 
     def __init__(
@@ -29,6 +30,7 @@ class Clock:
         self._monotonic_ns = monotonic_ns
         self._anchor_wall_ns = wall_ns()
         self._anchor_monotonic_ns = monotonic_ns()
+        self.go_on_from(0)
 
     def now_ns(self) -> int:
         elapsed_ns = self._monotonic_ns() - self._anchor_monotonic_ns

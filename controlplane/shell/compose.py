@@ -8,7 +8,7 @@ from pathlib import Path
 from signal import SIGHUP, SIGINT, SIGTERM, Signals
 
 from anyio import CancelScope, to_thread
-from anyio.abc import TaskStatus
+from anyio.abc import TaskGroup, TaskStatus
 
 from controlplane.config import DEFAULT_HTTP, Config, Resolved, Source, show
 from controlplane.core.errors import ConfigError
@@ -22,13 +22,14 @@ from controlplane.shell.grpc_server import GrpcServer
 from controlplane.shell.http_server import HttpServer
 from controlplane.shell.nats_server import EmbeddedNats
 from controlplane.shell.only_one import only_one
+from controlplane.shell.regrets import Regrets
 from controlplane.shell.supervisor import Supervisor
 from controlplane.shell.telemetry import Telemetry
 from controlplane.wire.decisions import log_path
 from controlplane.wire.endpoint import control_path, default_state_dir, socket_path, told_url
 from controlplane.wire.log import Header, LogWriter
 
-_UMASK = 0o077
+UMASK = 0o077
 
 
 def run_daemon(source: Source, *, record: Path | None = None, nats_port: int = 0) -> None:
@@ -36,12 +37,12 @@ def run_daemon(source: Source, *, record: Path | None = None, nats_port: int = 0
 
     What is written, by the embedded nats-server too, is this user's alone: it names programs, tenants and tools.
     """
-    os.umask(_UMASK)
+    os.umask(UMASK)
     run(_serve, source, record, nats_port)
 
 
 async def _serve(source: Source, record: Path | None, nats_port: int) -> None:
-    resolved = source.read()
+    resolved = source.read().for_a_daemon()
     config = resolved.config
     state_dir = Path(config.state_dir) if config.state_dir else default_state_dir()
     with only_one(config.node, state_dir):
@@ -54,7 +55,7 @@ async def _serve_alone(
     config = resolved.config
     url = config.nats_url or told_url()
     embedded = None if url else EmbeddedNats(config.node, state_dir, nats_port)
-    async with task_group() as tasks, _ending() as ending:
+    async with task_group() as tasks, ending_stack() as ending:
         ending.callback(tasks.cancel_scope.cancel)
         if embedded is not None:
             await embedded.start()
@@ -69,26 +70,42 @@ async def _serve_alone(
         ending.push_async_callback(socket.close)
         state_path = state_dir / config.node / "snapshot.json"
         daemon = Daemon(source, resolved, bus, state_path, recorder, socket)
-        if log := _decision_log(config, state_dir, daemon):
-            ending.callback(log.close)
-        telemetry = Telemetry(
-            config.telemetry, config.node, status=daemon.status, controller=lambda: daemon.controller
-        )
-        ending.push_async_callback(to_thread.run_sync, telemetry.close)
-        daemon.pump.recorders += telemetry.recorders
-        page = HttpServer(
-            daemon, config.http.listen, telemetry.prometheus, is_default=config.http.listen == DEFAULT_HTTP
-        )
-        ending.push_async_callback(page.stop)
-        server = GrpcServer(ControlApi(daemon), config.api, control_path(config.node, state_dir))
-        ending.push_async_callback(server.stop)
-        await tasks.start(_obey_signals, daemon)
-        ending.callback(tasks.start_soon(_open, daemon, server, page).cancel)
+        await surround(daemon, state_dir, tasks, ending)
         await daemon.run()
 
 
+async def surround(daemon: Daemon, state_dir: Path, tasks: TaskGroup, ending: contextlib.AsyncExitStack) -> None:
+    """Give the daemon its log of decisions, telemetry, page and control API, and have it obey signals.
+
+    They begin once it is ``ready``, and are taken down as ``ending`` says.
+    """
+    config, regrets = daemon.config, _regrets(daemon)
+    if log := _decision_log(config, state_dir, daemon):
+        ending.callback(log.close)
+        regrets.heard.append(log.verdict)
+    daemon.pump.recorders.append(regrets)  # behind the log: a decision stands before its verdict
+    ending.callback(lambda: regrets.rest(daemon.clock.now_ns()))
+    telemetry = Telemetry(
+        config.telemetry,
+        config.node,
+        status=daemon.status,
+        engines=daemon.each_engine,
+        controller=lambda: daemon.controller,
+        sums=lambda: regrets.sums,
+    )
+    ending.push_async_callback(to_thread.run_sync, telemetry.close)
+    daemon.pump.recorders += telemetry.recorders
+    is_default = config.http.listen == DEFAULT_HTTP
+    page = HttpServer(daemon, config.http.listen, telemetry, regrets.view, is_default=is_default)
+    ending.push_async_callback(page.stop)
+    server = GrpcServer(ControlApi(daemon), config.api, control_path(config.node, state_dir))
+    ending.push_async_callback(server.stop)
+    await tasks.start(_obey_signals, daemon)
+    ending.callback(tasks.start_soon(_open, daemon, server, page).cancel)
+
+
 @contextlib.asynccontextmanager
-async def _ending() -> AsyncIterator[contextlib.AsyncExitStack]:
+async def ending_stack() -> AsyncIterator[contextlib.AsyncExitStack]:
     """What is pushed is done in the end, the last first, and whatever cancels us does not cut it short."""
     stack = contextlib.AsyncExitStack()
     try:
@@ -105,6 +122,21 @@ def _decision_log(config: Config, state_dir: Path, daemon: Daemon) -> DecisionLo
     log = DecisionLog(log_path(config.node, state_dir), max_bytes, lambda: daemon.controller)
     daemon.pump.recorders.append(log)
     return log
+
+
+def _regrets(daemon: Daemon) -> Regrets:
+    """They hear of the daemon's decisions as long as those are its own."""
+    regrets = Regrets()
+
+    def change(leads: bool) -> None:
+        now_ns = daemon.clock.now_ns()
+        if leads:
+            regrets.lead(daemon.controller.ledger.programs.by_name.values(), now_ns)
+        else:
+            regrets.rest(now_ns)
+
+    daemon.on_change.append(change)
+    return regrets
 
 
 async def _open(daemon: Daemon, *servers: GrpcServer | HttpServer) -> None:

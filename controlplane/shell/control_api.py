@@ -6,7 +6,9 @@ restart, and a recorded run decides alike when it is replayed.
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import msgspec
 from anyio import Lock, move_on_after, sleep
 
 from controlplane.config import show
@@ -15,7 +17,9 @@ from controlplane.core.events import OperatorOrders
 from controlplane.core.types import Status as ProgramStatus
 from controlplane.shell.daemon import Daemon
 from controlplane.shell.decisions import Decision
+from controlplane.shell.engines import EngineListing, engine_listing
 from controlplane.shell.reload import ConfigState
+from controlplane.shell.shadow import FAILED
 from controlplane.shell.status import Orders, Status
 from controlplane.shell.views import Listing, listing
 from controlplane.wire.codec import encode_events
@@ -31,6 +35,18 @@ class ConfigText:
     """The reply of ``GetConfig``."""
 
     text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promoted:
+    """The reply of ``Promote``: what is in force now, and what is its shadow."""
+
+    config: ConfigState
+    preset: str
+    keep: tuple[str, ...]
+    file: str
+    shadow_preset: str
+    shadow_settings: tuple[str, ...]
 
 
 class ControlApi:
@@ -52,7 +68,11 @@ class ControlApi:
 
     async def list_programs(self, request: Fields) -> Listing:
         ledger, now_ns = self._daemon.controller.ledger, self._daemon.clock.now_ns()
-        return listing(ledger, now_ns, ended=request.ended, queued=request.queued, most=request.limit)
+        limit = self._daemon.controller.window.limit
+        return listing(ledger, now_ns, ended=request.ended, queued=request.queued, most=request.limit, limit=limit)
+
+    async def list_engines(self, request: Fields) -> EngineListing:
+        return engine_listing(self._daemon.engines(), self._daemon.moves, most=request.limit)
 
     async def watch_decisions(self, request: Fields) -> AsyncIterator[Decision]:
         async for decision in self._daemon.decisions.watch(request.program_id):
@@ -79,6 +99,25 @@ class ControlApi:
 
     async def set_preset(self, request: Fields) -> ConfigState:
         return _taken_over(self._daemon.reloader.set("preset", request.preset))
+
+    async def promote(self, _: Fields) -> Promoted:
+        """A shadow that failed is not made live: what it failed by would be the daemon's end."""
+        shadow = self._daemon.status().shadow
+        if shadow is not None and shadow.standing == FAILED:
+            raise ConfigError(f"the shadow failed, and is not made live: {shadow.reason}")
+        if not self._daemon.is_leader:
+            raise ConfigError("this daemon stands by: promote the shadow of the one that leads")
+        reloader = self._daemon.reloader
+        state = _taken_over(reloader.promote())
+        asked, told = reloader.config.shadow, reloader.source.promoted
+        return Promoted(
+            config=state,
+            preset=reloader.config.preset,
+            keep=tuple(f"{key} = {_toml(told[key])}" for key in sorted(told, key=lambda key: key.count("."))),
+            file=state.file,
+            shadow_preset=asked.preset,
+            shadow_settings=asked.settings,
+        )
 
     async def reload(self, _: Fields) -> ConfigState:
         return _taken_over(self._daemon.reloader.reload("an operator asked for it"))
@@ -119,6 +158,11 @@ def _taken_over(state: ConfigState) -> ConfigState:
     if state.refused:
         raise ConfigError(state.refused)
     return state
+
+
+def _toml(value: Any) -> str:
+    """A value as a configuration file has it."""
+    return "(take it out)" if value is None else msgspec.json.encode(value).decode()
 
 
 def _names(names: Sequence[str]) -> str:

@@ -1,7 +1,12 @@
-"""The daemon: recovers, then reads events, decides, and sends commands until it is told to stop."""
+"""The daemon: recovers, then reads events, decides, and sends commands until it is told to stop.
+
+Of several daemons of a node one leads. The others stand by: they read the same stream, the leader's commands in it
+as well, so that whoever takes over begins with the ledger that the leader had (docs/adr/0050).
+"""
 
 import math
 import secrets
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -16,18 +21,21 @@ from controlplane.core.errors import ConfigError
 from controlplane.core.types import seconds
 from controlplane.eventloop import task_group
 from controlplane.shell import snapshot as snapshots
-from controlplane.shell.bus import Bus, StreamInfo
+from controlplane.shell.bus import Bus, Delivery, StreamInfo
 from controlplane.shell.clock import Clock
 from controlplane.shell.decisions import Decisions
+from controlplane.shell.engines import EngineRow, Known, Moves, each_engine
 from controlplane.shell.event_socket import EventSocket
 from controlplane.shell.host_probe import HostProbe
+from controlplane.shell.leading import Alone, Leads
 from controlplane.shell.logs import logger
 from controlplane.shell.pump import Pump
 from controlplane.shell.reload import Reloader
+from controlplane.shell.shadow import Asked, Estimates, Shadow, Stretch
 from controlplane.shell.status import Status, describe
 from controlplane.wire.codec import Heartbeat, encode_events, last_command_id
 from controlplane.wire.endpoint import shown
-from controlplane.wire.log import LogWriter
+from controlplane.wire.log import Header, LogWriter
 from controlplane.wire.subjects import publisher_name
 
 _RECOVERY_TIMEOUT_S = 30.0
@@ -38,11 +46,16 @@ _SAMPLES_MISSED = 2.5  # of the host, until what is known may be out of date
 _HARDLY_BACK_S = 0.1
 _TELL_AGAIN_S = 10.0
 _NS_PER_NUMBER = 1_000_000  # no daemon sends a command each millisecond of its life
+_NUMBERS_UNHEARD = 10_000  # of commands that a leader before us may have sent and the stream did not keep
+_FOLLOWS = "the daemon does not decide: another one leads, or it still starts"
 _SAVING_AT_MOST = 20  # saves are this many times their own duration apart
 
 
 class Daemon:
-    """Serves one node over one bus."""
+    """Serves one node over one bus; while it ``leads``, where others may.
+
+    Who is in ``on_change`` is told when this daemon begins to lead, once it can, and when it leads no more.
+    """
 
     def __init__(
         self,
@@ -55,6 +68,7 @@ class Daemon:
         *,
         clock: Clock | None = None,
         probe: HostProbe | None = None,
+        leads: Leads | None = None,
     ) -> None:
         config = resolved.config
         self.reloader = Reloader(source, resolved, self._take_over)
@@ -64,7 +78,16 @@ class Daemon:
         self.pump = Pump(Controller(config.policies, config.control))
         self.position = 0  # in the stream, of what the state contains
         self.ready = Event()
+        self.shadow = Shadow(lambda: self.controller)
+        self.pump.beside = self.shadow
+        self.estimates = Estimates(self.clock.now_ns)
         self.decisions = Decisions()
+        self.moves = Moves()
+        self.roster: Iterable[Known] = ()  # the engines that there should be, where somebody knows
+        self.leads = leads or Alone()
+        self.on_change: list[Callable[[bool], None]] = []
+        self._leads = False  # as far as this daemon has taken over
+        self.pump.muted = self.leads.has_others
         self._recorder = recorder
         self._socket = socket
         self._probe = probe or HostProbe()
@@ -80,12 +103,15 @@ class Daemon:
         self._unsaved = ""  # why the last snapshot was not written
         self._resync_all = False
         self._sampled = 0  # samples of the host that were published
+        self._sample_now = Event()
         self._proof = 1  # the one that has to come back before anything is decided
         self._looked_s = 0.0
         self._was_frozen = False
         self._heard_s = 0.0
         self._lost_since_s = math.inf  # the stream may have lost what came since then, which nobody asked for yet
         self._lost_samples: tuple[int, int] | None = None
+        self._shadow_asked: tuple[object, ...] = ()
+        self._asked: tuple[float, int] | None = None  # when all were last asked for their states, and lost_ns
         self._replaced = False  # the stream has commands of a daemon that started later
         self._log = logger("daemon")
 
@@ -109,7 +135,7 @@ class Daemon:
 
         Raises ``ConfigError`` if the node already has a daemon, or gets a later one: it was frozen, or cut off.
         """
-        other = await self.bus.another_daemon()
+        other = "" if self.leads.has_others else await self.bus.another_daemon()
         if other:
             raise ConfigError(
                 f"node {self.config.node!r} already has a daemon: {other[:200]}; choose another --node"
@@ -131,12 +157,14 @@ class Daemon:
                     self._publish_status,
                     partial(self.bus.keep_reading, self._on_new_stream),
                     self.reloader.watch,
+                    self.estimates.keep,
                 )
             ]
             await self._stopping.wait()
             for task in tasks:  # one by one: a group cancels its tasks in no order
                 task.cancel()
         self.pump.tell()
+        self.shadow.want(None)
         if not self._replaced:
             self._save(self.clock.now_ns())
         await self.bus.flush()
@@ -157,10 +185,9 @@ class Daemon:
             self.position = stream.last_sequence
         with move_on_after(_RECOVERY_TIMEOUT_S):
             await self._catch_up(stream.last_sequence)
-        now_ns = self.clock.now_ns()
-        self.controller.numbering.begin(now_ns // _NS_PER_NUMBER)
-        self._resync_all = True
-        self._lost_since_s = current_time() - self._unheard_s(now_ns)
+        self._want_shadow()
+        if self.leads.leading:
+            self._begin_to_lead()
         self._log.info(
             "recovered",
             messages=self.position - began_at,
@@ -171,13 +198,18 @@ class Daemon:
     async def _catch_up(self, last_sequence: int) -> None:
         while self.position < last_sequence:
             for delivery in await self.bus.inbox.take(_LONGEST_WAIT_S):
-                # What the server's clock says is never later than now: it may have been set back since.
-                now_ns = min(self.clock.from_wall_ns(delivery.wall_ns), self.clock.now_ns())
-                if delivery.is_command:
-                    self.pump.recall(delivery.data, now_ns)
-                else:
-                    self.pump.feed(delivery.data, now_ns, delivery.subject)
-                self.position = delivery.sequence
+                self._recall(delivery)
+            self.pump.tell()
+
+    def _recall(self, delivery: Delivery) -> None:
+        """Take in what was decided elsewhere, or before: an event, or commands that are not ours to send."""
+        # What the server's clock says is never later than now: it may have been set back since.
+        now_ns = min(self.clock.from_wall_ns(delivery.wall_ns), self.clock.now_ns())
+        if delivery.is_command:
+            self.pump.recall(delivery.data, now_ns)
+        else:
+            self.pump.feed(delivery.data, now_ns, delivery.subject)
+        self.position = delivery.sequence
 
     def _unheard_s(self, now_ns: int) -> float:
         """For how long nobody was heard by any daemon: the stream may have kept nothing since before this life."""
@@ -267,13 +299,93 @@ class Daemon:
     def _take_over(self, config: Config) -> None:
         """Decide by ``config`` from now on. What does not go by names and connections is read where it is used."""
         self.pump.tell()  # what was decided by the old one comes first in a record
+        if self._shadow_asked != self._shadow_wanted:
+            self._want_shadow()  # it begins from what the old one knows
+            self.shadow.begin(self.clock.now_ns())
         self.controller.reconfigure(config.policies, config.control)
         for recorder in self.pump.recorders:
             recorder.config(show(config), self.clock.now_ns())
 
+    @property
+    def _shadow_wanted(self) -> tuple[object, ...]:
+        """What a shadow's decisions and their comparison depend on."""
+        config, shadow = self.config, self.reloader.resolved.shadow
+        decides = [(each.policies, each.control) for each in (config, shadow) if each is not None]
+        return (*decides, config.shadow)
+
+    def _record_head(self, now_ns: int) -> tuple[Header, str]:
+        """How a piece of a record begins."""
+        header = Header(node=self.config.node, preset=self.config.policies.name, config=show(self.config))
+        return header, self._snapshot(now_ns).decode()
+
+    def _want_shadow(self) -> None:
+        asked, shadow = self.config.shadow, self.reloader.resolved.shadow
+        self._shadow_asked = self._shadow_wanted
+        stretch = None
+        if shadow is not None and asked.estimate_s:
+            stretch = Stretch(self._state_path.parent / "shadow", seconds(asked.stretch_s), self._record_head)
+            self.estimates.ask(Asked(live=self.config, shadow=shadow, stretch=stretch, every_s=asked.estimate_s))
+        else:
+            self.estimates.ask(None)
+        self.shadow.want(shadow, settings=asked.settings, cpu_ratio=asked.cpu_ratio, stretch=stretch)
+        if not self._leads:
+            self.shadow.stand_by(_FOLLOWS)
+
+    # Leading, and standing by
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether it decides: it may, and has taken over."""
+        return self._leads and self.leads.leading
+
+    def _begin_to_lead(self) -> None:
+        """Number on, ask for what the stream may lack, and decide nothing before our own sample has come back."""
+        now_ns, numbering = self.clock.now_ns(), self.controller.numbering
+        unheard = _NUMBERS_UNHEARD if self.leads.has_others else 0
+        numbering.begin(max(now_ns // _NS_PER_NUMBER, numbering.sent + unheard))
+        self._resync_all = True
+        self._lost_since_s = current_time() - self._unheard_s(now_ns)
+        self._proof = self._sampled + 1
+        self._sample_now.set()
+        self._leads = True
+        self.pump.muted = False
+        self.shadow.stand_by("")
+        if self.leads.has_others:
+            self.controller.take_over()
+            self._log.info("leads", fence=self.leads.fence, programs=len(self.controller.ledger.programs.by_name))
+        for told in self.on_change:
+            told(True)
+
+    def _cease_to_lead(self) -> None:
+        self._leads = False
+        self.pump.tell()
+        self.pump.muted = True
+        self.shadow.stand_by(_FOLLOWS)
+        self._log.warning("leads no more", action="standing by")
+        for told in self.on_change:
+            told(False)
+
+    async def _stand_by(self) -> None:
+        """One round of following the leader."""
+        if self._leads:
+            self._cease_to_lead()
+        for delivery in await self.bus.inbox.take(_LONGEST_WAIT_S):
+            self._recall(delivery)
+        now_ns = self.clock.now_ns()
+        self.pump.follow(now_ns)
+        self._looked_s = self._heard_s = current_time()
+        self._was_frozen = False
+        if self._must_save(now_ns):
+            self._save(now_ns)
+
     async def _pump_events(self) -> None:
         clock, pump, inbox = self.clock, self.pump, self.bus.inbox
         while not self._stopping.is_set():
+            if not self.leads.leading:
+                await self._stand_by()
+                continue
+            if not self._leads:
+                self._begin_to_lead()
             now_ns = clock.now_ns()
             wait_s = _LONGEST_WAIT_S
             if self._hears:
@@ -282,7 +394,9 @@ class Daemon:
                 if not delivery.is_command:
                     pump.feed(delivery.data, clock.now_ns(), delivery.subject)
                 elif last_command_id(delivery.data) > self.controller.numbering.sent:
-                    self._replaced = True
+                    self._replaced = not self.leads.has_others
+                    self.leads.outrun()
+                    self._recall(delivery)
                 self.position = delivery.sequence
             if self._replaced:
                 node = self.config.node
@@ -290,6 +404,8 @@ class Daemon:
                 return
             self._note_gap()
             self._tell_refusals()
+            if not self.leads.leading:  # it was frozen, say, and its lease has ended meanwhile
+                continue
             now_ns = clock.now_ns()
             hears = self._hears
             commands = pump.decide(now_ns) if hears else ()
@@ -297,11 +413,12 @@ class Daemon:
                 self._resync_all = False
                 commands = [*commands, self._request_of_all()]
             await self.bus.send(commands)
-            await checkpoint()  # the client's writer sends them now; then there is time to write them down
-            self.pump.tell()
-            self.decisions.tell(commands, now_ns)
             if self._socket is not None:
                 self._socket.pass_on(commands)
+            await checkpoint()  # their writers send them now; then there is time to write down what happened
+            self.pump.tell()
+            self.decisions.tell(commands, now_ns)
+            self.moves.tell(commands, now_ns)
             if self._must_save(now_ns):
                 self._save(now_ns)
 
@@ -309,9 +426,11 @@ class Daemon:
         """Each publisher's state, and what the stream may not have kept since this was asked last."""
         lost_s = max(0.0, self._looked_s - self._lost_since_s)
         self._lost_since_s = math.inf
+        lost_ns = LOST_NS + seconds(lost_s * self.config.time_scale)
+        self._asked = (current_time(), lost_ns)
         return StateRequest(
             command_id=self.controller.numbering.sent,
-            lost_ns=LOST_NS + seconds(lost_s * self.config.time_scale),
+            lost_ns=lost_ns,
             reason="the daemon started, or the stream has lost something",
         )
 
@@ -371,6 +490,7 @@ class Daemon:
         """Only while events arrive: gates that ask a daemon which hears nothing would wait for ever."""
         while not self._stopping.is_set():
             window, policies = self.controller.window, self.config.policies
+            asked_s, lost_ns = self._asked or (current_time(), 0)
             heartbeat = Heartbeat(
                 node=self.config.node,
                 boot_id=self.boot_id,
@@ -379,21 +499,26 @@ class Daemon:
                 draining=self.controller.ledger.programs.draining,
                 window=window.window,
                 command_id=self.controller.numbering.sent,
+                asked_ago_ns=seconds(current_time() - asked_s),
+                lost_ns=lost_ns,
+                fence=self.leads.fence,
                 engine_policies=EnginePolicies(priority=policies.priority, memory=policies.memory).dumps(),
             )
-            if self.bus.delivers and not self._was_frozen:
+            if self.bus.delivers and not self._was_frozen and self.is_leader:
                 await self.bus.beat(heartbeat)
             await sleep(self.config.heartbeat_s)
 
     async def _probe_host(self) -> None:
         while not self._stopping.is_set():
             self.bus.quiet_s = max(_QUIET_S, 3 * self.config.host.probe_interval_s)
-            if self.bus.connected:
+            if self.bus.connected and self.is_leader:
                 self._sampled += 1
                 sample = self._probe.sample(self.config.host.cpus)
                 batch = encode_events(self._host_publisher, self._sampled, [(self.clock.now_ns(), sample)])
                 await self.bus.publish_events("host", batch)
-            await sleep(self.config.host.probe_interval_s)
+            self._sample_now = Event()
+            with move_on_after(self.config.host.probe_interval_s):
+                await self._sample_now.wait()
 
     # Status
 
@@ -406,14 +531,30 @@ class Daemon:
             position=self.position,
             bus_connected=self.bus.delivers,
             now_ns=self.clock.now_ns(),
+            roster=self.roster,
+            stands_by=not self.is_leader,
+            fence=self.leads.fence,
+            shadow=self.shadow.status(self.clock.now_ns(), self.estimates.latest),
         )
 
-    def _answer(self, request: bytes) -> bytes:
+    def engines(self) -> list[EngineRow]:
+        """Every engine, by name."""
+        return list(self.each_engine())
+
+    def each_engine(self) -> Iterator[EngineRow]:
+        """The same one by one: very many take a while."""
+        return each_engine(self.controller.ledger, self.roster, self.clock.now_ns())
+
+    def _answer(self, request: bytes) -> bytes | None:
+        """Of several daemons the one that leads answers for all."""
+        if not self.is_leader:
+            return None
         return self.status().with_programs(self.controller) if request == b"programs" else self.status().encode()
 
     async def _publish_status(self) -> None:
         while not self._stopping.is_set():
-            await self.bus.publish_status(self.status().encode())
+            if self.is_leader:
+                await self.bus.publish_status(self.status().encode())
             await sleep(self.status_every_s)
 
     @property

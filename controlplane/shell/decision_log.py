@@ -1,7 +1,8 @@
 """What was decided, by which rule, on which numbers, instead of what, and what came of it: kept on disk, rotated.
 
-Lines of JSON for ``penstock explain``: a decision, and later, by its number, its outcome. Decisions are some a
-second where events are thousands, so the file stays small; the stream has the events.
+Lines of JSON for ``penstock explain`` and ``penstock regret``: a decision, and later, by its number, its outcome
+and its verdict. Decisions are some a second where events are thousands, so the file stays small; the stream has the
+events.
 """
 
 import itertools
@@ -19,10 +20,20 @@ import msgspec
 from controlplane.core import events as ev
 from controlplane.core.commands import Command, ProgramCommand, SetWindow, StateRequest
 from controlplane.core.controller import Controller
-from controlplane.core.presets import policy_name
+from controlplane.core.events import place_of
+from controlplane.core.presets import Preset, policy_name
+from controlplane.core.regret import Verdict
 from controlplane.core.types import NANOSECONDS_PER_SECOND
 from controlplane.shell.logs import logger
-from controlplane.wire.decisions import Alternative, DecisionRecord, Numbers, OutcomeRecord
+from controlplane.wire.decisions import (
+    Alternative,
+    DecisionRecord,
+    Numbers,
+    OutcomeRecord,
+    Record,
+    RunRecord,
+    VerdictRecord,
+)
 from controlplane.wire.names import snake_case
 
 KEPT_FILES = 3  # beside the one that is written
@@ -32,6 +43,7 @@ _MOST_ALTERNATIVES = 5
 _RULES = {
     "set_window": ("admission",),
     "admit": ("admission", "packing"),
+    "place": ("placement",),
     "restore": ("admission",),
     **dict.fromkeys(("retain", "release", "demote", "prefetch", "discard", "label"), ("retention",)),
 }
@@ -64,21 +76,35 @@ class DecisionLog:
         self._file.setFormatter(Formatter("%(message)s"))
         self._controller = controller
         self._open: dict[str, list[tuple[int, int]]] = {}  # by program: (command_id, when)
+        self._held: dict[str, dict[str, int]] = {}  # by program: turns at the gate, and since when
         self._outcomes: dict[type[ev.Event], Callable[[Any], str]] = {
             ev.FirstToken: _first_token,
             ev.ProgramEnded: lambda event: "its run ended",
         }
 
     def event(self, event: ev.Event, now_ns: int) -> None:
-        """An outcome, where it is one."""
-        if type(event) is ev.CommandRejected:
-            self._rejected(event, now_ns)
+        """An outcome, where it is one; or a turn that begins to be held, or is no more."""
+        kind = type(event)
+        if kind is ev.CommandRejected:
+            self._rejected(event, now_ns)  # type: ignore[arg-type]
             return
-        told = self._outcomes.get(type(event))
+        if kind is ev.TurnQueued:
+            self._held.setdefault(event.program_id, {}).setdefault(event.turn_id, now_ns)  # type: ignore[attr-defined]
+            return
+        if kind in (ev.TurnSubmitted, ev.TurnAbandoned):
+            self._let_go(event.program_id, event.turn_id)  # type: ignore[attr-defined]
+            return
+        if kind is ev.ProgramEnded:
+            self._ended(event.program_id, now_ns)  # type: ignore[attr-defined]
+        told = self._outcomes.get(kind)
         if told is None:
             return
-        for number, at_ns in self._open.pop(event.program_id, ()):  # type: ignore[attr-defined]
-            self._outcome(event.program_id, number, told(event), now_ns - at_ns)  # type: ignore[attr-defined]
+        name: str = event.program_id  # type: ignore[attr-defined]
+        turn_id, engine = "", ""
+        if isinstance(event, ev.FirstToken):
+            turn_id, engine = event.turn_id, place_of(event.publisher)
+        for number, at_ns in self._open.pop(name, ()):
+            self._outcome(name, number, told(event), now_ns - at_ns, turn_id=turn_id, engine=engine)
 
     def tick(self, now_ns: int) -> None:
         """Nothing: the commands say it all."""
@@ -108,15 +134,53 @@ class DecisionLog:
                 numbers=_numbers(controller),
                 tool=program.tool if program else "",
                 context_tokens=program.context_tokens if program else 0,
-                alternatives=_alternatives(controller, program_id, now_ns) if kind == "admit" else [],
+                engine=program.replica if program else "",
+                **(self._admission(program_id, now_ns) if kind == "admit" else {}),
             )
         )
         if program is not None and not isinstance(command, SetWindow):
             waiting = self._open.setdefault(program_id, [])
             waiting.append((command.command_id, now_ns))
             del waiting[:-_MOST_OPEN]
-            if len(self._open) > len(controller.ledger.programs.by_name) + _MOST_OPEN:
+            if max(len(self._open), len(self._held)) > len(controller.ledger.programs.by_name) + _MOST_OPEN:
                 self._forget(controller)
+
+    def _admission(self, program_id: str, now_ns: int) -> dict[str, Any]:
+        """Of an admission: the turns that it lets go, for how long they were held, and who else waited."""
+        turns = self._held.pop(program_id, {})
+        return {
+            "turns": list(turns),
+            "waited_ns": now_ns - min(turns.values(), default=now_ns),
+            "alternatives": _alternatives(self._controller(), program_id, now_ns),
+        }
+
+    def _ended(self, program_id: str, now_ns: int) -> None:
+        """A run that is part of a tree: what its time was made of can be told afterwards."""
+        programs = self._controller().ledger.programs
+        program = programs.by_name.get(program_id)
+        if program is None or not (program.parent_id or program_id in programs.children):
+            return
+        self._write(
+            RunRecord(
+                at=_wall(),
+                program_id=program_id,
+                parent_id=program.parent_id,
+                began_ns=program.arrived_at_ns,
+                ended_ns=now_ns,
+                turns=program.turn_index,
+            )
+        )
+
+    def _let_go(self, program_id: str, turn_id: str) -> None:
+        turns = self._held.get(program_id)
+        if turns is not None:
+            turns.pop(turn_id, None)
+            if not turns:
+                del self._held[program_id]
+
+    def verdict(self, verdict: Verdict) -> None:
+        """What a decision cost and brought."""
+        self._write(VerdictRecord(at=_wall(), verdict=verdict))
 
     def close(self) -> None:
         """Close the file."""
@@ -124,8 +188,9 @@ class DecisionLog:
 
     def _forget(self, controller: Controller) -> None:
         """Programs that are no more, and never said so."""
-        for name in [name for name in self._open if name not in controller.ledger.programs.by_name]:
-            del self._open[name]
+        for remembered in (self._open, self._held):
+            for name in [name for name in remembered if name not in controller.ledger.programs.by_name]:
+                del remembered[name]
 
     def _rejected(self, event: ev.CommandRejected, now_ns: int) -> None:
         for index, (number, at_ns) in enumerate(waiting := self._open.get(event.program_id, [])):
@@ -136,18 +201,33 @@ class DecisionLog:
                 )
                 return
 
-    def _outcome(self, program_id: str, number: int, outcome: str, after_ns: int) -> None:
+    def _outcome(
+        self, program_id: str, number: int, outcome: str, after_ns: int, *, turn_id: str = "", engine: str = ""
+    ) -> None:
         self._write(
-            OutcomeRecord(at=_wall(), number=number, program_id=program_id, outcome=outcome, after_ns=after_ns)
+            OutcomeRecord(
+                at=_wall(),
+                number=number,
+                program_id=program_id,
+                outcome=outcome,
+                after_ns=after_ns,
+                turn_id=turn_id,
+                engine=engine,
+            )
         )
 
-    def _write(self, record: DecisionRecord | OutcomeRecord) -> None:
+    def _write(self, record: Record) -> None:
         text = msgspec.json.encode(record).decode()
         self._file.handle(LogRecord("", 0, "", 0, text, None, None))
 
 
 def _rule(kind: str, controller: Controller) -> str:
-    preset = controller.preset
+    tenants = ", tenants by weight" if kind == "admit" and controller.ledger.accounts.on else ""
+    return rule_of(kind, controller.preset) + tenants
+
+
+def rule_of(kind: str, preset: Preset) -> str:
+    """The preset, and its policies that decide what commands of this kind say."""
     named = [f"{policy} {policy_name(policy, getattr(preset, policy))}" for policy in _RULES.get(kind, ())]
     return ", ".join([f"preset {preset.name}", *named])
 

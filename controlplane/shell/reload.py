@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import watchfiles
-from anyio import sleep
+from anyio import Event, sleep, sleep_forever
 
-from controlplane.config import Config, Resolved, Source, changes, is_stream, keep_until_restart
+from controlplane.config import Config, Resolved, Source, changes, is_stream, keep_until_restart, promoted
 from controlplane.core.errors import ConfigError
+from controlplane.eventloop import task_group
 from controlplane.shell.logs import logger
 
 _SETTLE_MS = 200  # an editor writes more than once
@@ -51,9 +52,21 @@ class Reloader:
 
     def set(self, key: str, value: Any) -> ConfigState:
         """``key`` as if given on the command line; not for longer than this daemon lives. None: as if not given."""
+        promoted = {name: other for name, other in self.source.promoted.items() if name != key}
+        options = {**self.source.options, key: value}
         return self._attempt(
-            replace(self.source, options={**self.source.options, key: value}), f"{key} was set to {value!r}"
+            replace(self.source, options=options, promoted=promoted), f"{key} was set to {value!r}"
         )
+
+    def promote(self) -> ConfigState:
+        """The shadow's preset and settings live, what is live the shadow's; not for longer than this daemon lives.
+
+        Raises ``ConfigError`` if there is no shadow.
+        """
+        if self.resolved.shadow is None:
+            raise ConfigError("there is no shadow: name its preset under [shadow] in the configuration first")
+        changed = {**self.source.promoted, **promoted(self.config, [*self.resolved.origins])}
+        return self._attempt(replace(self.source, promoted=changed), "the shadow was promoted")
 
     def reload(self, why: str) -> ConfigState:
         """Read all of it again. A wrong one is refused, and what was in force stays so."""
@@ -61,7 +74,7 @@ class Reloader:
 
     def _attempt(self, source: Source, why: str) -> ConfigState:
         try:
-            wanted = source.read(again=True)
+            wanted = source.read(again=True).for_a_daemon()
             config = keep_until_restart(self.config, wanted.config)
         except ConfigError as error:
             self.state = replace(self.state, refused=str(error), refusals=self.state.refusals + 1)
@@ -89,16 +102,28 @@ class Reloader:
         if before is None and path.exists():
             self._log.warning("not watched: no regular file", file=str(path))
             return
-        try:
-            async for _ in watchfiles.awatch(
-                path.absolute().parent, recursive=False, debounce=_SETTLE_MS, step=_LOOK_MS
-            ):
-                now = await _settled(path)
-                if now and now != before:  # an empty one is about to be written
-                    before = now
-                    self.reload(f"{path} changed")
-        except OSError as error:
-            self._log.warning("not watched: send SIGHUP after a change", file=str(path), error=str(error))
+        over = Event()
+        async with task_group() as group:
+            group.start_soon(_set_when_cancelled, over)
+            try:
+                async for _ in watchfiles.awatch(
+                    path.absolute().parent, recursive=False, debounce=_SETTLE_MS, step=_LOOK_MS, stop_event=over
+                ):
+                    now = await _settled(path)
+                    if now and now != before:  # an empty one is about to be written
+                        before = now
+                        self.reload(f"{path} changed")
+            except OSError as error:
+                self._log.warning("not watched: send SIGHUP after a change", file=str(path), error=str(error))
+            group.cancel_scope.cancel()
+
+
+async def _set_when_cancelled(event: Event) -> None:
+    """The thread that watches hears of its end by this alone, and else of nothing for up to five seconds."""
+    try:
+        await sleep_forever()
+    finally:
+        event.set()
 
 
 async def _settled(path: Path) -> bytes | None:

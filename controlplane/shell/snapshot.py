@@ -17,7 +17,7 @@ from controlplane.core.ledger import RECORDS, Ledger
 from controlplane.core.presets import Preset
 
 VERSION = 7
-_POLICIES = ("admission", "retention")
+_POLICIES = ("admission", "retention", "placement")
 _AS_IT_IS = [each.name for each in fields(ControllerState) if each.name not in ("ledger", *_POLICIES)]
 
 

@@ -1,17 +1,22 @@
 """What the daemon tells of itself: JSON on the status subject once a control interval, or on request."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
 from controlplane.core.controller import Controller
+from controlplane.core.held import HeldDemand, held_demand
 from controlplane.core.ledger.publishers import Counts
 from controlplane.core.lives import ForecastError
 from controlplane.core.policies import Window
 from controlplane.core.types import Pressure
+from controlplane.shell.engines import EngineCounts, Known, count_engines
 from controlplane.shell.pump import Pump
 from controlplane.shell.reload import ConfigState, Reloader
+from controlplane.shell.shadow import ShadowStatus
+from controlplane.shell.tenants import TenantRow, jain_index, tenant_rows
 
 _MOST_FORECASTS = 16  # classes whose forecast is told of, those that the most programs are of
 
@@ -43,6 +48,8 @@ class Status:
     programs: int
     window: Window
     pressure: Pressure
+    held: HeldDemand
+    block_tokens: int
     counts: Counts
     rejected: int
     refused: int
@@ -50,6 +57,13 @@ class Status:
     orders: Orders
     bus_connected: bool
     forecasts: tuple[ForecastError, ...]
+    passive_engines: tuple[str, ...]
+    engines: EngineCounts
+    stands_by: bool = False  # another daemon of this node decides
+    tenants: tuple[TenantRow, ...] = ()
+    tenants_jain_index: float = 0.0
+    fence: int = 0  # the lease by which this one does, where several may
+    shadow: ShadowStatus | None = None
 
     def encode(self) -> bytes:
         """As JSON."""
@@ -61,6 +75,8 @@ class Status:
         pressure, limit = self.pressure, self.window.limit or "no limit"
         said = f"{pressure.programs_active} programs active, {pressure.queue_length} waiting; window {limit}"
         draining = "; draining" if self.orders.draining else ""
+        if self.stands_by:
+            return f"stands by: another daemon leads; {self.programs} programs known"
         return f"{said}{draining}{'' if self.bus_connected else '; the bus is away'}"
 
     def with_programs(self, controller: Controller) -> bytes:
@@ -74,10 +90,21 @@ class Status:
 
 
 def describe(
-    pump: Pump, reloader: Reloader, *, boot_id: str, position: int, bus_connected: bool, now_ns: int
+    pump: Pump,
+    reloader: Reloader,
+    *,
+    boot_id: str,
+    position: int,
+    bus_connected: bool,
+    now_ns: int,
+    roster: Iterable[Known] = (),
+    stands_by: bool = False,
+    fence: int = 0,
+    shadow: ShadowStatus | None = None,
 ) -> Status:
-    """The status now."""
+    """The status now; ``roster`` has the engines that there should be, where somebody knows."""
     controller, config = pump.controller, reloader.config
+    tenants = tenant_rows(controller.ledger, now_ns)
     return Status(
         node=config.node,
         boot_id=boot_id,
@@ -88,6 +115,8 @@ def describe(
         programs=len(controller.ledger.programs.by_name),
         window=controller.window,
         pressure=_now(controller),
+        held=held_demand(controller.ledger, now_ns),
+        block_tokens=controller.ledger.estimates.block_tokens,
         counts=controller.ledger.publishers.counts,
         rejected=pump.rejected,
         refused=pump.refused,
@@ -95,11 +124,25 @@ def describe(
         orders=Orders.of(controller),
         bus_connected=bus_connected,
         forecasts=tuple(controller.ledger.estimates.lives.forecast_errors()[:_MOST_FORECASTS]),
+        passive_engines=tuple(
+            f"{place.rpartition('/')[2]}: {pool.reason}"
+            for place, pool in controller.ledger.engines.pools.items()
+            if pool.reason
+        ),
+        engines=count_engines(controller.ledger, roster, now_ns),
+        tenants=tenants,
+        tenants_jain_index=jain_index(tenants),
+        stands_by=stands_by,
+        fence=fence,
+        shadow=shadow,
     )
 
 
 def _now(controller: Controller) -> Pressure:
-    """The pressure of the last tick, with who runs and waits since then."""
+    """The pressure of the last tick, with who runs and waits since then; engines are asked for by themselves.
+
+    A thousand engines' parts would be a quarter of a megabyte on the bus each second.
+    """
     ledger = controller.ledger
     return replace(
         controller.pressure,
@@ -107,4 +150,5 @@ def _now(controller: Controller) -> Pressure:
         queue_length=len(ledger.programs.queue),
         tools_active=ledger.tools.active,
         tools_waiting=ledger.tools.waiting,
+        replicas=(),
     )

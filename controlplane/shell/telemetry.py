@@ -1,6 +1,9 @@
 """OpenTelemetry for one daemon: metrics that Prometheus may read, and both metrics and traces sent over OTLP."""
 
-from collections.abc import Callable
+import gc
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
@@ -14,10 +17,16 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 
 from controlplane.config import TelemetryConfig
 from controlplane.core.controller import Controller
-from controlplane.shell.metrics import Metrics
+from controlplane.core.regret import Sums
+from controlplane.shell.engine_metrics import WITH_ALL_ENGINES, EngineTokens, exposed, instruments
+from controlplane.shell.engines import EngineRow
+from controlplane.shell.metrics import Look, Metrics
 from controlplane.shell.pump import Recorder
+from controlplane.shell.regret_metrics import measure_regret
 from controlplane.shell.status import Status
 from controlplane.shell.traces import Traces
+
+_PAUSE_S = 1e-4  # between two pieces of a scrape's text: else the daemon's thread gets the interpreter after 5 ms
 
 
 class Telemetry:
@@ -29,34 +38,70 @@ class Telemetry:
         node: str,
         *,
         status: Callable[[], Status],
+        engines: Callable[[], Iterable[EngineRow]],
         controller: Callable[[], Controller],
+        sums: Callable[[], Sums] = Sums,
     ) -> None:
         resource = Resource.create(
             {"service.name": "penstock", "service.version": version("penstock"), "service.instance.id": node}
         )
+        self._look = Look(status, engines)
+        self._tokens = EngineTokens()
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         readers: list[MetricReader] = [PrometheusMetricReader(registry=self._registry, scope_info_enabled=False)]
         if config.otlp_endpoint:
             readers.append(_metrics_over_otlp(config))
-        self._meters = MeterProvider(metric_readers=readers, resource=resource)
-        self.recorders: list[Recorder] = [Metrics(self._meters.get_meter("penstock"), status, controller)]
+        self._meters = [MeterProvider(metric_readers=readers, resource=resource)]
+        meter = self._meters[0].get_meter("penstock")
+        self.recorders: list[Recorder] = [Metrics(meter, self._look, controller, self._tokens)]
+        measure_regret(meter, sums)
+        if config.otlp_endpoint:  # Prometheus has the engines' without the SDK
+            sent = MeterProvider([_metrics_over_otlp(config)], resource=resource, views=[WITH_ALL_ENGINES])
+            self._meters.append(sent)
+            instruments(sent.get_meter("penstock"), self._look.engines, self._tokens)
         self._tracers: TracerProvider | None = None
         if config.otlp_endpoint and config.trace_ratio:
             self._tracers = _traces_over_otlp(config, resource)
             self._traces = Traces(self._tracers.get_tracer("penstock"), node)
             self.recorders.append(self._traces)
 
+    async def look(self) -> None:
+        """Note how things stand, for ``prometheus`` to tell: in the daemon's own thread."""
+        await self._look.take()
+
     def prometheus(self) -> bytes:
-        """What Prometheus reads, in its text format."""
-        return generate_latest(self._registry)
+        """What Prometheus reads, in its text format. In any thread: with very many engines it takes some ms."""
+        with _uncollected():
+            pieces = [generate_latest(self._registry)]
+            for piece in exposed(self._look.engines("prometheus"), self._tokens):
+                pieces.append(piece)
+                time.sleep(_PAUSE_S)
+        return b"".join(pieces)
 
     def close(self) -> None:
         """Send what is left. Takes a few seconds where nobody listens."""
         if self._tracers is not None:
             self._traces.close()
             self._tracers.shutdown()
-        self._meters.shutdown()
+        for meters in self._meters:
+            meters.shutdown()
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without garbage collection.
+
+    With a thousand engines so much is made, and freed again by itself, that each time a collection would be due,
+    which looks through all programs and holds the daemon up for a tenth of a second (bench/watch_cost.py).
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _metrics_over_otlp(config: TelemetryConfig) -> MetricReader:

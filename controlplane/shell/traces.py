@@ -1,5 +1,9 @@
 """One trace a program: its turns and tool calls as spans below it, with what was waited for and what was cached.
 
+Where the client sent a trace of its own (W3C's ``traceparent``), a turn's span is a child of the client's, and the
+program's is in the trace of its first such turn. Two daemons that decide about a program, its fleet's and its
+node's, then tell one trace. Of a turn that passes at once the engine tells the client's span, of another its gate.
+
 Times are the daemon's, when it heard of each; a tool's end is its own duration after its start.
 """
 
@@ -8,12 +12,16 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from opentelemetry.trace import Span, Status, StatusCode, Tracer, set_span_in_context
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, Span, Status, StatusCode, Tracer, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from controlplane.core import events as ev
 from controlplane.core.commands import Command
+from controlplane.core.events import place_of
 from controlplane.core.ledger.tools import tool_key
 
+_W3C = TraceContextTextMapPropagator()
 _MOST_OPEN = 20_000  # programs, and as many turns and tools; the oldest is closed where there are more
 
 
@@ -66,13 +74,13 @@ class Traces:
 
     # Programs
 
-    def _program(self, program_id: str, now_ns: int, parent_id: str = "") -> Span:
+    def _program(self, program_id: str, now_ns: int, parent_id: str = "", trace: str = "") -> Span:
         span = self._programs.get(program_id)
         if span is None:
             parent = self._programs.get(parent_id)
             span = self._tracer.start_span(
                 "program",
-                context=set_span_in_context(parent) if parent is not None else None,
+                context=set_span_in_context(parent) if parent is not None else _client(trace),
                 attributes={"penstock.program_id": program_id, "penstock.node": self._node},
                 start_time=now_ns,
             )
@@ -93,10 +101,13 @@ class Traces:
     def _turn(self, event: Any, now_ns: int) -> Span:
         span = self._turns.get(event.turn_id)
         if span is None:
-            above = self._program(event.program_id, now_ns, getattr(event, "parent_id", ""))
+            trace = getattr(event, "trace", "")
+            above = self._program(event.program_id, now_ns, getattr(event, "parent_id", ""), trace)
+            client = _client(trace)
             span = self._tracer.start_span(
                 "turn",
-                context=set_span_in_context(above),
+                context=client if client is not None else set_span_in_context(above),
+                links=[Link(above.get_span_context())] if client is not None else (),
                 attributes={"penstock.program_id": event.program_id, "penstock.turn_id": event.turn_id},
                 start_time=now_ns,
             )
@@ -109,7 +120,9 @@ class Traces:
             self._turn(event, now_ns).add_event("held", timestamp=now_ns)
 
     def _submitted(self, event: ev.TurnSubmitted, now_ns: int) -> None:
-        self._turn(event, now_ns).add_event("submitted", timestamp=now_ns)
+        span = self._turn(event, now_ns)
+        span.add_event("submitted", timestamp=now_ns)
+        span.set_attribute("penstock.engine", place_of(event.publisher))
 
     def _first_token(self, event: ev.FirstToken, now_ns: int) -> None:
         span = self._turn(event, now_ns)
@@ -174,3 +187,8 @@ class Traces:
     def _bound(self, spans: "OrderedDict[str, Span]", now_ns: int) -> None:
         while len(spans) > _MOST_OPEN:
             spans.popitem(last=False)[1].end(now_ns)
+
+
+def _client(trace: str) -> Context | None:
+    """The context of the client's span; None where it sent none."""
+    return _W3C.extract({"traceparent": trace}) if trace else None

@@ -34,6 +34,8 @@ class ProgramRow:
     idleness_ratio: float
     replica: str
     held_by_operator: bool
+    moves: int
+    waits_for: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +56,10 @@ class Listing:
     phases: Sequence[PhaseCount]
 
 
-def listing(ledger: Ledger, now_ns: int, *, ended: bool = False, queued: bool = False, most: int = 0) -> Listing:
-    """Who waits in the order of the queue, then who has a slot, then the others.
+def listing(
+    ledger: Ledger, now_ns: int, *, ended: bool = False, queued: bool = False, most: int = 0, limit: int = 0
+) -> Listing:
+    """Who waits in the order of the queue, then who has a slot, then the others; ``limit`` is the window's.
 
     Of more than ``most`` (0: no bound) each of the three gets its part of the places, and what one does not need
     goes to the others: nobody sees a node where thousands wait and nothing runs. ``queued``: only who waits. A node
@@ -74,7 +78,7 @@ def listing(ledger: Ledger, now_ns: int, *, ended: bool = False, queued: bool = 
         name: number for number, name in enumerate(itertools.islice(ledger.programs.queue, places[0]), start=1)
     }
     return Listing(
-        programs=[_row(programs[name], positions, ledger, now_ns) for name in shown],
+        programs=[_row(programs[name], positions, ledger, limit, now_ns) for name in shown],
         total=sum(sizes),
         phases=_phases(ledger),
     )
@@ -100,10 +104,10 @@ def _phases(ledger: Ledger) -> list[PhaseCount]:
     return [PhaseCount(phase=phase, programs=counts[phase], context_tokens=tokens[phase]) for phase in counts]
 
 
-def _row(program: Program, positions: Mapping[str, int], ledger: Ledger, now_ns: int) -> ProgramRow:
+def _row(program: Program, positions: Mapping[str, int], ledger: Ledger, limit: int, now_ns: int) -> ProgramRow:
     return ProgramRow(
         program_id=program.program_id,
-        tenant=program.tenant,
+        tenant=ledger.programs.whose(program).payer if ledger.accounts.on else program.tenant,
         parent_id=program.parent_id,
         status=program.status,
         phase=_phase(program),
@@ -120,7 +124,23 @@ def _row(program: Program, positions: Mapping[str, int], ledger: Ledger, now_ns:
         idleness_ratio=idleness(program, _CYCLES, now_ns),
         replica=program.replica,
         held_by_operator=program.root_id in ledger.programs.ordered_held,
+        moves=program.moves,
+        waits_for=_waits_for(program, ledger, limit) if program.program_id in positions else "",
     )
+
+
+def _waits_for(program: Program, ledger: Ledger, limit: int) -> str:
+    """Why it has no slot yet."""
+    programs = ledger.programs
+    if program.root_id in programs.ordered_held:
+        return "an operator holds it"
+    if programs.draining:
+        return "the node drains"
+    if program.payer in ledger.accounts.spent_now:
+        return ledger.accounts.spent_now[program.payer]
+    if limit and programs.charges.active_roots >= limit:
+        return f"all {limit} slots are taken"
+    return f"room for its {program.queued_blocks:,} blocks"
 
 
 def _phase(program: Program) -> str:

@@ -21,7 +21,8 @@ function duration(ns) {
 function take(data) {
   const at = Date.now();
   const { window: w, pressure: p } = data.status;
-  looks.push({ at, limit: w.limit, active: p.programs_active, waiting: p.queue_length, kv: p.kv_use_ratio, cpu: p.cpu_use_ratio, stall: p.cpu_stall_ratio });
+  const other = data.status.shadow, estimated = Object.fromEntries((other?.estimate.changes ?? []).map((each) => [each.name, each]));
+  looks.push({ at, one: 1, shadow: other?.window.limit ?? null, jct: 1 + (estimated.mean_jct_s?.value ?? NaN), ttft: 1 + (estimated.p95_ttft_s?.value ?? NaN), limit: w.limit, active: p.programs_active, waiting: p.queue_length, kv: p.kv_use_ratio, cpu: p.cpu_use_ratio, stall: p.cpu_stall_ratio });
   while (looks.length && looks[0].at < at - KEPT_MS) looks.shift();
   for (const program of data.listing.programs) note(program, at);
   present = data.listing;
@@ -30,6 +31,10 @@ function take(data) {
     if (!list.length) spans.delete(name);
   }
   words(data);
+  fleet(data);
+  regret(data.regret);
+  shadow(data.status);
+  tenants(data.status);
   draw();
 }
 
@@ -47,11 +52,15 @@ function words({ status, listing }) {
   const { window: w, pressure: p, config, orders } = status;
   byId("node").textContent = status.node;
   document.title = `${p.programs_active} active, ${p.queue_length} waiting: ${status.node}`;
-  byId("summary").textContent = `preset ${status.preset}, configuration ${config.version}; ${p.programs_active} programs active, ${p.queue_length} waiting, ${status.programs} known`;
+  const lead = status.stands_by ? "stands by: another daemon leads; " : status.fence ? `leads, by lease ${status.fence}; ` : "";
+  byId("summary").textContent = `${lead}preset ${status.preset}, configuration ${config.version}; ${p.programs_active} programs active, ${p.queue_length} waiting, ${status.programs} known`;
   const warnings = [];
   if (!status.bus_connected) warnings.push("the bus is away");
+  if (status.engines.gone) warnings.push(`${status.engines.gone} engines are gone`);
+  if (status.engines.silent) warnings.push(`${status.engines.silent} engines do not answer`);
   if (orders.draining) warnings.push("draining: nobody is let in");
   if (orders.held.length) warnings.push(`held: ${orders.held.join(", ")}`);
+  for (const engine of status.passive_engines) warnings.push(`passive: ${engine}`);
   if (config.refused) warnings.push(`configuration refused: ${config.refused}`);
   if (config.until_restart.length) warnings.push(`a restart is needed for ${config.until_restart.join(", ")}`);
   byId("warnings").textContent = warnings.join("; ");
@@ -62,17 +71,152 @@ function words({ status, listing }) {
   body.replaceChildren(...listing.programs.map(row));
 }
 
+const KINDS = { earlier: "let in earlier", later: "let in later", slot_taken: "slots taken back", slot_kept: "slots left", retained: "contexts kept", not_retained: "contexts given up", ttl: "kept for another time", moved: "moved otherwise", placed: "placed elsewhere", unjudged: "not compared" };
+const CHANGES = { mean_jct_s: ["mean completion time", "%"], p95_ttft_s: ["95th percentile of the time to the first token", "%"], hit_rate: ["hit rate", " points"] };
+const signed = (ratio) => `${ratio >= 0 ? "+" : "−"}${Math.abs(100 * ratio).toFixed(0)}`;
+
+// What decides beside the controller in force, where it decides otherwise, and what that is estimated to change.
+function shadow({ shadow: other, now_ns, preset }) {
+  byId("shadow").hidden = !other;
+  document.body.classList.toggle("no-shadow", !other);
+  if (!other) return;
+  const { counts, estimate } = other;
+  const name = other.preset + (other.settings.length ? ` with ${other.settings.join(", ")}` : "");
+  byId("shadow-words").textContent = `${name} beside ${preset}: ${other.standing}${other.reason ? ` (${other.reason})` : ""}; window ${other.window.limit || "without limit"}, ${other.ahead} let in that wait here; ${(100 * other.cpu_ratio).toFixed(1)}% of the daemon's CPU time`;
+  const found = Object.entries(KINDS).filter(([kind]) => counts[kind]).map(([kind, words]) => `${counts[kind].toLocaleString()} ${words}${kind === "earlier" ? ` by ${other.lead_s.toFixed(1)} s` : ""}`);
+  byId("shadow-counts").textContent = [`${counts.same.toLocaleString()} decisions alike in ${duration(other.compared_ns) || "0s"}`, ...found].join("; ");
+  byId("shadow-latest").replaceChildren(...other.latest.slice().reverse().map((each) => item(`${each.program_id}: ${each.shadow}`, `${duration(now_ns - each.at_ns) || "0s"} ago; in force: ${each.live}`)));
+  const said = estimate.changes.map((each) => {
+    const [words, unit] = CHANGES[each.name] ?? [each.name, "%"];
+    return `${words} ${signed(each.value)}${unit}${each.is_bounded ? ` (${signed(each.low)} to ${signed(each.high)})` : ""}`;
+  });
+  byId("shadow-estimate").textContent = said.length
+    ? `With it: ${said.join("; ")}; from ${estimate.programs} programs in ${estimate.stretch_s.toFixed(0)} s, ${duration(now_ns - estimate.made_at_ns) || "0s"} ago${estimate.reason ? `; none later: ${estimate.reason}` : ""}`
+    : `No estimate yet: ${estimate.reason || "it is not asked for"}`;
+}
+
 function row(program) {
   const line = document.createElement("tr");
   const place = program.queue_position ? ` #${program.queue_position}` : "";
-  const cells = [program.program_id + (program.held_by_operator ? " (held)" : ""), program.status + place, program.phase, program.tool, program.turns, program.context_tokens.toLocaleString(), program.kv_tier, duration(program.idle_ns), duration(program.hold_ns), duration(program.retained_ns)];
-  cells.forEach((text, index) => {
-    const cell = document.createElement("td");
-    cell.textContent = text;
-    if (index === 2) cell.className = program.phase;
-    line.append(cell);
-  });
+  const cells = [program.program_id + (program.held_by_operator ? " (held)" : ""), program.status + place, program.phase, program.tool, program.turns, program.context_tokens.toLocaleString(), program.kv_tier, duration(program.idle_ns), duration(program.hold_ns), duration(program.retained_ns), program.replica, program.moves || ""];
+  cells.forEach((text, index) => line.append(tell("td", text, index === 2 ? program.phase : index > 9 ? "of-several" : "")));
   return line;
+}
+
+function tell(kind, text, className = "") {
+  const element = document.createElement(kind);
+  element.textContent = text;
+  if (className) element.className = className;
+  return element;
+}
+
+// Engines: a row each with its pool, what moved between them last, and who waits for what.
+function fleet({ status, listing, engines }) {
+  const counts = status.engines;
+  const several = counts.known > 1 || counts.draining || counts.gone || status.stands_by || status.fence;
+  byId("fleet").hidden = !several;
+  document.body.classList.toggle("one-engine", !several);
+  if (!several) return;
+  const said = ["serving", "draining", "gone", "silent"].filter((name) => name === "serving" || counts[name]).map((name) => `${counts[name]} ${name}`);
+  byId("engines-words").textContent = `${counts.known} engines: ${said.join(", ")}; ${counts.moves.toLocaleString()} moves between them`;
+  const there = new Map(engines.engines.map((engine) => [engine.place, []]));
+  for (const program of listing.programs) there.get(program.replica)?.push(program);
+  byId("engines").replaceChildren(...engines.engines.map((engine) => engineRow(engine, there.get(engine.place))));
+  const left_out = engines.total - engines.engines.length;
+  byId("engines-left-out").textContent = left_out > 0 ? `${left_out} more engines are not shown: those in trouble and the fullest are` : "";
+  byId("moves").replaceChildren(...(engines.moves.length ? engines.moves.slice(0, 8).map((move) => item(`${move.program_id}: ${move.from_place} → ${move.to_place}`, `${duration(status.now_ns - move.at_ns) || "0s"} ago; ${move.reason}`)) : [item("nobody was sent elsewhere lately", "")]));
+  const waiting = listing.programs.filter((program) => program.queue_position).slice(0, 8);
+  byId("queue").replaceChildren(...(waiting.length ? waiting.map((program) => item(`#${program.queue_position} ${program.program_id}`, `${duration(program.hold_ns) || "0s"}: ${program.waits_for}${program.replica ? `; ran on ${program.replica}` : ""}`)) : [item("nobody waits", "")]));
+}
+
+// Tenants: a row each; what it has had of all fills the bar, and its part by weight is told below.
+function tenants({ tenants: rows, tenants_jain_index: jain }) {
+  byId("tenants").hidden = !rows.length;
+  const weights = rows.reduce((sum, row) => sum + (row.turns || row.waiting ? row.weight : 0), 0);
+  byId("tenants-words").textContent = `Jain's index ${jain.toFixed(3)}`;
+  byId("tenant-rows").replaceChildren(...rows.map((row) => {
+    const line = tell("tr", "", row.spent ? "attention" : "");
+    line.title = row.spent;
+    const bar = tell("div", "", "pool");
+    const had = tell("span", "", "wanted");
+    had.style.width = `${100 * row.kv_ratio}%`;
+    bar.append(had);
+    const fair = weights && (row.turns || row.waiting) ? row.weight / weights : 0;
+    const words = `${percent(row.kv_ratio)} of all, ${percent(fair)} by weight`;
+    bar.setAttribute("role", "img");
+    bar.setAttribute("aria-label", words);
+    const cell = tell("td", "");
+    cell.append(bar, tell("small", words));
+    const budget = row.spent_ratio ? `${percent(row.spent_ratio)}, ${duration(row.window_ns)} to go` : "";
+    const cells = [row.weight, row.share ? percent(row.share) : "", row.active, row.waiting, row.turns.toLocaleString(), budget, row.refused || ""];
+    line.append(tell("td", row.tenant), cell, ...cells.map((text) => tell("td", text)));
+    return line;
+  }));
+}
+
+function item(text, more) {
+  const line = tell("li", text);
+  if (more) line.append(tell("small", more));
+  return line;
+}
+
+function engineRow(engine, programs) {
+  const trouble = engine.silent || engine.standing === "gone";
+  const line = tell("tr", "", trouble ? "trouble" : engine.passive || engine.standing === "draining" ? "attention" : "");
+  const name = tell("td", engine.place);
+  if (engine.address) name.append(tell("small", engine.address));
+  const standing = [engine.standing || "serving", engine.silent && "does not answer", engine.passive && "passive", !engine.has_plugin && "no plugin"].filter(Boolean).join(", ");
+  const state = tell("td", standing);
+  state.title = engine.passive;
+  const crowd = tell("td", engine.programs);
+  const dots = tell("span", "", "dots");
+  dots.append(...programs.slice(0, 24).map((program) => { const dot = tell("span", "", program.phase); dot.title = program.program_id; return dot; }));
+  crowd.append(dots);
+  line.append(name, state, pool(engine), tell("td", engine.turns), crowd, tell("td", engine.waiting), tell("td", engine.heard_ns ? `${duration(engine.heard_ns) || "0s"} ago` : "never"));
+  return line;
+}
+
+// What is wanted of the pool fills it from the left; where more is wanted than there is, the bar is the demand and its end is red.
+function pool(engine) {
+  const cell = tell("td", "");
+  if (!engine.kv_total_blocks) return cell;
+  const whole = Math.max(engine.kv_total_blocks, engine.kv_demand_blocks);
+  const bar = tell("div", "", "pool");
+  const part = (className, blocks) => { const span = tell("span", "", className); span.style.width = `${100 * blocks / whole}%`; bar.append(span); };
+  part("wanted", Math.min(engine.kv_demand_blocks, engine.kv_total_blocks));
+  part("over", Math.max(0, engine.kv_demand_blocks - engine.kv_total_blocks));
+  part("pinned", engine.kv_retained_blocks);
+  const words = `${percent(engine.kv_use_ratio)} of ${engine.kv_total_blocks.toLocaleString()} blocks, ${engine.kv_free_blocks.toLocaleString()} free`;
+  bar.setAttribute("role", "img");
+  bar.setAttribute("aria-label", words);
+  cell.append(bar);
+  if (engine.host_total_blocks) {
+    const host = tell("span", "", "host-bar");
+    host.style.backgroundSize = `${100 * engine.host_used_blocks / engine.host_total_blocks}% 100%`;
+    cell.append(host);
+  }
+  cell.append(tell("small", words));
+  return cell;
+}
+
+// What decisions cost and gained: a row for each kind of decision, and the latest verdicts.
+function regret(told) {
+  byId("regret").hidden = !told.kinds.length;
+  byId("regret-words").textContent = `${told.again_tokens.toLocaleString()} tokens computed again, ${told.pins_lost.toLocaleString()} pins given up by engines; gaps between turns cost ${told.regret_ratio.toFixed(2)} times what hindsight would have paid`;
+  byId("regret-kinds").replaceChildren(...told.kinds.map((kind) => {
+    const line = tell("tr", ""), net = kind.gain_s - kind.cost_s;
+    line.append(...[kind.kind, kind.count.toLocaleString(), kind.again_tokens.toLocaleString(), `${kind.cost_s.toFixed(1)}s`, `${kind.gain_s.toFixed(1)}s`].map((text) => tell("td", text)), tell("td", signedSeconds(net), net < 0 ? "loss" : ""));
+    return line;
+  }));
+  byId("verdicts").replaceChildren(...told.latest.slice(0, 8).map((verdict) => {
+    const why = verdict.cause ? `, ${verdict.cause.replaceAll("_", " ")}` : "";
+    const again = verdict.again_tokens ? `; ${verdict.again_tokens.toLocaleString()} tokens computed again` : "";
+    return item(`${signedSeconds(verdict.gain_s - verdict.cost_s)} ${verdict.kind} ${verdict.program_id}`, `${verdict.outcome}${why} after ${duration(verdict.closed_ns - verdict.opened_ns) || "0s"}${again}`);
+  }));
+}
+
+function signedSeconds(s) {
+  return `${s < 0 ? "−" : "+"}${Math.abs(s).toFixed(2)}s`;
 }
 
 function sheet(id, height) {
@@ -102,7 +246,8 @@ function ago(ms) {
 function plot(id, series, least, mark) {
   const { pen, width, height } = sheet(id, 150);
   const now = Date.now();
-  const top = Math.max(least, ...looks.flatMap((look) => series.map(([name]) => look[name])));
+  const known = (value) => value !== null && !Number.isNaN(value);
+  const top = Math.max(least, ...looks.flatMap((look) => series.map(([name]) => look[name]).filter(known)));
   const spanned = span(now);
   const x = (at) => LEFT + (width - LEFT - 4) * (1 - (now - at) / spanned);
   const y = (value) => height - 16 - (height - 24) * (value / top);
@@ -120,9 +265,10 @@ function plot(id, series, least, mark) {
     pen.strokeStyle = colour(shade);
     pen.beginPath();
     looks.forEach((look, index) => {
-      const at = x(look.at);
-      if (index) pen.lineTo(at, y(looks[index - 1][name]));
-      pen[index ? "lineTo" : "moveTo"](at, y(look[name]));
+      if (!known(look[name])) return;
+      const at = x(look.at), goesOn = index && known(looks[index - 1][name]);
+      if (goesOn) pen.lineTo(at, y(looks[index - 1][name]));
+      pen[goesOn ? "lineTo" : "moveTo"](at, y(look[name]));
     });
     pen.stroke();
   }
@@ -160,8 +306,12 @@ function timeline() {
 }
 
 function draw() {
-  plot("window-plot", [["limit", "limit", 6], ["active", "reasoning"], ["waiting", "held"]], 1, (value) => Number.isInteger(value) || value >= 10 ? value.toFixed(0) : value.toFixed(1));
+  plot("window-plot", [["limit", "limit", 6], ["shadow", "shadow"], ["active", "reasoning"], ["waiting", "held"]], 1, (value) => Number.isInteger(value) || value >= 10 ? value.toFixed(0) : value.toFixed(1));
   plot("pressure-plot", [["kv", "limit"], ["cpu", "acting"], ["stall", "held"]], 1, percent);
+  if (!byId("shadow").hidden) {
+    plot("jct-plot", [["one", "limit", 6], ["jct", "shadow"]], 1.25, percent);
+    plot("ttft-plot", [["one", "limit", 6], ["ttft", "shadow"]], 1.25, percent);
+  }
   timeline();
 }
 

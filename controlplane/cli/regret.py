@@ -1,0 +1,69 @@
+"""``penstock regret``: what decisions cost and brought."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from controlplane.cli.options import Json, StateDir
+
+_BY = "kind, policy, tool, class, tenant, cause, outcome or program"
+
+
+def regret(
+    logs: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[LOG]...",
+            help="Decision logs, or runs that `penstock up --record` wrote. Default: the decision log of --node.",
+        ),
+    ] = None,
+    by: Annotated[str, typer.Option("--by", help=f"Sum up by {_BY}.")] = "kind",
+    node: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--node",
+            envvar="PENSTOCK_NODE",
+            help="The node or fleet whose daemon decided. Repeatable. Default: local.",
+        ),
+    ] = None,
+    state_dir: StateDir = None,
+    hindsight: Annotated[
+        bool,
+        typer.Option(
+            "--hindsight",
+            help="Also the least that a recorded run had to compute again, had its turns been known beforehand.",
+        ),
+    ] = False,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw it, too: a file that ends in .svg or .png.", dir_okay=False)
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Tell what each kind of decision cost and gained, in tokens and seconds, and what hindsight would have paid.
+
+    A pin costs the memory that it holds and gains the prefill that the next turn is spared; a release, a demotion
+    or a pause frees memory and may cost a prefill; a hold costs its wait and keeps others' contexts; what nobody
+    decided is told as `nobody`. `computed again` sums up to what the engines computed twice. The row that lost most
+    is first.
+
+    The log in the state directory is read, even if the daemon does not run now. A recorded run gives the same
+    verdicts, and also the contexts that were found without any decision, so that its regret is over every gap.
+    """
+    from controlplane.core.errors import ConfigError
+    from controlplane.operate.regret import BY, read_regret, rows, show_regret
+    from controlplane.wire.decisions import log_path
+    from controlplane.wire.endpoint import default_state_dir
+
+    if by not in BY:
+        raise ConfigError(f"by: expected {_BY}, got {by!r}", field="by")
+    folder = state_dir or default_state_dir()
+    named = [log_path(name, folder) for name in node or ([] if logs else ["local"])]
+    told = read_regret([*named, *(logs or ())], hindsight=hindsight)
+    found = rows(told.judged, by)
+    if plot is not None:
+        from controlplane.lab.compare.verdict_plot import Bar, draw_regret
+
+        bars = [Bar(name=row.name, cost_s=row.total.cost_s, gain_s=row.total.gain_s) for row in found]
+        draw_regret(plot, bars, by)
+    show_regret(told, found, by, json=json)
