@@ -133,7 +133,7 @@ def _workload(options: DemoOptions, trace: Trace) -> Workload:
 
 def _live_runs(options: DemoOptions, trace: Trace, console: Console) -> list[RunResult]:
     workload, ideal = _workload(options, trace), IdealTimes(engine_of(HARDWARE).build)
-    ideal_ns = {p.program_id: ideal.of(p, workload.shared_prefix) for p in trace.programs}
+    ideal_ns = ideal.of_all(trace.programs, workload.shared_prefix)
     runs = []
     for rate in options.rates:
         for name in PRESETS:

@@ -17,13 +17,16 @@ from controlplane.lab.workload.telemetry import Telemetry
 
 if TYPE_CHECKING:  # what the command line needs not load to show its help
     from controlplane.core.control import ControlRules
+    from controlplane.core.events import HostSampled
     from controlplane.core.presets import Preset
-    from controlplane.lab.workload.arrivals import Arrival
+    from controlplane.lab.workload.arrivals import Arrival, Recorded
+    from controlplane.lab.workload.tenants import Owners
     from controlplane.lab.workload.tool_fits import ToolFits
     from controlplane.lab.workload.trace import Trace
 
 USUAL_TRACE = "synthetic:swe-bench"
 USUAL_ARRIVAL = "poisson:0.05"
+CONTROL_DELAY_NS = 1_000_000  # from a decision until it takes effect
 REPLAY = "replay"  # tools take the time that the trace says
 _MIX = "mix:"
 _ANY = float("inf")
@@ -47,6 +50,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tools: str = REPLAY  # or a file of ``penstock tools fit``
     contention: bool = False
     cpu_shares: tuple[str, ...] = ()  # as --cpu-share
+    tenants: str = ""  # whose programs they are, as --tenants
     arrivals: tuple[str, ...] = ()  # in place of the sweep's
     telemetry: Telemetry = Telemetry.FULL
 
@@ -57,6 +61,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         require("cpus", self.cpus, low=0, high=100_000, ends="(]")
         require("tool_slots", self.tool_slots, low=0, high=_ANY)
         _ = self.scale
+        if self.tenants:
+            _ = self.owners
 
     @property
     def title(self) -> str:
@@ -66,6 +72,13 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def source(self) -> str:
         """The trace's name, as ``penstock simulate`` takes it."""
         return self.trace if isinstance(self.trace, str) else f"{_MIX}{'+'.join(self.trace)}"
+
+    @property
+    def owners(self) -> "Owners":
+        """Whose the programs are."""
+        from controlplane.lab.workload.tenants import parse_owners
+
+        return parse_owners(self.tenants)
 
     @property
     def scale(self) -> Scale:
@@ -93,6 +106,7 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     link_gb_per_s: float = (
         50.0  # between two engines, in 10^9 bytes a second: one 400 Gb/s port; 0: nothing is sent
     )
+    changes: tuple[str, ...] = ()  # engines that come and go, as ``--change``
     rate_factor: float = 1.0
     block_tokens: int = BLOCK_TOKENS
     max_context_tokens: int = 0  # 0: the profile's
@@ -125,7 +139,7 @@ class Experiment:
     """One run. ``trace`` (not scaled), ``profile`` and ``tools`` stand in for the names of who has them in hand."""
 
     workload: Workload
-    arrival: "Arrival"
+    arrival: "Arrival | Recorded"
     preset: "Preset"
     hardware: Hardware = field(default_factory=Hardware)
     rules: "ControlRules" = field(default_factory=_usual_rules)
@@ -134,3 +148,5 @@ class Experiment:
     trace: "Trace | None" = None
     profile: Profile | None = None
     tools: "ToolFits | None" = None
+    control_delay_ns: int = CONTROL_DELAY_NS
+    host_samples: "tuple[tuple[int, HostSampled], ...]" = ()  # the host as it was, in place of a modelled one

@@ -3,20 +3,25 @@
 import functools
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
+from controlplane.core.control import ControlRules
 from controlplane.core.controller import Controller
 from controlplane.core.errors import ConfigError
 from controlplane.core.placement import PLACEMENT
 from controlplane.core.placement.session import Session as SessionAware
 from controlplane.core.policies import PlacementPolicy
 from controlplane.core.presets import Preset, policy_name
+from controlplane.core.tenants import Tenancy
 from controlplane.lab.experiment import REPLAY, Experiment, Hardware, Workload
 from controlplane.lab.sim.bound import Bound, bound
+from controlplane.lab.sim.changes import Change, parse_changes, serving_at_first
 from controlplane.lab.sim.contention import Contention, parse_contention
+from controlplane.lab.sim.engine_model import EngineModel
 from controlplane.lab.sim.engine_spec import EngineSpec
 from controlplane.lab.sim.fleet import Fleet, Router, Site
 from controlplane.lab.sim.hardware import Profile
@@ -25,13 +30,16 @@ from controlplane.lab.sim.laboratory import LabPreset
 from controlplane.lab.sim.lower_tiers import parse_tier
 from controlplane.lab.sim.profile import load_profile
 from controlplane.lab.sim.publisher import Publisher
+from controlplane.lab.sim.scaling import Autoscaler, ScaledWorld
 from controlplane.lab.sim.session import Session
 from controlplane.lab.sim.solo import IdealTimes
 from controlplane.lab.sim.world import Recorder, World
 from controlplane.lab.workload.arrivals import Closed, times_ns
+from controlplane.lab.workload.families import all_of, families, renamed
 from controlplane.lab.workload.named import Wanted, named_workload
 from controlplane.lab.workload.run import RunResult
 from controlplane.lab.workload.summary import Summary, summarize
+from controlplane.lab.workload.tenants import Owners, by_tenant
 from controlplane.lab.workload.tool_fits import ToolFits, load_fits
 from controlplane.lab.workload.trace import ProgramTrace, Trace
 
@@ -97,12 +105,23 @@ class Run:
     engine: EngineSpec
     tools: ToolFits | None
     contention: Contention | None
+    changes: tuple[Change, ...] = ()
+    owners: Owners = field(default_factory=Owners)
+    whose: Sequence[str] = ()  # the tenant of each program
+    times_ns: Sequence[int] | None = None  # when each arrives, where that does not follow from the experiment
 
     @property
-    def arrivals_ns(self) -> list[int] | None:
+    def arrivals_ns(self) -> Sequence[int] | None:
         """When programs arrive; None: one comes when another ends."""
         arrival = self.asked.arrival
-        return None if isinstance(arrival, Closed) else times_ns(arrival, len(self.programs), self.asked.seed)
+        if self.times_ns is not None:
+            return self.times_ns
+        return None if isinstance(arrival, Closed) else times_ns(arrival, self.roots, self.asked.seed)
+
+    @property
+    def roots(self) -> int:
+        """Programs that are nobody's sub-agents."""
+        return sum(not program.parent_id for program in self.programs)
 
 
 def run_of(asked: Experiment) -> Run:
@@ -114,13 +133,33 @@ def run_of(asked: Experiment) -> Run:
         raise ConfigError("trace: expected at least one program", field="trace")
     tools = asked.tools or _tools_of(workload.tools)
     scaled = workload.scale.apply(trace).programs
+    programs, owners = _chosen(scaled, workload, tools, asked.seed), workload.owners
     return Run(
         asked=asked,
         trace=trace,
-        programs=_chosen(scaled, workload, tools, asked.seed),
+        programs=programs,
         engine=engine_of(hardware, scaled, asked.profile),
         tools=tools,
         contention=parse_contention(workload.contention, workload.cpu_shares),
+        changes=parse_changes(hardware.changes, hardware.replicas),
+        owners=owners,
+        whose=owners.draw(len(programs), asked.seed),
+    )
+
+
+def alone(run: Run, tenant: str, share: float) -> Run:
+    """That tenant's programs, arriving as in ``run``, on an engine with that share of the pool for themselves."""
+    arrivals_ns = run.arrivals_ns
+    if arrivals_ns is None:
+        raise ConfigError("arrival: expected open arrivals, as poisson:RATE", field="arrival")
+    chosen = [index for index, owner in enumerate(run.whose) if owner == tenant]
+    return replace(
+        run,
+        programs=[run.programs[index] for index in chosen],
+        engine=replace(run.engine, pool_tokens=round(run.engine.size_tokens * share)),
+        owners=Owners(),
+        whose=(),
+        times_ns=[arrivals_ns[index] for index in chosen],
     )
 
 
@@ -131,10 +170,12 @@ def _chosen(
 
     Drawn tool times differ with each name, and with the seed.
     """
-    count = workload.programs or len(scaled)
-    chosen = list(scaled[:count])
-    for number, program in enumerate(islice(cycle(scaled), len(scaled), count), start=len(scaled)):
-        chosen.append(replace(program, program_id=f"{program.program_id}#{number // len(scaled) + 1}"))
+    roots = families(scaled)
+    count = workload.programs or len(roots)
+    found = roots[:count]
+    for number, family in enumerate(islice(cycle(roots), len(roots), count), start=len(roots)):
+        found.append(renamed(family, f"{{}}#{number // len(roots) + 1}"))
+    chosen = all_of(found)
     return chosen if tools is None else [tools.redraw(program, seed, workload.scale_tools) for program in chosen]
 
 
@@ -144,29 +185,24 @@ def simulate(
     ideal: IdealTimes | None = None,
     recorder: Recorder | None = None,
     progress: Progress | None = None,
+    autoscaler: Autoscaler | None = None,
+    controller: Callable[[Preset, ControlRules], Controller] = Controller,
 ) -> RunResult:
     """Run until every program has ended. The same experiment gives the same result.
 
-    ``ideal`` remembers programs' solo times between runs of one engine and scale; without it, goodput and Jain's
-    index are left out. Raises ``ConfigError`` for an experiment that cannot run.
+    With an ``autoscaler`` there are as many engines as it wants, of ``replicas``. ``ideal`` remembers programs'
+    solo times between runs of one engine and scale; without it, goodput and Jain's index are left out. What decides
+    is made by ``controller``. Raises ``ConfigError`` for an experiment that cannot run.
     """
-    run = asked if isinstance(asked, Run) else run_of(asked)
-    asked, workload, total = run.asked, run.asked.workload, len(run.programs)
-    sessions = [
-        Session(
-            program,
-            shared_prefix_tokens=workload.shared_prefix,
-            ideal_ns=ideal.of(program, workload.shared_prefix) if ideal is not None else 0,
-            telemetry=workload.telemetry,
-        )
-        for program in run.programs
-    ]
-    preset = asked.preset
-    if isinstance(preset, LabPreset):
+    run, make = _scaled(asked if isinstance(asked, Run) else run_of(asked), autoscaler)
+    asked, workload, total = run.asked, run.asked.workload, run.roots
+    sessions = _sessions(run, ideal)
+    if isinstance(preset := asked.preset, LabPreset):
         preset = preset.of_run(sessions, run.programs, run.engine, workload.shared_prefix)
-    control = Controller(preset, asked.rules)
-    fleet = _fleet(run, preset, control)
-    world = World(
+    router = Router(placement_of(run, preset)) if run.engine.replicas > 1 else None
+    control = controller(preset if router is None else replace(preset, placement=router), rules_of(run))
+    fleet = _fleet(run, preset, router)
+    world = make(
         Kernel(),
         fleet,
         control,
@@ -177,6 +213,7 @@ def simulate(
         tool_slots=workload.tool_slots,
         tools_ask=asked.rules.tool_slots.per_cpu > 0,
         contention=run.contention,
+        changes=run.changes,
         recorder=recorder,
         progress=None if progress is None else _counted(progress, total),
     )
@@ -192,8 +229,44 @@ def simulate(
         programs=tuple(world.programs),
         turns=tuple(world.turns),
         series=world.series,
+        tenants=by_tenant(world.programs, world.turns, run.owners.tenancy),
         facts=_facts(run),
     )
+
+
+def _sessions(run: Run, ideal: IdealTimes | None) -> list[Session]:
+    workload, made = run.asked.workload, dict[str, Session]()
+    times = ideal.of_all(run.programs, workload.shared_prefix) if ideal is not None else {}
+    for program, account in zip(run.programs, run.whose or [""] * len(run.programs), strict=True):
+        parent = made.get(program.parent_id)
+        made[program.program_id] = Session(
+            program,
+            shared_prefix_tokens=workload.shared_prefix,
+            ideal_ns=times.get(program.program_id, 0),
+            telemetry=workload.telemetry,
+            account=account if parent is None else parent.account,
+            parent=parent,
+        )
+    return list(made.values())
+
+
+def rules_of(run: Run) -> ControlRules:
+    """What the controller obeys: the workload's tenants, but for those that its rules have tables of."""
+    rules = run.asked.rules
+    if not run.owners.tenancy.on:
+        return rules
+    return replace(rules, tenancy=Tenancy(named={**run.owners.tenancy.named, **rules.tenancy.named}))
+
+
+def _scaled(run: Run, autoscaler: Autoscaler | None) -> tuple[Run, Callable[..., World]]:
+    """The run, and the world that it happens in."""
+    around: dict[str, Any] = {
+        "control_delay_ns": run.asked.control_delay_ns,
+        "host_samples": run.asked.host_samples,
+    }
+    if autoscaler is None:
+        return run, partial(World, **around)
+    return replace(run, changes=autoscaler.first()), partial(ScaledWorld, autoscaler=autoscaler, **around)
 
 
 def bound_of(asked: Experiment) -> Bound:
@@ -202,23 +275,30 @@ def bound_of(asked: Experiment) -> Bound:
     return bound(run.programs, run.engine, asked.workload.shared_prefix, run.arrivals_ns)
 
 
-def _fleet(run: Run, preset: Preset, control: Controller) -> Fleet:
+def placement_of(run: Run, preset: Preset) -> PlacementPolicy[Any]:
+    """What places the run's turns on one of several engines."""
+    policy, link_tokens_per_s = placement_named(run.asked.hardware.routing, preset), run.engine.link_tokens_per_s
+    if isinstance(policy, SessionAware) and not policy.link_tokens_per_s:  # else it was configured
+        return replace(policy, link_tokens_per_s=link_tokens_per_s)
+    return policy
+
+
+def _fleet(run: Run, preset: Preset, router: Router | None) -> Fleet:
     """One engine, or several that differ in their role, as engines of one node have to (docs/adr/0018)."""
     engine = run.engine
     one = engine.replicas == 1
     digits = len(str(engine.replicas))
     roles = ["engine"] if one else [f"engine-{n:0{digits}}" for n in range(1, engine.replicas + 1)]
-    publishers = [Publisher(f"sim/{role}/1") for role in roles]
-    sites = [
-        Site(engine.build(publisher, memory=preset.memory, priority=preset.priority), publisher)
-        for publisher in publishers
-    ]
-    if one:
-        return Fleet(sites)
-    policy = placement_named(run.asked.hardware.routing, preset)
-    if isinstance(policy, SessionAware) and not policy.link_tokens_per_s:  # else it was configured
-        policy = SessionAware(link_tokens_per_s=engine.link_tokens_per_s)
-    return Fleet(sites, Router(policy, control.ledger), link_tokens_per_s=engine.link_tokens_per_s)
+    places = [f"sim/{role}" for role in roles]
+
+    def start(publisher: Publisher) -> EngineModel:
+        return engine.build(publisher, memory=preset.memory, priority=preset.priority)
+
+    at_first = sorted(serving_at_first(run.changes, engine.replicas))
+    publishers = [Publisher(f"{places[number - 1]}/1") for number in at_first]
+    sites = [Site(start(publisher), publisher) for publisher in publishers]
+    link_tokens_per_s = 0.0 if one else engine.link_tokens_per_s
+    return Fleet(sites, router, link_tokens_per_s=link_tokens_per_s, start=start, places=places)
 
 
 def placement_named(name: str, preset: Preset) -> PlacementPolicy[Any]:
@@ -241,7 +321,7 @@ def _accounted(summary: Summary, fleet: Fleet, world: World) -> Summary:
     summary = replace(
         summary, tool_slowdown_ratio=world.tool_slowdown_ratio, tool_wait_mean_s=world.tool_wait_mean_s
     )
-    engines = [site.engine for site in fleet.sites]
+    engines = fleet.engines
     used = [engine.space_time for engine in engines]
     total, minutes = sum(each.total for each in used), summary.makespan_s / 60
     if total <= 0:
@@ -273,6 +353,7 @@ def _facts(run: Run) -> dict[str, str]:
         "engines": f"{engine.replicas}",
         "routing": policy_name("placement", placement_named(run.asked.hardware.routing, run.asked.preset)),
         "link": f"{engine.link_gb_per_s:g} GB/s",
+        **({"changes": ", ".join(run.asked.hardware.changes)} if run.changes else {}),
     }
     return {
         "system": "simulator",
@@ -282,11 +363,13 @@ def _facts(run: Run) -> dict[str, str]:
         "KV tiers below": ", ".join(map(str, engine.tiers)) or "none",
         **(several if engine.replicas > 1 else {}),
         "trace": run.trace.name,
-        "programs": str(len(run.programs)),
+        "programs": str(run.roots),
+        **({"sub-agents": str(len(run.programs) - run.roots)} if run.roots < len(run.programs) else {}),
         "rejected programs": str(len(run.trace.rejected)),
         "scale": str(workload.scale),
         "shared prefix": f"{workload.shared_prefix} tokens",
         "telemetry": str(workload.telemetry),
+        **({"tenants": workload.tenants} if workload.tenants else {}),
         "tool CPUs": f"{workload.cpus:g}",
         "tool times": "the trace's" if run.tools is None else str(run.tools),
         "tool contention": "none" if run.contention is None else str(run.contention),

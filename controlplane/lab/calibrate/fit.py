@@ -61,7 +61,7 @@ class PrefillCost:
 
     def of(self, cached: int, new: int, chunk_tokens: int) -> float:
         """What a request takes."""
-        chunks, tokens, pairs = _sizes(cached, new, chunk_tokens, self.attends_anew)
+        chunks, tokens, pairs = sizes_of(cached, new, chunk_tokens, self.attends_anew)
         return self.overhead * chunks + self.token * tokens + self.attention * pairs
 
 
@@ -85,7 +85,7 @@ def fit_prefill(measured: Sequence[Prefill], chunk_tokens: int) -> PrefillCost:
     seconds = np.array([one.seconds for one in measured])
     found = []
     for anew in (False, True):
-        sizes = [_sizes(one.cached, one.new, chunk_tokens, anew) for one in measured]
+        sizes = [sizes_of(one.cached, one.new, chunk_tokens, anew) for one in measured]
         (overhead, token, attention), errors = not_negative(np.array(sizes, dtype=np.float64), seconds)
         cost = PrefillCost(
             overhead=overhead,
@@ -131,7 +131,7 @@ def _enough(measured: Sequence[object], what: str) -> None:
         )
 
 
-def _sizes(cached: int, new: int, chunk_tokens: int, anew: bool) -> tuple[int, int, int]:
+def sizes_of(cached: int, new: int, chunk_tokens: int, anew: bool) -> tuple[int, int, int]:
     """Chunks of a request, its tokens, and the pairs of tokens that attend to each other."""
     chunks = pairs = 0
     start = cached

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from controlplane.lab.compare.regret import regret_title, sheets
 from controlplane.lab.compare.rows import JCT, UNKNOWN, Grid, Load, Section
-from controlplane.lab.compare.words import plus_minus
+from controlplane.lab.compare.words import plus_minus, sample_in_words
 
 _PER_MINUTE = 60.0
 # Title, the figures of the column, what they are multiplied by, and their form.
@@ -28,7 +28,7 @@ _COLUMNS: tuple[tuple[str, tuple[str, ...], float, str], ...] = (
 
 def markdown(grid: Grid) -> str:
     """Mean JCT of every preset at every load; then all figures at each section's last load but one."""
-    lines: list[str] = []
+    lines = [sample_in_words(grid).strip(), ""] if grid.sample else []
     for section in grid.sections:
         lines += _mean_jct(section)
     for section in grid.sections:
@@ -36,10 +36,10 @@ def markdown(grid: Grid) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def regret_markdown(grid: Grid, baseline: str) -> str:
-    """The regrets of a sweep as a page."""
+def regret_markdown(grid: Grid, baseline: str, *, each: bool = True) -> str:
+    """The regrets of a sweep as a page, with a table of ``each`` section."""
     page = [f"# {regret_title(grid)}", ""]
-    for sheet in sheets(grid, baseline):
+    for sheet in sheets(grid, baseline, each=each):
         page += [f"## {sheet.title}", "", sheet.says, ""]
         if sheet.rows:
             page += [*table(sheet.header, sheet.rows), ""]

@@ -1,50 +1,15 @@
-"""How far each preset is from the best that is known: its mean JCT over that of others, a case at a time.
-
-A case is a workload on a hardware with one telemetry at one load. Ratios are taken seed by seed: to the baseline,
-to the best of the presets that a node can run, to the clairvoyant, and to the bound, which no order can beat. A
-ratio to the clairvoyant is a preset's regret: what it loses by not knowing the future.
-"""
+"""How far each preset is from the best that is known, over all cases, and where the subject falls short."""
 
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from controlplane.core.errors import ConfigError
-from controlplane.core.presets import FORESEEING
-from controlplane.lab.compare.rows import JCT, SUBJECT, UNKNOWN, Grid, Load, Section
-from controlplane.lab.compare.words import Match, grid_caveats, plus_minus
-from controlplane.lab.workload.interval import Interval, ratio_interval
-
-BOUND = "bound_jct_mean_s"
-CLAIRVOYANT = next(iter(FORESEEING))
-# Below saturation nobody needs control, so that it must cost nothing; above it a preset is to be near the best.
-LIGHT_LOSS = 1.03
-HEAVY_LOSS = 1.05
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """One load of one section. ``load_ratio``: times the saturation rate; 0 where that is not known."""
-
-    section: Section
-    load: Load
-    load_ratio: float
-    best: str
-
-    @property
-    def title(self) -> str:
-        load = f", load {self.load_ratio:.2g}" if self.load_ratio else ""
-        return f"{self.section.title}, {self.load.title}{load}"
-
-    def over(self, preset: str, other: str) -> Interval | None:
-        """Of mean JCT; of a preset over itself none."""
-        return None if preset == other or not other else self.section.ratio(preset, other, self.load, JCT)
-
-    def over_bound(self, preset: str) -> Interval | None:
-        """How many times the bound it is; None where that was not computed."""
-        found = self.section.values(preset, self.load, JCT)
-        least = self.section.values(preset, self.load, BOUND)
-        return ratio_interval([(value, least[seed]) for seed, value in found.items()])
+from controlplane.lab.compare.cases import CLAIRVOYANT, Case, cases
+from controlplane.lab.compare.demands import Answer, answers
+from controlplane.lab.compare.rows import JCT, SUBJECT, UNKNOWN, Grid
+from controlplane.lab.compare.words import grid_caveats, plus_minus, sample_in_words
+from controlplane.lab.workload.interval import Interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,34 +23,6 @@ class Standing:
     regret: tuple[float, float] | None
     over_bound: tuple[float, float] | None
     worst: str  # the case of the worst regret
-
-
-def cases(grid: Grid) -> list[Case]:
-    """All of them, in the order of the grid."""
-    return [
-        Case(
-            section=section,
-            load=load,
-            load_ratio=_load_ratio(section, load),
-            best=section.best(load, JCT, section.systems) if section.systems else "",
-        )
-        for section in grid.sections
-        for load in section.loads
-    ]
-
-
-def losses(found: Iterable[Case], subject: str, baseline: str) -> list[Match]:
-    """Where the subject loses, the worst first: to the baseline below saturation, to the best from there on."""
-    lost = []
-    for case in found:
-        light = 0 < case.load_ratio < 1
-        other, most = (baseline, LIGHT_LOSS) if light else (case.best, HEAVY_LOSS)
-        ratio = case.over(subject, other)
-        if ratio is not None and ratio.value > most:
-            lost.append(
-                Match(section=case.section, load=case.load, figure=JCT, other=other, ratio=ratio, where=case.title)
-            )
-    return sorted(lost, key=lambda match: -match.ratio.value)
 
 
 def standings(found: Sequence[Case], presets: Iterable[str], baseline: str) -> list[Standing]:
@@ -118,14 +55,6 @@ def _spread(ratios: Iterable[Interval | None]) -> tuple[float, float] | None:
     return (statistics.median(values), max(values)) if values else None
 
 
-def _load_ratio(section: Section, load: Load) -> float:
-    if load.closed:
-        return 0.0
-    rates = {float(row["saturation_rate"]) for preset in section.presets for row in section.rows(preset, load)}
-    saturation = max(rates, default=0.0)
-    return load.size / saturation if saturation else 0.0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sheet:
     """A part of the page: what it says, then a table or a list, either of which may be empty."""
@@ -137,12 +66,18 @@ class Sheet:
     items: Sequence[str] = ()
 
 
-def sheets(grid: Grid, baseline: str) -> list[Sheet]:
-    """The whole page, in its order. Raises ``ConfigError`` without a run that ended well."""
+def sheets(grid: Grid, baseline: str, *, each: bool = True) -> list[Sheet]:
+    """The page in its order, with a table of ``each`` section.
+
+    Raises ``ConfigError`` without a run that ended well.
+    """
     found = cases(grid)
     if not found:
         raise ConfigError("a report needs a successful run")
-    return [_summary(grid, found, baseline), _lost(found, baseline), *_by_section(found, baseline), _notes(grid)]
+    given = answers(found, baseline)
+    asked = [_asked(given), *_missed(given)] if given else []
+    tables = _by_section(found, baseline) if each else ()
+    return [_summary(grid, found, baseline), *asked, *tables, _notes(grid)]
 
 
 def regret_title(grid: Grid) -> str:
@@ -154,9 +89,9 @@ def _summary(grid: Grid, found: Sequence[Case], baseline: str) -> Sheet:
     return Sheet(
         title="All cases",
         says=(
-            f"{len(found)} cases: a workload on a hardware with one telemetry at one load. Median and worst over "
-            f"them of each preset's mean JCT over that of {baseline}, of the best preset, of the {CLAIRVOYANT} "
-            "(its regret), and over the bound that no order can beat."
+            f"{sample_in_words(grid)}{len(found)} cases: a workload on a hardware with one telemetry at one load. "
+            f"Median and worst over them of each preset's mean JCT over that of {baseline}, of the best preset, of "
+            f"the {CLAIRVOYANT} (its regret), and over the bound that no order can beat."
         ),
         header=("preset", "cases", *_ratios(baseline), "worst regret at"),
         rows=[_told(standing) for standing in standings(found, grid.presets, baseline)],
@@ -169,17 +104,32 @@ def _told(standing: Standing) -> list[str]:
     return [standing.preset, str(standing.cases), *told, standing.worst or UNKNOWN]
 
 
-def _lost(found: Sequence[Case], baseline: str) -> Sheet:
-    lost = losses(found, SUBJECT, baseline)
+def _asked(given: Sequence[Answer]) -> Sheet:
     return Sheet(
-        title=f"Where {SUBJECT} loses",
-        says=(
-            f"Cases in which its mean JCT is more than {LIGHT_LOSS} times {baseline}'s below saturation, or more "
-            f"than {HEAVY_LOSS} times that of the best preset from there on: {len(lost)} of {len(found)}, the "
-            "worst first."
-        ),
-        items=[match.text for match in lost],
+        title=f"What is asked of {SUBJECT}",
+        says="In every case. Where it is the best preset itself, its ratio to that is 1.",
+        header=("asked", "allowed", "missed", "median", "worst"),
+        rows=[
+            [
+                answer.title,
+                answer.demand.words,
+                f"{len(answer.missed)} of {len(answer.ratios)}",
+                f"{answer.median:.2f}",
+                f"{answer.worst:.2f}",
+            ]
+            for answer in given
+        ],
     )
+
+
+def _missed(given: Sequence[Answer]) -> Iterator[Sheet]:
+    for answer in given:
+        if answer.missed:
+            yield Sheet(
+                title=f"Where {SUBJECT} loses: {answer.title}",
+                says=f"Allowed is {answer.demand.words}. The worst first:",
+                items=[match.text for match in answer.missed],
+            )
 
 
 def _by_section(found: Sequence[Case], baseline: str) -> Iterator[Sheet]:

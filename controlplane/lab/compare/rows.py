@@ -58,6 +58,7 @@ _NEEDS_ENGINES = "routed_"
 
 
 Row = dict[str, str]  # of a sweep's results
+_PLACE = ("workload", "hardware", "arrival", "telemetry", "seed")  # what a preset ran in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,6 +305,13 @@ class Grid:
     def seeds(self) -> list[str]:
         """All that were run."""
         return sorted({row["seed"] for row in self.rows}, key=int)
+
+    @property
+    def sample(self) -> tuple[int, int] | None:
+        """How many cells there are, of how many they were drawn; None where nothing was, or all have been run."""
+        drawn = {tuple(row[axis] for axis in _PLACE) for row in self.rows}
+        of = max((int(float(row["drawn_from"])) for row in self.rows), default=0)
+        return (len(drawn), of) if len(drawn) < of else None
 
     @property
     def codes(self) -> dict[tuple[str, str], int]:

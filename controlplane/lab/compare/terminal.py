@@ -5,7 +5,7 @@ import json as stdlib_json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -46,6 +46,7 @@ from controlplane.lab.compare.words import (
     winners,
 )
 from controlplane.lab.workload.run import RunResult
+from controlplane.lab.workload.tenants import jain_of
 from controlplane.lab.workload.trace import Trace
 
 LABEL_WIDTH = 38
@@ -204,6 +205,37 @@ def progress_bar(
         yield advance
 
 
+def print_tenants(runs: Sequence[RunResult], console: Console | None = None) -> None:
+    """Print what each tenant got, for runs that have tenants."""
+    found = [run for run in runs if run.tenants]
+    if not found:
+        return
+    head = ("run", "tenant", "weight", "programs", "JCT mean (s)", "JCT p95 (s)", "KV x time", "by weight", "Jain")
+    table = Table(
+        header_style="bold",
+        caption="KV x time while turns of each tenant were held and programs still came",
+        caption_justify="left",
+    )
+    for name in head:
+        table.add_column(name, justify="left" if name in ("run", "tenant") else "right", no_wrap=True)
+    for run in found:
+        for number, got in enumerate(run.tenants):
+            first = number == 0
+            table.add_row(
+                run.label if first else "",
+                got.tenant,
+                f"{got.weight:g}",
+                str(got.programs),
+                f"{got.jct_mean_s:.1f}",
+                f"{got.jct_p95_s:.1f}",
+                f"{got.kv_share:.1%}",
+                f"{got.fair_share:.1%}",
+                f"{jain_of(run.tenants):.3f}" if first else "",
+                end_section=number == len(run.tenants) - 1,
+            )
+    (console or Console()).print(table)
+
+
 def show_runs(runs: Sequence[RunResult], *, trace: Trace, out: Path | None, json: bool) -> None:
     """Print ``runs`` and, if ``out`` is given, save them there beside a report."""
     for problem in trace.rejected[:5]:
@@ -211,10 +243,13 @@ def show_runs(runs: Sequence[RunResult], *, trace: Trace, out: Path | None, json
     if len(trace.rejected) > 5:
         print(f"rejected: {len(trace.rejected) - 5} more programs", file=sys.stderr)  # noqa: T201
     if json:
-        listing = [{"label": run.label, "preset": run.preset, **run.summary.to_json()} for run in runs]
+        listing = [
+            {"label": run.label, "preset": run.preset, **run.summary.to_json(), **_tenants_of(run)} for run in runs
+        ]
         print(stdlib_json.dumps(listing, indent=2))  # noqa: T201
     else:
         print_comparison(runs)
+        print_tenants(runs)
     if out is not None:
         from controlplane.lab.compare.html import (  # with matplotlib, which takes its time
             ReportOptions,
@@ -224,6 +259,10 @@ def show_runs(runs: Sequence[RunResult], *, trace: Trace, out: Path | None, json
         save_runs(runs, out)
         write_report(runs, out / "report.html", ReportOptions(command=tuple(sys.argv)))
         print(f"report: {out / 'report.html'}", file=sys.stderr)  # noqa: T201
+
+
+def _tenants_of(run: RunResult) -> dict[str, object]:
+    return {"tenants": [asdict(tenant) for tenant in run.tenants]} if run.tenants else {}
 
 
 def save_runs(runs: Sequence[RunResult], out: Path) -> list[Path]:

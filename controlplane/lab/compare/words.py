@@ -46,7 +46,8 @@ class Match:
     @property
     def text(self) -> str:
         """What came of it."""
-        return f"{self.where}: {self.ratio} times {self.other}'s" + ("" if self.is_sure else ", within noise")
+        unsure = ", within noise" if self.ratio.is_known else ", of one seed"
+        return f"{self.where}: {self.ratio} times {self.other}'s" + ("" if self.is_sure else unsure)
 
     @property
     def is_loss(self) -> bool:
@@ -164,15 +165,27 @@ def losses(grid: Grid, subject: str = SUBJECT, figure: str = JCT) -> list[str]:
     return [match.text for match in found]
 
 
+def sample_in_words(grid: Grid) -> str:
+    """How large a part of its grid a sample is, with a space behind it; empty where the grid is whole."""
+    if grid.sample is None:
+        return ""
+    drawn, of = grid.sample
+    return (
+        f"A sample: {drawn:,} of the grid's {of:,} cells (each a workload on a hardware with one telemetry, one "
+        "load and one seed), drawn evenly over each of these, with all presets in each. "
+    )
+
+
 def grid_caveats(grid: Grid) -> list[str]:
     """What a reader must know before believing a figure."""
-    said = [*_of_codes(grid), *_of_rows(grid)]
-    count = len(grid.seeds)
-    if count == 1:
-        said.append("One seed was run: there are no intervals, and a difference may be chance.")
-    elif grid.sections:
-        fewest, most = _seeds(grid)
-        every = f"{most} seeds" if fewest == most else f"{fewest} to {most} seeds (CAREFUL: they differ)"
+    said = [*filter(None, [sample_in_words(grid).strip()]), *_of_codes(grid), *_of_rows(grid)]
+    fewest, most = _seeds(grid) if grid.sections else (0, 0)
+    if most == 1:
+        one = "One seed was run" if len(grid.seeds) == 1 else "One seed was run of each case"
+        said.append(f"{one}: there are no intervals, and a difference may be chance.")
+    elif most:
+        differ = " (CAREFUL: they differ)" if grid.sample is None else ""
+        every = f"{most} seeds" if fewest == most else f"{fewest} to {most} seeds{differ}"
         said.append(
             f"Means over {every}, with 95% intervals by Student's t, as so few values are too few to resample. "
             "Ratios are of runs with the same seed, hence the same arrivals: they are surer than the means."

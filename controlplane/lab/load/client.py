@@ -1,4 +1,4 @@
-"""One turn against an OpenAI-compatible endpoint: stream it, time it, and wait out a 429 or 503."""
+"""One turn against an OpenAI-compatible endpoint: stream it, time it, wait out a 429 or 503."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +26,7 @@ class RetryRule:
     default_wait_s: float = 1.0  # where the answer has no Retry-After
     longest_wait_s: float = 60.0  # of one Retry-After
     give_up_after_s: float = 900.0  # of one turn, from its first attempt
+    after_cut: int = 0  # how often a turn is asked for again whose answer broke off, as when its engine died
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,6 +49,10 @@ class Outcome:
 
 class TurnFailed(Exception):
     """The endpoint did not give a whole reply; the message says what it did."""
+
+
+class _Cut(TurnFailed):
+    """The answer broke off."""
 
 
 class _Busy(Exception):
@@ -82,14 +87,24 @@ class ChatClient:
         self._retry = retry or RetryRule()
 
     async def turn(
-        self, program_id: str, messages: Sequence[msgspec.Raw], output_tokens: int, *, agent: str = ""
+        self,
+        program_id: str,
+        messages: Sequence[msgspec.Raw],
+        output_tokens: int,
+        *,
+        agent: str = "",
+        priority: int | None = None,
     ) -> Outcome:
         """Run one turn to its end. Never raises for what the endpoint does: ``error`` says it.
 
-        ``agent``: which kind of agent asks, where it says so.
+        ``agent``: which kind of agent asks, where it says so. ``priority``: for an engine that orders its
+        queue by such numbers, the lowest first.
         """
         outcome = Outcome(queued_ns=self._clock.now_ns())
-        body = msgspec.json.encode(self._body(program_id, messages, output_tokens))
+        asked = self._body(program_id, messages, output_tokens)
+        if priority is not None:
+            asked["priority"] = priority
+        body = msgspec.json.encode(asked)
         headers = {"content-type": "application/json"}
         if self._identity == "header":
             headers[SESSION_HEADER] = program_id
@@ -128,6 +143,7 @@ class ChatClient:
 
     async def _until_accepted(self, outcome: Outcome, body: bytes, headers: dict[str, str]) -> None:
         give_up_ns = outcome.queued_ns + seconds(self._retry.give_up_after_s)
+        cuts = 0
         while True:
             outcome.accepted_ns = self._clock.now_ns()
             try:
@@ -140,12 +156,25 @@ class ChatClient:
                 outcome.retries += 1
                 self.retries += 1
                 await self._clock.sleep_ns(wait_ns)
+            except (_Cut, aiohttp.ClientPayloadError):
+                if cuts >= self._retry.after_cut:
+                    raise
+                cuts += 1
+                self._begin_again(outcome)
             except (aiohttp.ServerDisconnectedError, ConnectionResetError):
                 # An idle connection that the server closed as we took it: nothing was answered, so ask again.
                 if outcome.retries or outcome.first_token_ns:
                     raise
                 outcome.retries += 1
                 self.retries += 1
+
+    def _begin_again(self, outcome: Outcome) -> None:
+        outcome.retries += 1
+        self.retries += 1
+        if outcome.first_token_ns:
+            outcome.first_token_ns = 0
+            self.streaming -= 1
+            self.waiting += 1
 
     async def _attempt(self, outcome: Outcome, body: bytes, headers: dict[str, str]) -> None:
         async with self._http.post(self._url, data=body, headers=headers) as response:
@@ -172,7 +201,7 @@ class ChatClient:
                 self.waiting -= 1
                 self.streaming += 1
         if not reply.ended:
-            raise TurnFailed("the stream was cut before its end")
+            raise _Cut("the stream was cut before its end")
         outcome.text = reply.text
         outcome.prompt_tokens = reply.usage.prompt_tokens
         outcome.output_tokens = reply.usage.completion_tokens

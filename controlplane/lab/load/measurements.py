@@ -61,6 +61,11 @@ class Measurements:
         self.programs.append(record)
         self.programs_failed += record.failed
 
+    @property
+    def roots_ended(self) -> int:
+        """Programs that ended and were nobody's sub-agents."""
+        return sum(not program.parent_id for program in self.programs)
+
     def sample(self, now_ns: int, observation: Observation) -> None:
         """Take a row of the series if its time has come."""
         if now_ns - self._sampled_ns < seconds(self._options.sample_every_s):

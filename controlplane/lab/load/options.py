@@ -46,6 +46,7 @@ class ReplayOptions:
     model: str = ""  # empty: the first that the endpoint lists
     api_key: str = ""
     identity: Identity = "header"
+    first_come: bool = False  # each request has its program's number in order of arrival as its "priority"
     retry: RetryRule = field(default_factory=RetryRule)
     stall_wall_s: float = 900.0  # a turn fails when its endpoint sends nothing for so long
     tokens_per_word: int = 1

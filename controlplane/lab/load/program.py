@@ -1,17 +1,28 @@
 """One program from arrival to end: turn, tool, turn, each after the one before (the turn barrier)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from controlplane.core.events import Event, ProgramArrived, ProgramEnded, ReplyRead
+from controlplane.eventloop import task_group
 from controlplane.lab.load.client import ChatClient
 from controlplane.lab.load.clock import TraceClock
 from controlplane.lab.load.measurements import CUT, Measurements
 from controlplane.lab.load.options import ReplayOptions
 from controlplane.lab.load.prompts import Conversation
 from controlplane.lab.load.tools import ToolRunner
+from controlplane.lab.workload.families import by_parent
 from controlplane.lab.workload.records import ProgramRecord
 from controlplane.lab.workload.telemetry import Told, reply_calls, told
 from controlplane.lab.workload.trace import ProgramTrace, Turn, gap_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parent:
+    """A program that sends a sub-agent, and what the two tell."""
+
+    program_id: str
+    tells: Told
 
 
 class ProgramRunner:
@@ -40,17 +51,24 @@ class ProgramRunner:
         self._measured = measured
         self._send = send
         self._failed = failed
+        self._children = by_parent(options.trace.programs)
 
-    async def run(self, program_id: str, trace: ProgramTrace, arrived_ns: int) -> None:
-        """Run it and record it, whatever happens to it. Never raises but for its cancellation."""
+    async def run(
+        self, program_id: str, trace: ProgramTrace, arrived_ns: int, number: int, parent: Parent | None = None
+    ) -> None:
+        """Run it and record it, whatever happens to it. Never raises but for its cancellation.
+
+        ``number``: how many programs arrived before it. ``parent``: whose sub-agent it is.
+        """
         self.running += 1
-        tells = told(self._options.workload.telemetry, trace.program_id)
+        tells = parent.tells if parent else told(self._options.workload.telemetry, trace.program_id)
+        parent_id = parent.program_id if parent else ""
         if tells.run:
-            self._send(ProgramArrived(program_id=program_id))
+            self._send(ProgramArrived(program_id=program_id, parent_id=parent_id if tells.parent else ""))
         turns_ended = 0
         error = CUT
         try:
-            turns_ended, error = await self._turns(program_id, trace, tells)
+            turns_ended, error = await self._turns(program_id, trace, tells, number)
         finally:
             self.running -= 1
             if tells.run:
@@ -64,22 +82,29 @@ class ProgramRunner:
                     ideal_ns=self._options.ideal_ns.get(trace.program_id, 0),
                     failed=bool(error),
                     error=error,
+                    parent_id=parent_id,
                 )
             )
             if error and error is not CUT:
                 self._failed(error)
 
-    async def _turns(self, program_id: str, trace: ProgramTrace, tells: Told) -> tuple[int, str]:
+    async def _turns(self, program_id: str, trace: ProgramTrace, tells: Told, number: int) -> tuple[int, str]:
         """How many turns ended well, and the error of the one that did not."""
+        children = self._children.get(trace.program_id, {})
         conversation = Conversation(
             seed=f"{self._options.seed}/{program_id}",
+            family=f"{number}/{trace.parent_id}" if trace.family_tokens else "",
+            family_tokens=trace.family_tokens,
             shared_prefix_tokens=self._options.workload.shared_prefix,
             tokens_per_word=self._options.tokens_per_word,
             tool_role=self._options.tool_role,
         )
+        agent, priority = trace.source if tells.run else "", number if self._options.first_come else None
         for index, turn in enumerate(trace.turns):
-            prompt, agent = conversation.prompt(turn), trace.source if tells.run else ""
-            outcome = await self._client.turn(program_id, prompt, turn.output_tokens, agent=agent)
+            prompt = conversation.prompt(turn)
+            outcome = await self._client.turn(
+                program_id, prompt, turn.output_tokens, agent=agent, priority=priority
+            )
             # An engine that gives no usage is believed to have done what it was asked.
             if not outcome.error and not outcome.prompt_tokens:
                 outcome.prompt_tokens, outcome.output_tokens = turn.input_tokens, turn.output_tokens
@@ -92,7 +117,9 @@ class ProgramRunner:
             conversation.reply(
                 outcome.text, prompt_tokens=outcome.prompt_tokens, output_tokens=outcome.output_tokens
             )
-            if not is_last:
+            if not is_last and (sent := children.get(index)):
+                await self._fork(Parent(program_id=program_id, tells=tells), index, turn, sent, number)
+            elif not is_last:
                 await self._gap(program_id, index, turn, tells)
         return len(trace.turns), ""
 
@@ -102,6 +129,19 @@ class ProgramRunner:
             self.unnamed_turns += 1
         elif calls >= 0:
             self._send(ReplyRead(program_id=program_id, turn_id=turn_id, tool=tool, tool_calls=calls))
+
+    async def _fork(
+        self, parent: Parent, index: int, turn: Turn, children: Sequence[ProgramTrace], number: int
+    ) -> None:
+        """Sub-agents run, all at once, in a tool of the parent's that ends when the last of them has."""
+        program_id, call_id = parent.program_id, f"{parent.program_id}/{index}"
+        async with self._tools.waiting_for_others(program_id, call_id, turn.tool, told=parent.tells.run):
+            now_ns = self._clock.now_ns()
+            async with task_group() as group:
+                for place, child in enumerate(children):
+                    name = f"{program_id}.{index}.{place}"
+                    group.start_soon(self.run, name, child, now_ns, number, parent)
+                await self._clock.sleep_ns(gap_ns(turn))
 
     async def _gap(self, program_id: str, index: int, turn: Turn, tells: Told) -> None:
         """A tool runs, and is reported by a program that reports; a person only takes time."""

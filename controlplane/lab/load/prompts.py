@@ -30,10 +30,15 @@ class Conversation:
         *,
         seed: str,
         shared_prefix_tokens: int,
+        family: str = "",
+        family_tokens: int = 0,
         tokens_per_word: int = 1,
         tool_role: str = "tool",
     ) -> None:
+        """``family``: sub-agents of one parent have so many more tokens of system message in common."""
         self._random = random.Random(seed)
+        self._family = random.Random(family)
+        self._family_tokens = family_tokens
         self._shared_prefix_tokens = shared_prefix_tokens
         self._tokens_per_word = tokens_per_word
         self._tool_role = tool_role
@@ -80,10 +85,12 @@ class Conversation:
         words = max(2, self._words_of(input_tokens))
         shared_words = min(self._words_of(self._shared_prefix_tokens), words - 1)
         self._messages = []
-        if shared_words:
+        family_words = min(self._words_of(self._family_tokens), words - 1 - shared_words)
+        if shared_words or family_words:
             system = random.Random(SYSTEM_SEED).choices(WORDS, k=shared_words)
+            system += self._family.choices(WORDS, k=family_words)
             self._messages.append(_message("system", " ".join(system)))
-        self._messages.append(_message("user", self._text(words - shared_words)))
+        self._messages.append(_message("user", self._text(words - shared_words - family_words)))
         self._context_tokens = words * self._tokens_per_word
 
     def _words_of(self, tokens: int) -> int:

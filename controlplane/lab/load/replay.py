@@ -64,6 +64,7 @@ class _Replay:
         self._emitted = 0
         self._emitter = self._make_emitter()
         self._tools = ToolRunner(options.tools, clock=self._clock, send=self._send)
+        self._roots = [program for program in options.trace.programs if not program.parent_id]
 
     async def run(self) -> RunResult:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=self._options.stall_wall_s)
@@ -91,7 +92,7 @@ class _Replay:
             async with self._side_work():
                 cut = await self._until_ended_or_stopped()
         if cut:
-            ended, asked = len(self._measured.programs), len(self._options.trace.programs)
+            ended, asked = self._measured.roots_ended, len(self._roots)
             self._display.note(
                 f"stopped before the end: {asked - ended} of {asked} programs had not arrived, those still running "
                 "count as failed, and the times are biased towards short programs"
@@ -195,8 +196,7 @@ class _Replay:
         return not ended
 
     async def _arrivals(self) -> None:
-        programs = self._options.trace.programs
-        arrival = self._options.arrival
+        programs, arrival = self._roots, self._options.arrival
         if isinstance(arrival, Closed):
             await run_closed(len(programs), arrival.n, self._clock, self._run_program)
         else:
@@ -205,7 +205,7 @@ class _Replay:
 
     async def _run_program(self, index: int, arrived_ns: int) -> None:
         program_id = f"{self._options.label}-{self._run_id}-{index:05d}"
-        await self._programs.run(program_id, self._options.trace.programs[index], arrived_ns)
+        await self._programs.run(program_id, self._roots[index], arrived_ns, index)
 
     # --- what is shown -----------------------------------------------------------------------------------
 
@@ -217,8 +217,8 @@ class _Replay:
     def _progress(self) -> ReplayProgress:
         return ReplayProgress(
             now_ns=self._clock.now_ns(),
-            programs=len(self._options.trace.programs),
-            programs_ended=len(self._measured.programs),
+            programs=len(self._roots),
+            programs_ended=self._measured.roots_ended,
             programs_failed=self._measured.programs_failed,
             programs_running=self._programs.running,
             turns=self._options.trace.turns,

@@ -1,6 +1,7 @@
 """Tool phases: what an agent's tool runtime would report, and what its tools would cost this host."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 
 from anyio import Semaphore
@@ -100,6 +101,26 @@ class ToolRunner:
                 del self._open[call_id]
                 took_ns = self._clock.now_ns() - started_ns
                 self._emit(ToolEnded(program_id=program_id, call_id=call_id, tool=tool, duration_ns=took_ns, ok=ok))
+
+    @contextlib.asynccontextmanager
+    async def waiting_for_others(
+        self, program_id: str, call_id: str, tool: str, *, told: bool = True
+    ) -> AsyncIterator[None]:
+        """A call in which sub-agents run: it takes no slot and burns nothing, and is reported where ``told``."""
+        if not told:
+            yield
+            return
+        began_ns, ok = self._clock.now_ns(), False
+        self._open[call_id] = OpenTool(program_id=program_id, call_id=call_id, tool=tool, started=True)
+        self._emit(ToolEnqueued(program_id=program_id, call_id=call_id, tool=tool))
+        self._emit(ToolStarted(program_id=program_id, call_id=call_id, tool=tool))
+        try:
+            yield
+            ok = True
+        finally:
+            del self._open[call_id]
+            took_ns = self._clock.now_ns() - began_ns
+            self._emit(ToolEnded(program_id=program_id, call_id=call_id, tool=tool, duration_ns=took_ns, ok=ok))
 
     @property
     def wait_mean_s(self) -> float:

@@ -13,7 +13,7 @@ from controlplane.core.errors import ControlPlaneError
 from controlplane.core.policies import Window
 from controlplane.core.types import Pressure
 from controlplane.lab.load.options import Observation
-from controlplane.wire.nats_options import nats_options
+from controlplane.wire.nats_options import nats_options, servers
 from controlplane.wire.subjects import status_subject
 
 _CLOSES_WITHIN_S = 5.0
@@ -50,7 +50,7 @@ class StatusWatch:
         with suppress(nats.errors.Error, ControlPlaneError, OSError, TimeoutError):
             url = self._url() if callable(self._url) else self._url
             client = await nats.connect(
-                url, max_reconnect_attempts=-1, reconnect_time_wait=0.2, error_cb=_ignore, **nats_options()
+                servers(url), max_reconnect_attempts=-1, reconnect_time_wait=0.2, error_cb=_ignore, **nats_options()
             )
             try:
                 await client.subscribe(status_subject(self._node), cb=self._hear)

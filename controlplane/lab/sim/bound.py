@@ -15,6 +15,8 @@ remaining processing time leaves fewer unfinished at every time than any other o
 has its k-th completion before that order's. Nor before the k-th smallest of each program's arrival plus its time
 alone. The mean over k of the greatest of these bounds, less the mean arrival, is a bound on the mean JCT.
 
+A program's sub-agents are part of it: their work is its own, and their time alone is if it waits for them.
+
 With tiers below the device gaps count nothing, as a context may come back from there. Programs that no engine could
 run count nothing either.
 """
@@ -28,6 +30,7 @@ from numpy.typing import NDArray
 
 from controlplane.lab.sim.engine_spec import EngineSpec
 from controlplane.lab.sim.hardware import PS, Profile
+from controlplane.lab.workload.families import Family, families
 from controlplane.lab.workload.trace import ProgramTrace, Turn, gap_ns, reusable_tokens
 
 _WEIGHTS = np.linspace(0.0, 1.0, 17)
@@ -59,18 +62,19 @@ def bound(
 
     ``shared_tokens``: a prefix that all share.
     """
-    at = [0] * len(programs) if arrivals_ns is None else arrivals_ns
+    roots = families(programs)
+    at = [0] * len(roots) if arrivals_ns is None else arrivals_ns
     fitting = [
-        (program, at_ns / _NS_PER_S)
-        for program, at_ns in zip(programs, at, strict=True)
-        if program.context_tokens <= engine.context_tokens
+        (family, at_ns / _NS_PER_S)
+        for family, at_ns in zip(roots, at, strict=True)
+        if all(program.context_tokens <= engine.context_tokens for program in family)
     ]
     if not fitting:
         return Bound(makespan_s=0.0, jct_mean_s=0.0, work_s=0.0)
     node = _Node(engine, shared_tokens)
     arrivals = np.array([at_s for _, at_s in fitting])
-    alone = np.array([_alone_s(program, node) for program, _ in fitting])
-    work = np.array([_work_s(program, node) for program, _ in fitting])
+    alone = np.array([_family_alone_s(family, node) for family, _ in fitting])
+    work = np.array([sum(_work_s(program, node) for program in family) for family, _ in fitting])
     ends = np.sort(arrivals + alone)
     if arrivals_ns is not None:
         for column in work.T:
@@ -121,6 +125,20 @@ class _Node:
 
 def _turns(program: ProgramTrace) -> list[tuple[Turn | None, Turn]]:
     return list(zip((None, *program.turns), program.turns, strict=False))
+
+
+def _family_alone_s(family: Family, node: _Node) -> float:
+    """At least so long the root takes where each of the family has an engine of its own."""
+    # Of sub-agents, by their parent and the turn that they begin behind.
+    longest: dict[tuple[str, int], float] = {}
+    alone_s = 0.0
+    for program in reversed(family):
+        waits = {turn: wait for (name, turn), wait in longest.items() if name == program.program_id}
+        alone_s = _alone_s(program, node)
+        alone_s += sum(max(0.0, wait - gap_ns(program.turns[turn]) / _NS_PER_S) for turn, wait in waits.items())
+        key = (program.parent_id, program.spawn_turn)
+        longest[key] = max(alone_s, longest.get(key, 0.0))
+    return alone_s
 
 
 def _alone_s(program: ProgramTrace, node: _Node) -> float:

@@ -34,6 +34,7 @@ class Call:
     arrived_at_ns: int = 0  # the program's
     tool: str = ""
     tool_calls: int = -1
+    trace: str = ""  # the client's span
 
     def prefix_blocks(self, block_tokens: int) -> int:
         """Whole blocks of the shared prefix; one prompt token at least is the call's own."""
@@ -54,6 +55,7 @@ class Progress:
     produced_tokens: int = 0  # up to the last retraction
     cached_tokens: int = 0  # found at the first start
     loaded_tokens: int = 0  # of those, below the device
+    recomputed_tokens: int = 0  # prefilled once more, after it was retracted
     loaded_blocks: int = 0  # from below the device, by the next chunk
     load_ps: int = 0  # what that takes
     node: Node | None = None

@@ -1,6 +1,6 @@
 """What the engine model does about a command: the simulator's world and the engine double obey alike."""
 
-from controlplane.core.commands import Command, Demote, Discard, Label, Release, Retain
+from controlplane.core.commands import Command, Demote, Discard, Label, Prefetch, Release, Retain
 from controlplane.lab.sim.engine_model import EngineModel
 
 
@@ -17,6 +17,8 @@ def obey(engine: EngineModel, command: Command, now_ns: int) -> str:
         case Demote():
             if not engine.demote(command.program_id, now_ns):
                 return "a turn of it runs, or nothing of it is here"
+        case Prefetch():
+            return engine.fetch(command.program_id, now_ns)
         case Discard():
             engine.discard(command.program_id, now_ns)
         case Label():

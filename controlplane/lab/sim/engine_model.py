@@ -168,7 +168,18 @@ class EngineModel:
         if self.cache.evict(program_id, self.cache.total_blocks):
             self._more_room(now_ns)
         below = self.cache.below
-        return below is not None and below.holds(program_id) and self.cache.find(program_id) is None
+        if below is None:
+            return False
+        below.news.pop(program_id, None)  # the answer tells
+        return below.holds(program_id) and self.cache.find(program_id) is None
+
+    def fetch(self, program_id: str, now_ns: int | None = None) -> str:
+        """Load a program's idle context from below the device before it is needed; why that cannot be done."""
+        now_ns = self._catch_up(now_ns)
+        problem = self._pool.fetch(program_id, now_ns)
+        if not problem:
+            self._more_room(now_ns)
+        return problem
 
     def label(self, program_id: str, label: str, now_ns: int | None = None) -> None:
         """Set a program's typed label, by which policies evict and order; an empty one takes it back."""
@@ -239,8 +250,23 @@ class EngineModel:
         self._now_ns = now_ns = max(now_ns, self._now_ns)
         self._run(now_ns * PS, start_at_now=True)
         self._advanced_ns = now_ns
+        self._tell_of_moves(now_ns)
         events, self._events = self._events, []
         return events
+
+    def _tell_of_moves(self, now_ns: int) -> None:
+        """Pins that were given up; what left the device whole, or lost copies below, with what is left there."""
+        reclaimed, self._pool.reclaimed = self._pool.reclaimed, []
+        self._events += [turn_events.pin_reclaimed(self._publisher, name, now_ns) for name in reclaimed]
+        below = self.cache.below
+        if below is None or not below.news:
+            return
+        moved, below.news = below.news, {}
+        for name in moved:
+            if self.cache.find(name) is None:
+                blocks, _ = below.find(name, 0, self.cache.total_blocks)
+                tokens = blocks * self.block_tokens
+                self._events.append(turn_events.context_moved(self._publisher, name, tokens, now_ns))
 
     def drain(self) -> list[Event]:
         """The events since the last ``advance``, without running on: those of commands just given."""

@@ -1,22 +1,21 @@
 """Engines side by side: which of them a turn goes to, and KV that one sends another.
 
-A thin shell around a placement policy. The policy is told what a gateway could know: the controller's ledger, fed
-by the events and the samples of every engine. What is moved and cut off is the engines' own.
+Where a turn goes the controller has said, from what a gateway could know: its ledger, fed by the events and the
+samples of every engine. What is moved and cut off is the engines' own.
 
 **Paper**: AgentServeSim §3.3 (Session-Aware Router).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, Protocol
 
 from controlplane.core.errors import LocalEventError
 from controlplane.core.events import place_of
-from controlplane.core.ledger import Ledger
-from controlplane.core.outlook import engines
+from controlplane.core.facts import Facts
 from controlplane.core.policies import Choice, NextTurn, Placed, PlacementPolicy
-from controlplane.core.types import NANOSECONDS_PER_SECOND, Program
+from controlplane.core.types import NANOSECONDS_PER_SECOND, Replica
 from controlplane.lab.sim.call import Call
 from controlplane.lab.sim.engine_model import EngineModel
 from controlplane.lab.sim.kernel import Handle
@@ -26,41 +25,49 @@ from controlplane.lab.workload.records import Routed
 
 
 class Site:
-    """One engine in the world, where its events come from, and when it is to be advanced."""
+    """One boot of an engine: where its events come from, when it is to be advanced, and how it stands."""
 
-    __slots__ = ("engine", "name", "publisher", "wake")
+    __slots__ = ("draining", "engine", "gone", "name", "publisher", "wake")
 
     def __init__(self, engine: EngineModel, publisher: Publisher) -> None:
         self.engine = engine
         self.publisher = publisher
         self.name = place_of(publisher.name)
         self.wake: Handle | None = None
+        self.draining = False  # it gets no program any more
+        self.gone = False  # it died
 
 
 class Routing(Protocol):
     """What says where a call goes."""
 
-    def place(self, call: Call, now_ns: int) -> Placed: ...
+    def route(self, call: Call) -> Placed: ...
 
 
 class Router:
-    """Asks a placement policy, with what the ledger knows of the program and of the engines."""
+    """Sends calls where a controller has placed their programs (``controlplane.core.placing``).
 
-    def __init__(self, policy: PlacementPolicy[Any], ledger: Ledger) -> None:
+    It is the controller's placement policy, and hands ``policy`` on: so it knows what each answer was to cost.
+    """
+
+    def __init__(self, policy: PlacementPolicy[Any]) -> None:
         self._policy = policy
-        self._ledger = ledger
-        self._state = policy.initial()
+        self._placed: dict[str, Placed] = {}
 
-    def place(self, call: Call, now_ns: int) -> Placed:
-        """Where the call goes. Every engine was heard before the first call."""
-        ledger = self._ledger
-        estimates = ledger.estimates
-        turn = NextTurn(
-            program=ledger.programs.by_name.get(call.program_id) or Program(program_id=call.program_id),
-            blocks=estimates.blocks(call.prompt_tokens + estimates.output.value),
-            reusable_tokens=call.reusable_tokens,
-        )
-        self._state, placed = self._policy.place(self._state, turn, engines(ledger), estimates, now_ns)
+    def initial(self) -> Any:
+        return self._policy.initial()
+
+    def place(
+        self, state: Any, turn: NextTurn, replicas: Sequence[Replica], facts: Facts, now_ns: int
+    ) -> tuple[Any, Placed]:
+        state, placed = self._policy.place(state, turn, replicas, facts, now_ns)
+        self._placed[turn.program.program_id] = placed
+        return state, placed
+
+    def route(self, call: Call) -> Placed:
+        """Where the call goes: as was said last. Who was let in was placed, and stays there until a new word."""
+        placed = self._placed[call.program_id]
+        self._placed[call.program_id] = Placed(replica=placed.replica, choice=Choice.STAY)
         return placed
 
 
@@ -79,16 +86,69 @@ class Fleet:
     """The engines of one run. One alone is not routed to, and needs no ``router``.
 
     ``link_tokens_per_s``: tokens' KV that one sends another in a second, each transfer as if alone; 0: none.
+    ``start`` makes an engine that joins; ``places`` are all that there will ever be, counted from 1.
     """
 
     def __init__(
-        self, sites: Sequence[Site], router: Routing | None = None, *, link_tokens_per_s: float = 0.0
+        self,
+        sites: Sequence[Site],
+        router: Routing | None = None,
+        *,
+        link_tokens_per_s: float = 0.0,
+        start: Callable[[Publisher], EngineModel] | None = None,
+        places: Sequence[str] = (),
     ) -> None:
-        self.sites = tuple(sites)
+        self.sites = tuple(sites)  # that are there, by name
+        self.engines = [site.engine for site in sites]  # that ever were
         self._router = router
         self._by_name = {site.name: site for site in sites}
         self._homes: dict[str, Site] = {}
         self._link_tokens_per_s = link_tokens_per_s
+        self._start = start
+        self._touched: set[Site] = set()
+        self._places = places
+
+    # Engines that come and go
+
+    def join(self, number: int) -> Site:
+        """An engine of that place begins, with an empty memory."""
+        name = self._places[number - 1]
+        if self._start is None:
+            raise LocalEventError("nothing was said of how an engine starts")
+        publisher = Publisher(f"{name}/{len(self.engines) + 1}")  # a boot of its own
+        site = Site(self._start(publisher), publisher)
+        self.engines.append(site.engine)
+        self._by_name[name] = site
+        self.sites = tuple(sorted((*self.sites, site), key=lambda each: each.name))
+        return site
+
+    def lose(self, number: int) -> Site:
+        """The engine there dies: its turns are cut off, and what it held is gone."""
+        site = self._by_name.pop(self._places[number - 1])
+        site.gone = True
+        self.sites = tuple(each for each in self.sites if each is not site)
+        return site
+
+    def drain(self, number: int) -> None:
+        """The engine there gets no program any more."""
+        self._by_name[self._places[number - 1]].draining = True
+
+    def by_number(self) -> dict[int, Site]:
+        """The engines that are there, by their places' numbers."""
+        return {self._places.index(site.name) + 1: site for site in self.sites}
+
+    # Engines that something was done to: of very many the others need no look
+
+    def touch(self, site: Site) -> None:
+        """Something was done to it: it may have to go on."""
+        self._touched.add(site)
+
+    def take_touched(self) -> list[Site]:
+        """Those that are there, by name."""
+        touched, self._touched = self._touched, set()
+        return sorted((site for site in touched if not site.gone), key=lambda site: site.name)
+
+    # Turns
 
     def at(self, program_id: str) -> Site:
         """The engine of the program's last turn."""
@@ -99,19 +159,27 @@ class Fleet:
         if self._router is None:
             raise LocalEventError("several engines need a router")
         call = session.call
-        placed = self._router.place(call, now_ns)
-        target = self._by_name[placed.replica]
+        placed = self._router.route(call)
+        target = self._by_name.get(placed.replica)
+        if target is None:  # it died, and where its programs go was not said yet: a proxy takes the least busy one
+            target = min(self.sites, key=lambda site: len(site.engine.open_calls()))
+            placed = Placed(replica=target.name, choice=Choice.REPREFILL)
         source = self._homes.get(call.program_id, target)
         self._homes[call.program_id] = target
         if session.rewrites:  # what was left behind is no part of the history any more
             for site in self.sites:
                 if site is not target:
+                    self.touch(site)
                     site.engine.discard(call.program_id, now_ns, keep_tokens=call.reusable_tokens)
         move, tokens = None, 0
-        if source is not target:  # what stays behind is for nobody: a pin ends, and it goes first
+        if source.gone:
+            placed = replace(placed, choice=Choice.REPREFILL)
+        elif source is not target:  # what stays behind is for nobody: a pin ends, and it goes first
             source.engine.release(call.program_id, now_ns)
             source.engine.park(call.program_id, True, now_ns)
             target.engine.park(call.program_id, False, now_ns)
+            self.touch(source)
+            self.touch(target)
             if placed.choice is Choice.MIGRATE and self._link_tokens_per_s:
                 move, tokens = self._begin_move(call, source, target, now_ns)
         session.routed = Routed(
@@ -136,8 +204,8 @@ class Fleet:
         source.engine.retain(call.program_id, ends_ns, now_ns)
         return Move(call=call, source=source, target=target, blocks=blocks, ends_ns=ends_ns), tokens
 
-    @staticmethod
-    def land(move: Move, now_ns: int) -> None:
+    def land(self, move: Move, now_ns: int) -> None:
         """The context has been sent: it is freed where it was and cached where it is wanted."""
-        blocks = move.source.engine.discard(move.call.program_id, now_ns)
+        blocks = 0 if move.source.gone else move.source.engine.discard(move.call.program_id, now_ns)
         move.target.engine.adopt(move.call, min(blocks, move.blocks), now_ns)
+        self.touch(move.source)

@@ -3,6 +3,7 @@
 from collections.abc import Container
 
 from controlplane.core.policies import EngineShape, MemoryPolicy
+from controlplane.lab.sim.hardware import PS
 from controlplane.lab.sim.prefix_cache import Level, PrefixCache
 
 
@@ -14,6 +15,7 @@ class KvPool:
         self.level: Level = lambda key, blocks: 0
         self.parked: Container[str] = ()
         self.labels: dict[str, str] = {}
+        self.reclaimed: list[str] = []  # whose pins were given up, until that is told
         self._floor_blocks = engine.floor_blocks
         self.use(policy)
 
@@ -96,7 +98,9 @@ class KvPool:
             return False
         names = self._policy.unpin(self.cache.pinned(), shortfall_blocks, stuck)
         for name in names:
-            self.cache.ttl_misses += self.cache.unpin(name)
+            if self.cache.unpin(name):
+                self.cache.ttl_misses += 1
+                self.reclaimed.append(name)
         return bool(names)
 
     def host_rank(self, program_id: str) -> int:
@@ -121,6 +125,27 @@ class KvPool:
         cache.extend(node, max(0, taken - prefix_blocks))
         cache.release(node, now_ns)
         return taken
+
+    def fetch(self, program_id: str, now_ns: int) -> str:
+        """Load what of an idle context lies below the device, beside the computation; why that cannot be done."""
+        cache, below = self.cache, self.cache.below
+        if below is None:
+            return "there is no memory below the device: give the engine a tier"
+        node, (group, base_blocks) = cache.find(program_id), cache.origins.get(program_id, ("", 0))
+        if node is not None and node.refs:
+            return "a turn of it runs"
+        held_blocks = node.blocks if node is not None else 0
+        blocks, load_ps = below.find(program_id, held_blocks, cache.total_blocks)
+        prefix = cache.find_prefix(group) if base_blocks else None
+        if not blocks or (base_blocks and (prefix is None or prefix.blocks < base_blocks)):
+            return "nothing of it could be used that lies below the device alone"
+        if blocks > self.available_blocks:
+            return f"no room on the device: it needs {blocks} blocks"
+        self.adopt(program_id, group, base_blocks, held_blocks + blocks, now_ns)
+        if (loaded := cache.find(program_id)) is not None:
+            loaded.loading_until_ns = now_ns + -(-load_ps // PS)
+        below.loaded_blocks += blocks
+        return ""
 
     def give(self, blocks: int) -> None:
         """Return a running turn's blocks."""

@@ -123,12 +123,16 @@ def build_tiers(
 
 
 class LowerTiers:
-    """The tiers below the device, the fastest first. ``loaded_blocks`` and ``written_blocks`` count transfers."""
+    """The tiers below the device, the fastest first. ``loaded_blocks`` and ``written_blocks`` count transfers.
+
+    ``news``: programs of whose contexts something left the device or a tier, until somebody has told of it.
+    """
 
     def __init__(self, tiers: Sequence[Tier]) -> None:
         self._tiers = tiers
         self.loaded_blocks = 0
         self.written_blocks = 0
+        self.news: dict[str, None] = {}
 
     @property
     def total_blocks(self) -> int:
@@ -148,6 +152,7 @@ class LowerTiers:
                 leaving += tier.put(name, held)
                 self.written_blocks += max(0, tier.held(name) - before)
             arriving = leaving
+            self.news |= dict.fromkeys(name for name, _ in leaving)
 
     def find(self, program_id: str, device_blocks: int, usable_blocks: int) -> tuple[int, int]:
         """Blocks after the first ``device_blocks`` that can be loaded, and how long that takes in ps."""

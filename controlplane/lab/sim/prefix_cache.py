@@ -40,6 +40,7 @@ class Node:
     refs: int = 0  # running turns and resident children
     last_used_ns: int = 0
     pinned_until_ns: int = 0  # 0: not pinned
+    loading_until_ns: int = 0  # what was fetched from below comes until then
     arrived_ns: int = 0  # its program did
 
 
@@ -76,6 +77,9 @@ class PrefixCache:
         self._pins: list[tuple[int, str]] = []  # heap of expiry times; stale entries are skipped
         self._overdue: dict[str, None] = {}  # pins past their time that hold while their program waits
         self.below: LowerTiers | None = None
+        self.origins: dict[
+            str, tuple[str, int]
+        ] = {}  # of contexts that went below: the group and size of their prefix
         self.ttl_misses = 0  # pins that memory pressure ended before their time (AgentServeSim §3.5)
 
     def find(self, program_id: str) -> Node | None:
@@ -183,6 +187,8 @@ class PrefixCache:
             return 0
         if self.below is not None and not key.startswith(_PREFIX_KEY):
             self.below.keep(key, node.blocks)
+            self.below.news[key] = None
+            self.origins[key] = (_parent_key(node).removeprefix(_PREFIX_KEY), node.base_blocks)
         kept = bisect_right(node.ends, node.blocks - blocks)
         return self._free(node, node.blocks - (node.ends[kept - 1] if kept else 0))
 

@@ -95,7 +95,7 @@ def read_profile(path: Path) -> Profile:
     try:
         data = msgspec.json.decode(path.read_bytes(), type=MeasuredProfile | FittedProfile | AnalyticProfile)
         if isinstance(data, FittedProfile):
-            return _fitted(data)
+            return fitted(data)
         return _measured(data) if isinstance(data, MeasuredProfile) else _analytic(data)
     except OSError as error:
         raise ConfigError(f"{path}: cannot read the profile: {error.strerror}", field="profile") from error
@@ -140,7 +140,8 @@ def _measured(data: MeasuredProfile) -> Profile:
     )
 
 
-def _fitted(data: FittedProfile) -> Profile:
+def fitted(data: FittedProfile) -> Profile:
+    """What such a file describes. Raises ``ConfigError`` where nothing takes time."""
     token_ns, pair_ns = data.prefill_token_us * 1e3, 0.0 if data.attends_anew else data.attention_ps / 1e3
     curve = [(n, round(token_ns * n + pair_ns * n * n)) for n in _ANALYTIC_TOKENS]
     if curve[-1][1] < 1 and not data.attention_ps:

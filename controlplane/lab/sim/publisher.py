@@ -1,5 +1,7 @@
 """A publisher of events: its name and the count of what it has published."""
 
+from typing import Any
+
 
 class Publisher:
     """Numbers events from 1; without a name it leaves them unnumbered (0)."""
@@ -10,8 +12,8 @@ class Publisher:
         self.name = name
         self.sequence = 0
 
-    def next(self) -> int:
-        """The next event's sequence number."""
+    def stamp(self, now_ns: int) -> dict[str, Any]:
+        """What the next event says of itself: whose it is, its number, and when it was."""
         if self.name:
             self.sequence += 1
-        return self.sequence
+        return {"publisher": self.name, "sequence": self.sequence, "at_ns": now_ns}

@@ -1,6 +1,7 @@
 """A call's context back from the tiers below the device, as part of its first chunk."""
 
 from controlplane.lab.sim.call import Progress
+from controlplane.lab.sim.hardware import PS
 from controlplane.lab.sim.kv_pool import KvPool
 
 
@@ -25,6 +26,7 @@ def take_room(turn: Progress, pool: KvPool, usable_blocks: int, block_tokens: in
     # Making that room may have pushed out some of it.
     turn.loaded_blocks, turn.load_ps = below.find(node.key, held_blocks, min(usable_blocks, held_blocks + granted))
     pool.give(granted - turn.loaded_blocks)
+    turn.load_ps += max(0, node.loading_until_ns - now_ns) * PS  # what was fetched too late
     turn.own_blocks = turn.loaded_blocks
     turn.kv_tokens += turn.loaded_blocks * block_tokens
 

@@ -280,7 +280,9 @@ class Scheduler:
         if turn.kv_tokens < turn.goal_tokens:
             return False
         if turn.retracted:
-            self.recomputed_tokens += turn.goal_tokens - turn.shared_blocks * self._block_tokens
+            again_tokens = turn.goal_tokens - turn.shared_blocks * self._block_tokens
+            self.recomputed_tokens += again_tokens
+            turn.recomputed_tokens += again_tokens
         elif (lost_tokens := turn.call.reusable_tokens - turn.cached_tokens) > 0:
             self.recomputed_tokens += lost_tokens
         node, missing = turn.node, turn.prefix_missing_blocks

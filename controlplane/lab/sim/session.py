@@ -1,9 +1,11 @@
 """One program in the simulator: where it is in its trace, and what was measured of its turns."""
 
+from dataclasses import replace
+
 from controlplane.lab.sim.call import Call
 from controlplane.lab.sim.kernel import Handle
 from controlplane.lab.workload.records import ProgramRecord, Routed, TurnRecord
-from controlplane.lab.workload.telemetry import Telemetry, reply_calls, told
+from controlplane.lab.workload.telemetry import Telemetry, Told, reply_calls, told
 from controlplane.lab.workload.trace import ProgramTrace, Turn, reusable_tokens
 
 _BYTES_PER_TOKEN = 4  # of English text, roughly; the controller learns the ratio from what it is told
@@ -18,21 +20,28 @@ class Session:
         "_prefix_tokens",
         "_shared_prefix_tokens",
         "_trace",
+        "account",
         "admitted_ns",
         "agent",
         "arrived_ns",
         "ask",
+        "attempt",
         "call",
+        "children",
         "ended",
         "first_token_ns",
         "held",
         "ideal_ns",
         "index",
+        "lost_ns",
+        "parent",
         "program_id",
         "queued_ns",
+        "refusal",
         "routed",
         "told",
         "turn_ended_ns",
+        "waits_for",
     )
 
     def __init__(
@@ -42,11 +51,21 @@ class Session:
         shared_prefix_tokens: int = 0,
         ideal_ns: int = 0,
         telemetry: Telemetry = Telemetry.FULL,
+        account: str = "",
+        parent: "Session | None" = None,
     ) -> None:
         self.program_id = trace.program_id
-        self.told = told(telemetry, trace.program_id)
+        self.parent = parent
+        self.children: dict[int, list[Session]] = {}  # by the turn that they begin behind
+        self.waits_for = 0  # of those, until the next turn
+        if parent is not None:
+            parent.children.setdefault(trace.spawn_turn, []).append(self)
+        self.account = account  # its tenant, by the word of its gate
+        self.told: Told = parent.told if parent is not None else told(trace.tells or telemetry, trace.program_id)
         self.agent = trace.source if self.told.run else ""  # one with an adapter says which it is
         self.index = 0
+        self.attempt = 0  # how often its turn was begun again: its engine had died
+        self.lost_ns = 0  # that its turn was on engines that died, and until it was sent again
         self.arrived_ns = -1
         self.queued_ns = 0
         self.admitted_ns = 0
@@ -55,14 +74,22 @@ class Session:
         self.held = False
         self.ask: Handle | None = None  # when the gate asks again
         self.ended = False
+        self.refusal = ""  # why the gate refuses its turns: a budget is spent
         self.routed: Routed | None = None  # its last turn
         self.ideal_ns = ideal_ns
         self.call = Call(turn_id="", program_id="", prompt_tokens=1, output_tokens=1)
         self._trace = trace
-        self._shared_prefix_tokens = shared_prefix_tokens
+        self._shared_prefix_tokens = shared_prefix_tokens if trace.shared_tokens is None else trace.shared_tokens
         self._prefix_tokens = 0
         self._granted_until_ns = -1
         self._lease_ns = 0
+
+    @property
+    def _prefix_group(self) -> str:
+        """A tree of prefixes has two levels: sub-agents' common one has that of all programs in it."""
+        return (
+            f"children of {self._trace.parent_id}" if self._trace.family_tokens else self._trace.agent or "system"
+        )
 
     @property
     def turn(self) -> Turn:
@@ -86,22 +113,42 @@ class Session:
         previous = self._trace.turns[self.index - 1] if self.index else None
         reusable = reusable_tokens(previous, turn)
         if not reusable:
-            self._prefix_tokens = min(self._shared_prefix_tokens, turn.input_tokens)
+            prefix_tokens = self._shared_prefix_tokens + self._trace.family_tokens
+            self._prefix_tokens = min(prefix_tokens, turn.input_tokens)
         self.queued_ns = now_ns
         self.first_token_ns, self.turn_ended_ns = 0, -1
+        self.attempt = self.lost_ns = 0
         self.call = Call(
             turn_id=f"{self.program_id}/{self.index}",
             program_id=self.program_id,
             prompt_tokens=turn.input_tokens,
             output_tokens=turn.output_tokens,
             reusable_tokens=reusable,
-            prefix_group="system" if self._prefix_tokens else "",
+            prefix_group=self._prefix_group if self._prefix_tokens else "",
             prefix_tokens=self._prefix_tokens,
             prompt_bytes=turn.input_tokens * _BYTES_PER_TOKEN,
             arrived_at_ns=self.arrived_ns,
             tool=tool,
             tool_calls=calls,
         )
+
+    def begin_again(self, now_ns: int) -> None:
+        """The engine died that had its turn: the client sends it again, as a call of its own."""
+        self.attempt += 1
+        self.lost_ns += now_ns - self.admitted_ns
+        self.first_token_ns = 0
+        self.call = replace(self.call, turn_id=f"{self.program_id}/{self.index}+{self.attempt}")
+
+    def refuse(self, reason: str) -> bool:
+        """From now on its gate refuses its turns: a budget is spent. True if one is held."""
+        self.revoke()
+        self.refusal = reason
+        return self.held
+
+    def refused(self, now_ns: int) -> TurnRecord:
+        """Its turn, which never ran."""
+        self.held, self.admitted_ns = False, now_ns
+        return self.turn_record(now_ns, error=self.refusal)
 
     # -- the gate's grant -------------------------------------------------------------------------------------
 
@@ -137,9 +184,10 @@ class Session:
             prompt_tokens=self.call.prompt_tokens,
             output_tokens=output_tokens,
             cached_tokens=cached_tokens,
-            hold_ns=self.admitted_ns - self.queued_ns,
+            hold_ns=self.admitted_ns - self.queued_ns - self.lost_ns,
             error=error,
             routed=self.routed,
+            attempts=1 + self.attempt,
         )
 
     def program_record(self, now_ns: int, error: str = "") -> ProgramRecord:
@@ -152,4 +200,6 @@ class Session:
             ideal_ns=self.ideal_ns,
             failed=bool(error),
             error=error,
+            tenant=self.account,
+            parent_id=self._trace.parent_id,
         )

@@ -45,16 +45,14 @@ class ToolRunner:
 
     def run(self, session: Session, tool: str, duration_ns: int, done: Done) -> None:
         """Run the tool that a session's turn called, then call ``done``."""
-        publisher, asked = self.publisher, (self._kernel.now_ns, session, tool, duration_ns, done)
+        asked = (self._kernel.now_ns, session, tool, duration_ns, done)
         asks = self._asks and session.told.run
         if asks:
             self._asked[session.call.turn_id] = asked
         if session.told.run:
             self._tell(
                 ev.ToolEnqueued(
-                    publisher=publisher.name,
-                    sequence=publisher.next(),
-                    at_ns=self._kernel.now_ns,
+                    **self.publisher.stamp(self._kernel.now_ns),
                     program_id=session.program_id,
                     call_id=session.call.turn_id,
                     tool=tool,
@@ -83,15 +81,13 @@ class ToolRunner:
 
     def _start(self, asked_ns: int, session: Session, tool: str, duration_ns: int, done: Done) -> None:
         self._running += 1
-        publisher, now_ns = self.publisher, self._kernel.now_ns
+        now_ns = self._kernel.now_ns
         self._started += 1
         self._waited_ns += now_ns - asked_ns
         if session.told.run:
             self._tell(
                 ev.ToolStarted(
-                    publisher=publisher.name,
-                    sequence=publisher.next(),
-                    at_ns=now_ns,
+                    **self.publisher.stamp(now_ns),
                     program_id=session.program_id,
                     call_id=session.call.turn_id,
                     tool=tool,
@@ -104,12 +100,9 @@ class ToolRunner:
 
     def sample(self, cpus: float) -> ev.HostSampled:
         """The host as the daemon's probe would see it."""
-        publisher = self.publisher
         use_ratio, stall_ratio = self.host.sample() if self.host is not None else (0.0, 0.0)
         return ev.HostSampled(
-            publisher=publisher.name,
-            sequence=publisher.next(),
-            at_ns=self._kernel.now_ns,
+            **self.publisher.stamp(self._kernel.now_ns),
             cpus=cpus,
             cpu_use_ratio=use_ratio,
             cpu_stall_ratio=stall_ratio,
@@ -117,13 +110,11 @@ class ToolRunner:
 
     def _end(self, session: Session, tool: str, started_ns: int, done: Done) -> None:
         self._running -= 1
-        publisher, now_ns = self.publisher, self._kernel.now_ns
+        now_ns = self._kernel.now_ns
         if session.told.run:
             self._tell(
                 ev.ToolEnded(
-                    publisher=publisher.name,
-                    sequence=publisher.next(),
-                    at_ns=now_ns,
+                    **self.publisher.stamp(now_ns),
                     program_id=session.program_id,
                     call_id=session.call.turn_id,
                     tool=tool,

@@ -1,6 +1,6 @@
-"""What the engine model publishes: of a turn its queueing, first token and end; and samples of the pool."""
+"""What the engine model publishes: of a turn its queueing, first token and end; contexts that moved; the pool."""
 
-from controlplane.core.events import FirstToken, PoolSampled, TurnEnded, TurnSubmitted
+from controlplane.core.events import ContextMoved, FirstToken, PinReclaimed, PoolSampled, TurnEnded, TurnSubmitted
 from controlplane.lab.sim.call import Progress
 from controlplane.lab.sim.publisher import Publisher
 from controlplane.lab.sim.scheduler import Scheduler
@@ -10,14 +10,13 @@ def submitted(publisher: Publisher, turn: Progress, projected_blocks: int, now_n
     """The engine queued the turn."""
     call = turn.call
     return TurnSubmitted(
-        publisher=publisher.name,
-        sequence=publisher.next(),
-        at_ns=now_ns,
+        **publisher.stamp(now_ns),
         program_id=call.program_id,
         turn_id=call.turn_id,
         projected_blocks=projected_blocks,
         prompt_tokens=call.prompt_tokens,
         prompt_bytes=call.prompt_bytes,
+        trace=call.trace,
     )
 
 
@@ -25,9 +24,7 @@ def first_token(publisher: Publisher, turn: Progress, now_ns: int) -> FirstToken
     """Its prompt is prefilled, for the first time."""
     call = turn.call
     return FirstToken(
-        publisher=publisher.name,
-        sequence=publisher.next(),
-        at_ns=now_ns,
+        **publisher.stamp(now_ns),
         program_id=call.program_id,
         turn_id=call.turn_id,
         launch_delay_ns=turn.scheduled_ns - turn.queued_ns,
@@ -42,9 +39,7 @@ def ended(publisher: Publisher, turn: Progress, now_ns: int) -> TurnEnded:
     """It finished, or was aborted."""
     call = turn.call
     return TurnEnded(
-        publisher=publisher.name,
-        sequence=publisher.next(),
-        at_ns=now_ns,
+        **publisher.stamp(now_ns),
         program_id=call.program_id,
         turn_id=call.turn_id,
         prompt_tokens=call.prompt_tokens,
@@ -54,7 +49,22 @@ def ended(publisher: Publisher, turn: Progress, now_ns: int) -> TurnEnded:
         tool=call.tool,
         tool_calls=call.tool_calls,
         ok=not turn.aborted or turn.remaining_tokens == 0,
+        recomputed_tokens=turn.recomputed_tokens,
     )
+
+
+def context_moved(publisher: Publisher, program_id: str, below_tokens: int, now_ns: int) -> ContextMoved:
+    """Nobody told it to, and it left the device, or made room below."""
+    return ContextMoved(
+        **publisher.stamp(now_ns),
+        program_id=program_id,
+        below_tokens=below_tokens,
+    )
+
+
+def pin_reclaimed(publisher: Publisher, program_id: str, now_ns: int) -> PinReclaimed:
+    """A turn needed its room."""
+    return PinReclaimed(**publisher.stamp(now_ns), program_id=program_id)
 
 
 def pool_sampled(publisher: Publisher, scheduler: Scheduler, block_tokens: int, now_ns: int) -> PoolSampled:
@@ -62,9 +72,7 @@ def pool_sampled(publisher: Publisher, scheduler: Scheduler, block_tokens: int, 
     cache = scheduler.pool.cache
     below = cache.below
     return PoolSampled(
-        publisher=publisher.name,
-        sequence=publisher.next(),
-        at_ns=now_ns,
+        **publisher.stamp(now_ns),
         total_blocks=cache.total_blocks,
         free_blocks=cache.free_blocks,
         evictable_blocks=cache.evictable_blocks,

@@ -8,18 +8,21 @@ obeys the commands that come back, ``control_delay_ns`` later.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import islice
-from typing import Protocol
+from typing import Any, Protocol
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
 from controlplane.core.errors import ControlPlaneError, LocalEventError
 from controlplane.core.policies import Window
 from controlplane.core.types import Pressure, seconds
+from controlplane.lab.sim.changes import DIE, JOIN, Change
 from controlplane.lab.sim.contention import Contention
 from controlplane.lab.sim.engine_commands import obey
 from controlplane.lab.sim.engine_model import ContextTooLong, EngineModel
 from controlplane.lab.sim.fleet import Fleet, Move, Site
+from controlplane.lab.sim.forks import Forks, never_begin
 from controlplane.lab.sim.kernel import Handle, Kernel
 from controlplane.lab.sim.publisher import Publisher
 from controlplane.lab.sim.session import Session
@@ -33,8 +36,9 @@ from controlplane.lab.workload.trace import gap_ns
 _WORLD, _ENGINE, _SAMPLE, _TICK = range(4)
 _SAMPLE_NS = seconds(1)
 _ASK_AGAIN_NS = seconds(60)
+_RETRY_NS = seconds(1)  # a client whose answer was cut off sends its turn again, as agents' SDKs do
 _STUCK_NS = seconds(4 * 3600)
-_MOVES = (cmd.Demote, cmd.Discard)
+_MOVES = (cmd.Demote, cmd.Prefetch, cmd.Discard)
 
 
 class Control(Protocol):
@@ -59,7 +63,7 @@ class Recorder(Protocol):
 
 
 class World:
-    """One run. ``sessions`` arrive at ``arrivals_ns``, or ``at_once`` of them at a time where that is None."""
+    """One run. ``sessions`` but sub-agents arrive at ``arrivals_ns``, or ``at_once`` of them where that is None."""
 
     def __init__(
         self,
@@ -74,7 +78,9 @@ class World:
         tool_slots: int = 0,
         tools_ask: bool = False,
         contention: Contention | None = None,
+        changes: Sequence[Change] = (),
         control_delay_ns: int = 1_000_000,
+        host_samples: Sequence[tuple[int, ev.HostSampled]] = (),
         recorder: Recorder | None = None,
         progress: Callable[[int, int, int], None] | None = None,
     ) -> None:
@@ -84,7 +90,7 @@ class World:
         self.moves = 0  # contexts that the controller moved off the device
         self._kernel = kernel
         self._fleet = fleet
-        self._alone = fleet.sites[0] if len(fleet.sites) == 1 else None
+        self._alone = fleet.sites[0] if len(fleet.sites) == 1 and not changes else None
         self._turn_overhead_ns = fleet.sites[0].engine.turn_overhead_ns  # the sites are alike
         self._control = control
         self._sessions = {session.program_id: session for session in sessions}
@@ -92,23 +98,33 @@ class World:
             raise LocalEventError("two sessions have one program_id")
         self._open = len(sessions)  # not ended
         self._gate_publisher = Publisher("sim/gate/1")
+        self._fleet_publisher = Publisher("sim/fleet/1")
         host = None if contention is None else ToolHost(kernel, _WORLD, cpus, contention)
         self._tools = ToolRunner(kernel, self._tell, tool_slots, _WORLD, host, asks=tools_ask)
+        self._forks = Forks(kernel, _WORLD, self._tools.publisher, self._tell, self._arrive, self._next_turn)
         self._control_delay_ns = control_delay_ns
         self._recorder = recorder
         self._progress = progress
         self._tick_handle: Handle | None = None
         self._last_turn_ns = 0
-        self._upcoming = iter(sessions)
+        roots = [session for session in sessions if session.parent is None]
+        self._upcoming = iter(roots)
         if arrivals_ns is None:
             for session in list(islice(self._upcoming, at_once)):
                 kernel.schedule(0, _WORLD, self._arrive, session)
         else:
-            for session, at_ns in zip(sessions, arrivals_ns, strict=True):
+            for session, at_ns in zip(roots, arrivals_ns, strict=True):
                 kernel.schedule(at_ns, _WORLD, self._arrive, session)
             self._upcoming = iter(())
-        kernel.schedule(0, _WORLD, self._sample_host, cpus)
+        for at_ns, sample in host_samples:
+            kernel.schedule(at_ns, _WORLD, self._tell_host, sample)
+        if not host_samples:
+            kernel.schedule(0, _WORLD, self._sample_host, cpus)
         kernel.schedule(0, _SAMPLE, self._sample)
+        if changes:
+            kernel.schedule(0, _WORLD, self._list_engines)
+        for change in changes:
+            kernel.schedule(change.at_ns, _WORLD, self._change, change)
 
     def run(self) -> int:
         """Run until every program has ended. Returns the time of the last end.
@@ -135,34 +151,37 @@ class World:
     def _arrive(self, session: Session) -> None:
         session.arrived_ns = now_ns = self._kernel.now_ns
         if session.told.run:
-            publisher = self._tools.publisher
-            arrived = ev.ProgramArrived(
-                publisher=publisher.name, sequence=publisher.next(), at_ns=now_ns, program_id=session.program_id
-            )
-            self._tell(arrived)
+            parent = session.parent.program_id if session.parent is not None and session.told.parent else ""
+            stamp = self._tools.publisher.stamp(now_ns)
+            self._tell(ev.ProgramArrived(**stamp, program_id=session.program_id, parent_id=parent))
         self._begin_turn(session)
 
     def _begin_turn(self, session: Session) -> None:
         now_ns = self._kernel.now_ns
         session.begin_turn(now_ns)
-        if session.is_granted(now_ns):
+        self._enter(session, now_ns)
+
+    def _enter(self, session: Session, now_ns: int) -> None:
+        """The gate lets the turn pass, holds it, or refuses it."""
+        if session.refusal:
+            self._give_up(session)
+        elif session.is_granted(now_ns):
             self._submit(session)
-            return
-        session.held = True
-        self._ask(session)
+        else:
+            session.held = True
+            self._ask(session)
 
     def _ask(self, session: Session) -> None:
         """The gate asks for a slot, and again while it holds the turn: silent programs are forgotten."""
         now_ns = self._kernel.now_ns
         self._tell(
             ev.TurnQueued(
-                publisher=self._gate_publisher.name,
-                sequence=self._gate_publisher.next(),
-                at_ns=now_ns,
+                **self._gate_publisher.stamp(now_ns),
                 program_id=session.program_id,
                 turn_id=session.call.turn_id,
                 prompt_bytes=session.call.prompt_bytes,
                 agent=session.agent,
+                account=session.account,
             )
         )
         session.ask = self._kernel.schedule(now_ns + _ASK_AGAIN_NS, _WORLD, self._ask, session)
@@ -191,6 +210,9 @@ class World:
             self._go_on()
 
     def _land(self, session: Session, move: Move) -> None:
+        if move.target.gone:
+            self._place(session)
+            return
         self._fleet.land(move, self._kernel.now_ns)
         self._send(session, move.target)
 
@@ -202,6 +224,7 @@ class World:
             self.turns.append(session.turn_record(now_ns, error=str(error)))
             self._end_program(session, error=str(error))
             return
+        self._fleet.touch(site)
         self._go_on()
 
     def _end_turn(self, session: Session, event: ev.TurnEnded) -> None:
@@ -213,6 +236,8 @@ class World:
         turn = session.turn
         if session.is_last:
             self._end_program(session)
+        elif session.index in session.children:
+            self._forks.fork(session)
         elif turn.calls_tool:
             self._tools.run(session, turn.tool, gap_ns(turn), self._next_turn)
         else:
@@ -227,25 +252,57 @@ class World:
         self._open -= 1
         session.ended = True
         if session.told.run:
-            publisher = self._tools.publisher
-            self._tell(
-                ev.ProgramEnded(
-                    publisher=publisher.name,
-                    sequence=publisher.next(),
-                    at_ns=now_ns,
-                    program_id=session.program_id,
-                    reason=error,
-                )
-            )
+            stamp = self._tools.publisher.stamp(now_ns)
+            self._tell(ev.ProgramEnded(**stamp, program_id=session.program_id, reason=error))
         self.programs.append(session.program_record(now_ns, error))
         del self._sessions[session.program_id]
         if self._progress is not None:
             self._progress(len(self.programs), len(self.turns), now_ns)
-        following = next(self._upcoming, None)
-        if following is not None:
+        for child in never_begin(session):
+            self._open -= 1
+            del self._sessions[child.program_id]
+        if session.parent is not None:
+            self._forks.join(session.parent)
+        elif (following := next(self._upcoming, None)) is not None:
             self._kernel.schedule(now_ns, _WORLD, self._arrive, following)
 
     # -- the engines ------------------------------------------------------------------------------------------
+
+    def _change(self, change: Change) -> None:
+        """An engine comes or goes; the controller is told which there are, as a fleet's roster tells it."""
+        if change.kind == JOIN:
+            self._fleet.join(change.engine)
+        elif change.kind == DIE:
+            self._cut_off(self._fleet.lose(change.engine))
+        else:
+            self._fleet.drain(change.engine)
+        self._list_engines()
+
+    def _list_engines(self) -> None:
+        now_ns, sites = self._kernel.now_ns, self._fleet.sites
+        self._tell(
+            ev.EnginesListed(
+                **self._fleet_publisher.stamp(now_ns),
+                serving=tuple(site.name for site in sites if not site.draining),
+                draining=tuple(site.name for site in sites if site.draining),
+            )
+        )
+        for site in sites:  # what one has that has just come is known with its name
+            self._tell(site.engine.pool_sample(now_ns))
+            self._wake(site)
+
+    def _cut_off(self, site: Site) -> None:
+        """Clients notice, and send their turns again."""
+        if site.wake is not None:
+            Kernel.cancel(site.wake)
+        again_ns = self._kernel.now_ns + _RETRY_NS
+        for call, _ in site.engine.open_calls():
+            self._kernel.schedule(again_ns, _WORLD, self._begin_again, self._sessions[call.program_id])
+
+    def _begin_again(self, session: Session) -> None:
+        now_ns = self._kernel.now_ns
+        session.begin_again(now_ns)
+        self._enter(session, now_ns)
 
     def _wake(self, site: Site) -> None:
         wake_ns = site.engine.next_wake_ns()
@@ -262,7 +319,7 @@ class World:
 
     def _go_on(self) -> None:
         """After commands: engines may have ended a step with them, and may have to begin another one sooner."""
-        for site in self._fleet.sites:
+        for site in self._fleet.take_touched():
             events = site.engine.drain()
             if events:
                 self._hear(events)
@@ -314,6 +371,9 @@ class World:
         for command in commands:
             site = self._fleet.at(getattr(command, "program_id", ""))
             problem = self._apply(command, site.engine)
+            self._fleet.touch(site)
+            if site.gone:
+                continue  # it does not answer
             if problem:
                 self._answer(site, ev.CommandRejected, command, reason=problem)
             elif isinstance(command, _MOVES):  # of nothing else does the controller need to know
@@ -326,13 +386,11 @@ class World:
         site: Site,
         kind: type[ev.CommandApplied | ev.CommandRejected],
         command: cmd.Command,
-        **fields: str,
+        **fields: Any,
     ) -> None:
         self._tell(
             kind(
-                publisher=site.publisher.name,
-                sequence=site.publisher.next(),
-                at_ns=self._kernel.now_ns,
+                **site.publisher.stamp(self._kernel.now_ns),
                 command_id=command.command_id,
                 program_id=getattr(command, "program_id", ""),
                 **fields,
@@ -347,6 +405,8 @@ class World:
         if not isinstance(command, cmd.ProgramCommand):
             return f"the simulator does not support {type(command).__name__}"
         session = self._sessions.get(command.program_id)
+        if isinstance(command, cmd.Place | cmd.Adopt):
+            return ""  # its router has heard the answer itself; whose child a program is the gate need not know
         if isinstance(command, cmd.StartTool):
             self._tools.let_start(command.call_id)
         elif isinstance(command, cmd.Admit):
@@ -362,9 +422,19 @@ class World:
             if session is None:
                 return "the program has ended"
             session.revoke()
+        elif isinstance(command, cmd.Refuse):
+            if session is not None and session.refuse(command.reason):
+                self._give_up(session)
         else:
             return obey(engine, command, now_ns)
         return ""
+
+    def _give_up(self, session: Session) -> None:
+        """A budget is spent: its turn is refused, and its agent tries no more."""
+        if session.ask is not None:
+            Kernel.cancel(session.ask)
+        self.turns.append(session.refused(self._kernel.now_ns))
+        self._end_program(session, error=session.refusal)
 
     # -- samples ----------------------------------------------------------------------------------------------
 
@@ -372,6 +442,10 @@ class World:
         self._tell(self._tools.sample(cpus))
         if self._tools.host is not None:
             self._kernel.schedule(self._kernel.now_ns + _SAMPLE_NS, _SAMPLE, self._sample_host, cpus)
+
+    def _tell_host(self, sample: ev.HostSampled) -> None:
+        """The host as it was seen at this time, whatever else ran on it."""
+        self._tell(replace(sample, **self._tools.publisher.stamp(self._kernel.now_ns)))
 
     def _sample(self) -> None:
         now_ns = self._kernel.now_ns
@@ -389,7 +463,7 @@ class World:
         if any(site.engine.next_wake_ns() is not None for site in self._fleet.sites):
             return
         held = sum(1 for session in self._sessions.values() if session.held)
-        if held and all(s.held or s.arrived_ns < 0 for s in self._sessions.values()):
+        if held and all(s.held or s.waits_for or s.arrived_ns < 0 for s in self._sessions.values()):
             raise ControlPlaneError(
                 f"the run is stuck: {held} programs are held, the engine is idle and the controller has admitted "
                 f"nobody for {_STUCK_NS // seconds(3600)} h of virtual time"

@@ -1,6 +1,7 @@
 """A sweep in this process, of which whole runs come back: what ``penstock simulate`` does."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from controlplane.config import Config, show
@@ -8,7 +9,7 @@ from controlplane.core.errors import ConfigError
 from controlplane.lab.experiment import Experiment
 from controlplane.lab.sim.laboratory import LABORATORY
 from controlplane.lab.sim.solo import IdealTimes
-from controlplane.lab.simulate import run_of, simulate
+from controlplane.lab.simulate import placement_of, rules_of, run_of, simulate
 from controlplane.lab.sweep.resolve import resolved
 from controlplane.lab.sweep.spec import SweepSpec
 from controlplane.lab.workload.run import RunResult
@@ -56,7 +57,12 @@ def run_here(
             runs.append(simulate(run, ideal=ideal, progress=told))
             continue
         name = one.preset.name
-        header = Header(node="sim", preset=name, config=show(config or spec.config(name)))
+        described = config or spec.config(name)
+        described = replace(described, control=rules_of(run))  # the workload's tenants decide, too
+        if run.engine.replicas > 1:  # what the hardware says of engines decides, too
+            placement = placement_of(run, described.policies)
+            described = replace(described, policies=replace(described.policies, placement=placement))
+        header = Header(node="sim", preset=name, config=show(described))
         with LogWriter(record, header) as log:
             runs.append(simulate(run, ideal=ideal, recorder=log, progress=told))
     return runs

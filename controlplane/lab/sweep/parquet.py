@@ -29,7 +29,7 @@ def write(rows: Sequence[Row], path: Path) -> None:
         texts = [row[name] for row in rows]
         if name in FIGURES:
             columns[name] = pyarrow.array([float(text) if text else None for text in texts], pyarrow.float64())
-        elif name == "seed":
+        elif name in ("seed", "drawn_from"):
             columns[name] = pyarrow.array([int(text) for text in texts], pyarrow.int64())
         else:
             columns[name] = pyarrow.array(texts, pyarrow.string())

@@ -15,10 +15,11 @@ from controlplane.lab.workload.summary import Summary
 KEYS = ("workload", "hardware", "preset", "arrival", "seed", "digest", "telemetry")
 KNOWN = ("kv_pool_tokens", "saturation_rate", "bound_jct_mean_s")  # before the run, of what is run
 FIGURES = ("rate", "programs", *(item.name for item in fields(Summary)), *COSTS, *KNOWN)
-COLUMNS = (*KEYS, *FIGURES, "code", "revision", "error")
+COLUMNS = (*KEYS, *FIGURES, "drawn_from", "code", "revision", "error")
+_COUNTED = ("programs_moved_ratio", "turns_cut")
 _LATER: dict[str, str] = {
     "telemetry": "full",
-    **dict.fromkeys((*KNOWN, "tpot_mean_s", "tpot_p99_s"), "0"),
+    **dict.fromkeys((*KNOWN, "tpot_mean_s", "tpot_p99_s", "drawn_from", *_COUNTED), "0"),
 }  # columns that older files lack
 
 
@@ -56,7 +57,7 @@ def _check(row: Row, where: str) -> None:
         raise ConfigError(f"{where}: expected {len(COLUMNS)} columns")
     name = ""
     try:
-        for name in ("seed", *(figure for figure in FIGURES if figure in row)):
+        for name in ("seed", *(figure for figure in (*FIGURES, "drawn_from") if figure in row)):
             if row[name] or not row["error"]:
                 float(row[name])
     except ValueError:
@@ -82,7 +83,7 @@ def append(path: Path, cell: Cell, outcome: Outcome) -> None:
     with path.open("ab+") as file:
         if not _mend(file):
             writer.writeheader()
-        known = {key: getattr(cell, key) for key in KEYS}
+        known = {key: getattr(cell, key) for key in (*KEYS, "drawn_from")}
         figures = {name: _short(value) for name, value in outcome.figures.items()}
         said = {"code": outcome.code, "revision": outcome.revision, "error": " ".join(outcome.error.split())}
         writer.writerow(known | figures | said)

@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from traceback import extract_tb
 
@@ -13,7 +13,7 @@ from controlplane.lab.sim.engine_spec import EngineSpec
 from controlplane.lab.sim.solo import IdealTimes
 from controlplane.lab.simulate import run_of, simulate, unknown_tools
 from controlplane.lab.sweep.resolve import bound_jct_s, found, saturation_rate
-from controlplane.lab.sweep.spec import Cell, SweepSpec, experiment
+from controlplane.lab.sweep.spec import Cell, Place, SweepSpec, experiment
 from controlplane.lab.workload.provenance import ROOT, code_digest, revision
 
 Figures = dict[str, float]
@@ -52,15 +52,14 @@ def run_cell(spec: SweepSpec, cell: Cell) -> Figures:
     asked = experiment(spec, cell)
     run = run_of(asked)
     ideal = _ideal(run.engine)
-    for program in run.programs:
-        ideal.of(program, asked.workload.shared_prefix)
+    ideal.of_all(run.programs, asked.workload.shared_prefix)
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
     result = simulate(run, ideal=ideal)
     cpu_s = time.process_time() - began_cpu_s
     place = asked.workload, asked.hardware
     return {
         "rate": result.rate,
-        "programs": len(result.programs),
+        "programs": run.roots,
         **result.summary.to_json(),
         "kv_pool_tokens": run.engine.size_tokens,
         "saturation_rate": saturation_rate(*place),
@@ -82,12 +81,15 @@ def _revision() -> str:
     return revision()
 
 
-def check_workloads(spec: SweepSpec) -> Iterator[str]:
-    """Read each workload; yields what to know of it. Raises ``ConfigError`` for one that cannot be read."""
-    for workload in spec.workload:
+def check_workloads(spec: SweepSpec, among: Sequence[Place]) -> Iterator[str]:
+    """Read each workload of these places; yields what to know of it.
+
+    Raises ``ConfigError`` for one that cannot be read.
+    """
+    for workload in dict.fromkeys(place.workload for place in among):
         if note := unknown_tools(workload):
             yield f"{workload.title}: {note}"
-        for hardware in spec.hardware:
+        for hardware in dict.fromkeys(place.hardware for place in among if place.workload == workload):
             if hardware.pool_programs or any("load:" in text for text in workload.arrivals or spec.arrivals):
                 yield found(workload, hardware)
 

@@ -20,6 +20,7 @@ each of ``telemetries`` where the file names some.
 """
 
 import functools
+import itertools
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -32,6 +33,7 @@ from controlplane.config import Config, parse, show
 from controlplane.core.errors import ConfigError, UnknownPolicy
 from controlplane.core.presets import PRESETS
 from controlplane.lab.experiment import REPLAY, USUAL_ARRIVAL, Experiment, Hardware, Workload
+from controlplane.lab.sim.changes import parse_changes
 from controlplane.lab.sim.contention import parse_contention
 from controlplane.lab.sim.hardware import BLOCK_TOKENS, MAX_RUNNING
 from controlplane.lab.sim.laboratory import LABORATORY, SIMULATED, simulated_preset
@@ -67,10 +69,26 @@ class SweepSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return parse(self.variants.get(name, {"preset": name}))
 
 
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """What a preset runs in.
+
+    ``levels``: where along each axis of the grid it is. Where a workload has arrivals of its own, those count as
+    the same as another's that have the same number in their list.
+    """
+
+    workload: Workload
+    hardware: Hardware
+    arrival: str  # as the file has it
+    telemetry: Telemetry
+    seed: int
+    levels: tuple[int, int, int, int, int]
+
+
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """One run of the grid.
 
     ``digest`` names all that its result depends on but the code: of workload and hardware, a dash, of the preset.
+    ``drawn_from``: of how many places its own was drawn; 0: the grid is run whole.
     """
 
     workload: str
@@ -80,6 +98,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     digest: str
     telemetry: Telemetry = Telemetry.FULL
+    drawn_from: int = 0
 
 
 def load_sweep(path: Path) -> SweepSpec:
@@ -125,6 +144,7 @@ def _check(spec: SweepSpec) -> None:
         load_profile(hardware.profile)
         for tier in hardware.tiers:
             parse_tier(tier)
+        parse_changes(hardware.changes, hardware.replicas)
         for name in spec.names:
             placement_named(hardware.routing, spec.config(name).policies)
     for workload in spec.workload:
@@ -134,29 +154,44 @@ def _check(spec: SweepSpec) -> None:
         check_arrival(text)
 
 
-def cells(spec: SweepSpec) -> Iterator[Cell]:
-    """The grid, seed by seed, so that what is there when it stops is balanced. Raises ``ConfigError``."""
-    drawn = {workload.title: digest(repr(load_tools(workload.tools))) for workload in spec.workload}
-    shown = {name: show(spec.config(name)) for name in spec.names}
-    places = [
-        (workload, hardware, str(resolved(arrival, workload, hardware)))
-        for workload in spec.workload
-        for hardware in spec.hardware
-        for arrival in workload.arrivals or spec.arrivals
+def places(spec: SweepSpec) -> list[Place]:
+    """All of them, seed by seed, so that what is there when a sweep stops is balanced."""
+    return [
+        Place(
+            workload=workload,
+            hardware=hardware,
+            arrival=arrival,
+            telemetry=telemetry,
+            seed=seed,
+            levels=(of_seed, of_workload, of_hardware, of_arrival, of_telemetry),
+        )
+        for (of_seed, seed), (of_workload, workload), (of_hardware, hardware) in itertools.product(
+            enumerate(spec.seeds), enumerate(spec.workload), enumerate(spec.hardware)
+        )
+        for of_arrival, arrival in enumerate(workload.arrivals or spec.arrivals)
+        for of_telemetry, telemetry in enumerate(spec.telemetries or (workload.telemetry,))
     ]
-    for seed in spec.seeds:
-        for workload, hardware, arrival in places:
-            for telemetry in spec.telemetries or (workload.telemetry,):
-                for name in spec.names:
-                    yield Cell(
-                        workload=workload.title,
-                        hardware=hardware.title,
-                        preset=name,
-                        arrival=arrival,
-                        seed=seed,
-                        digest=_digest(workload, hardware, shown[name], drawn[workload.title]),
-                        telemetry=telemetry,
-                    )
+
+
+def cells(spec: SweepSpec, drawn: Sequence[Place] | None = None) -> Iterator[Cell]:
+    """Every preset in each place, or in the ``drawn`` ones, in their order. Raises ``ConfigError``."""
+    tools = {workload.title: digest(repr(load_tools(workload.tools))) for workload in spec.workload}
+    shown = {name: show(spec.config(name), without=_OF_A_DAEMON) for name in spec.names}
+    whole = places(spec)
+    for place in whole if drawn is None else drawn:
+        workload, hardware = place.workload, place.hardware
+        arrival = str(resolved(place.arrival, workload, hardware))
+        for name in spec.names:
+            yield Cell(
+                workload=workload.title,
+                hardware=hardware.title,
+                preset=name,
+                arrival=arrival,
+                seed=place.seed,
+                digest=_digest(workload, hardware, shown[name], tools[workload.title]),
+                telemetry=place.telemetry,
+                drawn_from=0 if drawn is None else len(whole),
+            )
 
 
 def experiment(spec: SweepSpec, cell: Cell) -> Experiment:
@@ -189,8 +224,14 @@ _BEFORE = (
     f", telemetry={Telemetry.FULL!r}",
     f", block_tokens={BLOCK_TOKENS}",
     ", max_context_tokens=0",
+    ", changes=()",
+    ", tenants=''",
     "compute = false\n",
+    "turns_ahead = 12.0\n",
+    "passing_wait = 0.0\n",
+    "[control.trees]\ngang_s = 300.0\nkeep = true\nprefetch_s = 2.0\n\n",
 )
+_OF_A_DAEMON = ("fleet", "shadow")  # no run depends on them
 
 
 @functools.cache

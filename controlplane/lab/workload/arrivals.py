@@ -7,6 +7,7 @@ from typing import TypeVar
 import numpy as np
 
 from controlplane.core.errors import ConfigError
+from controlplane.core.estimate import as_seconds
 from controlplane.core.types import seconds
 
 
@@ -39,6 +40,22 @@ class Burst:
 
     def __str__(self) -> str:
         return f"burst:{self.rate:g}:{self.n}"
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Open arrivals at times that were seen, ascending, in nanoseconds from the run's beginning."""
+
+    times_ns: tuple[int, ...]
+
+    @property
+    def rate(self) -> float:
+        """Programs a second on average; 0 where all came at once."""
+        lasted_ns = self.times_ns[-1] - self.times_ns[0] if self.times_ns else 0
+        return (len(self.times_ns) - 1) / as_seconds(lasted_ns) if lasted_ns else 0.0
+
+    def __str__(self) -> str:
+        return "recorded"
 
 
 _Number = TypeVar("_Number", int, float)
@@ -82,8 +99,10 @@ def at_rate(arrival: Open, rate: float) -> Open:
     return replace(arrival, rate=float(f"{rate:.6g}"))
 
 
-def times_ns(arrival: Open, n: int, seed: int) -> list[int]:
-    """When ``n`` programs arrive, ascending; the first at 0."""
+def times_ns(arrival: Open | Recorded, n: int, seed: int) -> list[int]:
+    """When ``n`` programs arrive, ascending; the first at 0 unless they are recorded."""
+    if isinstance(arrival, Recorded):
+        return list(arrival.times_ns[:n])
     if isinstance(arrival, Poisson):
         return arrival_times_ns(n, arrival.rate, seed)
     bursts = arrival_times_ns(-(-n // arrival.n), arrival.rate / arrival.n, seed)

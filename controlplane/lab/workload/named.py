@@ -14,8 +14,9 @@ from itertools import cycle, islice
 import numpy as np
 
 from controlplane.core.errors import ConfigError
+from controlplane.lab.workload.families import Family, all_of, families, renamed
 from controlplane.lab.workload.synthetic import synthesize
-from controlplane.lab.workload.trace import ProgramTrace, Trace, read_trace
+from controlplane.lab.workload.trace import Trace, read_trace
 from controlplane.lab.workload.trace_lines import THINK_TIME
 
 SYNTHETIC, MIX, CHANGE = "synthetic:", "mix:", "change:"
@@ -51,22 +52,23 @@ def named_workload(name: str, wanted: Wanted) -> Trace:
 
 def _within(trace: Trace, wanted: Wanted) -> Trace:
     """The programs that are wanted; the others are told as rejected."""
-    most, rejected, programs = wanted.max_context_tokens, list(trace.rejected), []
-    for program in trace.programs:
-        if most and program.context_tokens > most:
-            rejected.append(f"{program.program_id}: its context grows beyond {most} tokens")
-        elif not wanted.humans and any(turn.tool == THINK_TIME for turn in program.turns):
-            rejected.append(f"{program.program_id}: a person thinks between its turns")
+    most, rejected, kept = wanted.max_context_tokens, list(trace.rejected), []
+    for family in families(trace.programs):
+        name = family[0].program_id
+        if most and any(program.context_tokens > most for program in family):
+            rejected.append(f"{name}: its context grows beyond {most} tokens")
+        elif not wanted.humans and any(turn.tool == THINK_TIME for program in family for turn in program.turns):
+            rejected.append(f"{name}: a person thinks between its turns")
         else:
-            programs.append(program)
-    if not programs:
+            kept.append(family)
+    if not kept:
         limit = f" within --max-context {most}" if most else ""
         raise ConfigError(f"{trace.name}: no program left{limit}" + ("" if wanted.humans else " without a person"))
-    return replace(trace, programs=tuple(programs), rejected=rejected)
+    return replace(trace, programs=all_of(kept), rejected=rejected)
 
 
 def _first(trace: Trace, programs: int) -> Trace:
-    return replace(trace, programs=trace.programs[:programs]) if programs else trace
+    return replace(trace, programs=all_of(families(trace.programs)[:programs])) if programs else trace
 
 
 def _mix(name: str, wanted: Wanted) -> Trace:
@@ -79,12 +81,13 @@ def _mix(name: str, wanted: Wanted) -> Trace:
         for part, _ in parts
     ]
     weights = [weight for _, weight in parts]
-    unit = min(len(trace.programs) / weight for trace, weight in zip(traces, weights, strict=True))
+    whole = [families(trace.programs) for trace in traces]
+    unit = min(len(roots) / weight for roots, weight in zip(whole, weights, strict=True))
     count = wanted.programs or int(unit * total)
     rng = np.random.default_rng(wanted.seed)
-    drawn: list[ProgramTrace] = []
-    for trace, number in zip(traces, _parts_of(count, weights), strict=True):
-        order = [trace.programs[place] for place in rng.permutation(len(trace.programs))]
+    drawn: list[Family] = []
+    for roots, number in zip(whole, _parts_of(count, weights), strict=True):
+        order = [roots[place] for place in rng.permutation(len(roots))]
         drawn += islice(cycle(order), number)
     mixed = [drawn[place] for place in rng.permutation(len(drawn))]
     return _joined(mixed, traces, "+")
@@ -116,14 +119,12 @@ def _change(name: str, wanted: Wanted) -> Trace:
         named_workload(after, replace(wanted, programs=half, seed=wanted.seed + 1)),
     ]
     if not wanted.programs:
-        fewest = min(len(trace.programs) for trace in traces)
+        fewest = min(len(families(trace.programs)) for trace in traces)
         traces = [_first(trace, fewest) for trace in traces]
-    return _joined([program for trace in traces for program in trace.programs], traces, ">")
+    return _joined([family for trace in traces for family in families(trace.programs)], traces, ">")
 
 
-def _joined(programs: Sequence[ProgramTrace], traces: Sequence[Trace], sign: str) -> Trace:
-    named = tuple(
-        replace(program, program_id=f"{place}-{program.program_id}") for place, program in enumerate(programs)
-    )
+def _joined(found: Sequence[Family], traces: Sequence[Trace], sign: str) -> Trace:
+    named = all_of(renamed(family, f"{place}-{{}}") for place, family in enumerate(found))
     rejected = [line for trace in traces for line in trace.rejected]
     return Trace(programs=named, rejected=rejected, name=sign.join(trace.name for trace in traces))

@@ -29,6 +29,7 @@ class TurnRecord:
     hold_ns: int = 0  # held at the gate
     error: str = ""
     routed: Routed | None = None  # None where there was one engine
+    attempts: int = 1  # more: it was sent again after an engine died that had it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,8 @@ class ProgramRecord:
     ideal_ns: int = 0  # its completion time alone on the same engine; 0: not known
     failed: bool = False
     error: str = ""
+    tenant: str = ""
+    parent_id: str = ""  # whose sub-agent it was
 
     @property
     def completion_ns(self) -> int:

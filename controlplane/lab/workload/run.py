@@ -11,6 +11,7 @@ from controlplane.lab.workload.records import ProgramRecord, TurnRecord
 from controlplane.lab.workload.scale import Scale
 from controlplane.lab.workload.series import Series
 from controlplane.lab.workload.summary import Summary
+from controlplane.lab.workload.tenants import TenantResult
 
 FORMAT = 1
 
@@ -33,6 +34,7 @@ class RunResult:
     programs: tuple[ProgramRecord, ...] = ()
     turns: tuple[TurnRecord, ...] = ()
     series: Series = field(default_factory=Series)
+    tenants: tuple[TenantResult, ...] = ()  # where programs have tenants
     facts: dict[str, str] = field(default_factory=dict)
     cut: bool = False  # stopped before every program had ended: its times are biased
     format: int = FORMAT

@@ -1,13 +1,18 @@
 """What a run looked like over time: samples of the controller's pressure and window."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from controlplane.core.types import Pressure
+
+_OF_PRESSURE = {"active": "programs_active", "queue": "queue_length"}
 
 
 @dataclass(slots=True, kw_only=True)
 class Series:
-    """Columns of equal length, sampled together. ``t_ns`` counts from the start of the run."""
+    """Columns of equal length, sampled together, most of them of the pressure by its fields' names.
+
+    ``t_ns`` counts from the start of the run.
+    """
 
     t_ns: list[int] = field(default_factory=list)
     window: list[float] = field(default_factory=list)  # before the caps
@@ -28,19 +33,7 @@ class Series:
 
     def sample(self, t_ns: int, pressure: Pressure, *, window: float, limit: int) -> None:
         """Append one row."""
-        self.t_ns.append(t_ns)
-        self.window.append(window)
-        self.limit.append(limit)
-        self.active.append(pressure.programs_active)
-        self.queue.append(pressure.queue_length)
-        self.kv_use_ratio.append(pressure.kv_use_ratio)
-        self.kv_demand_blocks.append(pressure.kv_demand_blocks)
-        self.kv_free_blocks.append(pressure.kv_free_blocks)
-        self.kv_evictable_blocks.append(pressure.kv_evictable_blocks)
-        self.kv_total_blocks.append(pressure.kv_total_blocks)
-        self.tools_active.append(pressure.tools_active)
-        self.tools_waiting.append(pressure.tools_waiting)
-        self.tool_slowdown_ratio.append(pressure.tool_slowdown_ratio)
-        self.cpu_use_ratio.append(pressure.cpu_use_ratio)
-        self.cpu_overloaded.append(pressure.cpu_overloaded)
-        self.kv_overloaded.append(pressure.kv_overloaded)
+        told = {"t_ns": t_ns, "window": window, "limit": limit}
+        for column in fields(self):
+            name = _OF_PRESSURE.get(column.name, column.name)
+            getattr(self, column.name).append(told[name] if name in told else getattr(pressure, name))

@@ -73,6 +73,8 @@ class Summary:
     routed_cost_s: float = 0.0  # that was expected of those choices together
     routed_moved_tokens: int = 0  # whose KV one engine sent another
     routed_busiest_ratio: float = 0.0  # share of these turns that one engine got
+    programs_moved_ratio: float = 0.0  # programs that changed their engine, of those that were routed
+    turns_cut: int = 0  # turns that were sent again, each time that an engine died which had them
 
     @property
     def is_accounted(self) -> bool:
@@ -136,6 +138,8 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("routed_cost_s", "expected cost of placing (s)", "{:.1f}"),
     ("routed_moved_tokens", "tokens whose KV was sent", "{:d}"),
     ("routed_busiest_ratio", "turns on the busiest engine", "{:.1%}"),
+    ("programs_moved_ratio", "programs that changed their engine", "{:.1%}"),
+    ("turns_cut", "turns cut off by an engine's death", "{:d}"),
     ("programs_ended", "programs ended", "{:d}"),
     ("programs_failed", "programs failed", "{:d}"),
     ("turns_ended", "turns ended", "{:d}"),
@@ -146,7 +150,11 @@ ROWS: tuple[tuple[str, str, str], ...] = (
 
 
 def summarize(programs: Sequence[ProgramRecord], turns: Sequence[TurnRecord], makespan_ns: int) -> Summary:
-    """Summarise a run that lasted ``makespan_ns`` from its first arrival to its last program's end."""
+    """Summarise a run that lasted ``makespan_ns`` from its first arrival to its last program's end.
+
+    Of programs with sub-agents the root counts, whose time has theirs in it; turns are everybody's.
+    """
+    programs = [program for program in programs if not program.parent_id]
     ended = [program for program in programs if not program.failed]
     good = [turn for turn in turns if not turn.error]
     makespan_s = makespan_ns / NANOSECONDS_PER_SECOND
@@ -198,12 +206,22 @@ def summarize(programs: Sequence[ProgramRecord], turns: Sequence[TurnRecord], ma
         routed_cost_s=sum(each.cost_ns for each in routed) / NANOSECONDS_PER_SECOND,
         routed_moved_tokens=sum(each.moved_tokens for each in routed),
         routed_busiest_ratio=max(engines.values(), default=0) / max(1, len(routed)),
+        programs_moved_ratio=_moved_ratio(turns),
+        turns_cut=sum(turn.attempts - 1 for turn in turns),
     )
 
 
 def _goodput(ended: Sequence[ProgramRecord], alpha: int) -> int:
     """MARS eq. 1: programs that end within ``alpha`` times their ideal time."""
     return sum(1 for p in ended if p.ideal_ns > 0 and p.completion_ns <= alpha * p.ideal_ns)
+
+
+def _moved_ratio(turns: Sequence[TurnRecord]) -> float:
+    """MORI's churn (§6.2.2): the share of programs that changed their engine at least once."""
+    routed = {turn.program_id for turn in turns if turn.routed is not None}
+    gone = (Choice.MIGRATE, Choice.REPREFILL)
+    moved = {turn.program_id for turn in turns if turn.routed is not None and turn.routed.choice in gone}
+    return len(moved) / len(routed) if routed else 0.0
 
 
 def _hold_mean_s(programs: Sequence[ProgramRecord], turns: Sequence[TurnRecord]) -> float:

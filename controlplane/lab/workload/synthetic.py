@@ -17,6 +17,7 @@ from controlplane.lab.workload.kinds import draw_kind
 from controlplane.lab.workload.swe_like import draw_program
 from controlplane.lab.workload.trace import ProgramTrace, Trace
 from controlplane.lab.workload.trace_lines import Turn
+from controlplane.lab.workload.trees import AGENTX_LIKE, draw_family
 
 # Name, share of calls, length against the mean. Shares sum to 1 and so do share * length.
 _TOOLS: tuple[tuple[str, float, float], ...] = (
@@ -66,19 +67,21 @@ SWE_LIKE = "swe-like"
 
 
 def synthesize(name: str, *, programs: int, seed: int = 0) -> Trace:
-    """Draw ``programs`` of a built-in workload. The same seed gives the same programs.
+    """Draw ``programs`` of a built-in workload, with sub-agents where it has any. The same seed gives the same.
 
     Raises ``ConfigError`` for an unknown name.
     """
     statistics = WORKLOADS.get(name)
-    if statistics is None and name not in (SWE_LIKE, *KINDS_NAMES):
-        built_in = ", ".join((*WORKLOADS, SWE_LIKE, *KINDS_NAMES))
+    if statistics is None and name not in (SWE_LIKE, AGENTX_LIKE, *KINDS_NAMES):
+        built_in = ", ".join((*WORKLOADS, SWE_LIKE, AGENTX_LIKE, *KINDS_NAMES))
         raise ConfigError(f"workload: there is no {name!r}; built in: {built_in}", field="workload")
     require("programs", programs, low=1, high=10_000_000)
     rng = np.random.default_rng(seed)
     names = [f"{name}-{i:05d}" for i in range(programs)]
     if name in KINDS_NAMES:
         drawn = tuple(draw_kind(rng, program_id, name) for program_id in names)
+    elif name == AGENTX_LIKE:
+        drawn = tuple(program for program_id in names for program in draw_family(rng, program_id, name))
     elif statistics is None:
         drawn = tuple(draw_program(rng, program_id, name) for program_id in names)
     else:

@@ -17,6 +17,7 @@ class Telemetry(StrEnum):
     NONE = "none"  # the program's id with each request, and nothing else: no tools, no goodbye
     TURNS = "turns"  # what can be read from replies, too: which tool each calls, and that the last calls none
     HALF = "half"  # a mix of agents: every second program as in ``full``, the others as in ``none``
+    RUNS = "runs"  # as in ``full``, but nobody tells whose sub-agent a run is
     FULL = "full"  # an adapter reports the run's beginning and end, and each tool's
 
 
@@ -26,12 +27,16 @@ class Told:
 
     run: bool  # its beginning, its end, and its tools
     replies: bool  # its replies say which tool they call
+    parent: bool = False  # whose sub-agent it is
 
 
 def told(telemetry: Telemetry, program_id: str) -> Told:
-    """What the program of that name tells: a program is of one kind, whatever else runs."""
+    """What the program of that name tells: a program is of one kind, whatever else runs.
+
+    A sub-agent's is told by the name of its root.
+    """
     full = telemetry is Telemetry.FULL or (telemetry is Telemetry.HALF and crc32(program_id.encode()) % 2 == 0)
-    return Told(run=full, replies=telemetry is Telemetry.TURNS)
+    return Told(run=full or telemetry is Telemetry.RUNS, replies=telemetry is Telemetry.TURNS, parent=full)
 
 
 def reply_calls(turn: Turn, *, is_last: bool) -> tuple[str, int]:

@@ -6,15 +6,19 @@ A trace is JSON Lines, gzipped where the name ends in ``.gz``, one program a lin
      "tool_ms": 4.5, "cached_prefix_tokens": null}]}
 
 ``input_tokens`` is the whole prompt of a call; ``tool_ms`` the gap between the call's end and the next call.
+
+A sub-agent is a program of its own, behind its parent's line, with ``parent_id`` and ``spawn_turn``: it begins when
+that turn of its parent has ended (counted from 0), and the parent's next turn waits for all that began with it.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
 from controlplane.core.errors import ConfigError
 from controlplane.core.types import seconds
+from controlplane.lab.workload.telemetry import Telemetry
 from controlplane.lab.workload.trace_lines import BadProgram, Turn, parse_program, read_lines
 
 __all__ = ["ProgramTrace", "Trace", "Turn", "gap_ns", "read_trace", "reusable_tokens"]
@@ -22,11 +26,22 @@ __all__ = ["ProgramTrace", "Trace", "Turn", "gap_ns", "read_trace", "reusable_to
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramTrace:
-    """One agent session: at least one turn, in order."""
+    """One agent session: at least one turn, in order.
+
+    A sub-agent has a ``parent_id`` and begins when its parent's turn ``spawn_turn``, counted from 0, has ended.
+    Behind the prefix that all programs share its prompts begin with ``family_tokens`` tokens that it has in common
+    with the parent's other sub-agents.
+    """
 
     program_id: str
     source: str
     turns: tuple[Turn, ...]
+    tells: Telemetry | None = None  # what it tells of itself; None: as the run says
+    shared_tokens: int | None = None  # that its prompts and those of its agent begin with; None: as the run says
+    agent: str = ""  # whose beginning that is; empty: everybody's
+    parent_id: str = ""
+    spawn_turn: int = 0
+    family_tokens: int = 0
 
     @property
     def tokens(self) -> int:
@@ -77,10 +92,11 @@ def read_trace(
     max_context_tokens: int | None = None,
     on_bad: Literal["reject", "error"] = "reject",
 ) -> Trace:
-    """Read the first ``max_programs`` valid programs of a trace.
+    """Read the first ``max_programs`` valid programs of a trace, and the sub-agents of each.
 
     A program is invalid with a missing field, a wrong type, a turn of no tokens, or a context longer than
-    ``max_context_tokens``. Each is described in ``Trace.rejected`` as ``path:line: field: what is wrong``.
+    ``max_context_tokens``; a sub-agent also where no valid parent precedes it, or does not go on from that turn.
+    Each is described in ``Trace.rejected`` as ``path:line: field: what is wrong``.
 
     Raises ``ConfigError`` when the file cannot be read, when nothing valid is left, and for the first invalid
     program if ``on_bad`` is ``"error"``.
@@ -88,15 +104,19 @@ def read_trace(
     path = Path(path)
     programs: dict[str, ProgramTrace] = {}
     rejected: list[str] = []
+    roots = 0
     for parsed in _parsed_programs(path, max_context_tokens):
         if isinstance(parsed, str):
             problem = parsed
         elif parsed.program_id in programs:
             problem = f"{path}: program_id {parsed.program_id!r} occurs twice; the first one is used"
+        elif orphaned := _why_orphaned(parsed, programs):
+            problem = f"{path}: {parsed.program_id!r}: {orphaned}"
         else:
-            programs[parsed.program_id] = parsed
-            if max_programs is not None and len(programs) >= max_programs:
+            roots += not parsed.parent_id
+            if max_programs is not None and roots > max_programs:
                 break
+            programs[parsed.program_id] = parsed
             continue
         if on_bad == "error":
             raise ConfigError(problem)
@@ -115,11 +135,24 @@ def _parsed_programs(path: Path, max_context_tokens: int | None) -> Iterator[Pro
         if not line.strip():
             continue
         try:
-            program_id, source, turns = parse_program(line, max_context_tokens)
+            parsed = parse_program(line, max_context_tokens)
         except BadProgram as bad:
             yield f"{path}:{number}: {bad}"
         else:
-            yield ProgramTrace(program_id=program_id, source=source, turns=turns)
+            yield ProgramTrace(**{field.name: getattr(parsed, field.name) for field in fields(parsed)})
+
+
+def _why_orphaned(program: ProgramTrace, before: Mapping[str, ProgramTrace]) -> str:
+    """What is wrong with whose child it is; nothing for a root. A parent comes first, so that none is its own."""
+    if not program.parent_id:
+        return ""
+    parent = before.get(program.parent_id)
+    if parent is None:
+        return f"parent_id: expected a valid program before it, got {program.parent_id!r}"
+    if program.spawn_turn >= len(parent.turns) - 1:
+        asked = f"a turn that {parent.program_id!r} goes on from, below {len(parent.turns) - 1}"
+        return f"spawn_turn: expected {asked}, got {program.spawn_turn}"
+    return ""
 
 
 def _short_name(path: Path) -> str:

@@ -32,6 +32,18 @@ class Turn:
         return self.tool_ms is not None and self.tool not in ("", THINK_TIME)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line's program, in the fields of ``ProgramTrace``."""
+
+    program_id: str
+    source: str
+    turns: tuple[Turn, ...]
+    parent_id: str
+    spawn_turn: int
+    family_tokens: int
+
+
 class BadProgram(Exception):
     """A line that is no program; the message names the field."""
 
@@ -62,8 +74,8 @@ def read_lines(path: Path) -> Iterator[tuple[int, str | BadProgram]]:
         raise ConfigError(f"{path}: cannot read the trace: {reason}") from error
 
 
-def parse_program(line: str, max_context_tokens: int | None) -> tuple[str, str, tuple[Turn, ...]]:
-    """A line's program id, source and turns. Raises ``BadProgram``."""
+def parse_program(line: str, max_context_tokens: int | None) -> Line:
+    """A line's program. Raises ``BadProgram``."""
     try:
         data = json.loads(line)
     except ValueError as error:
@@ -79,7 +91,14 @@ def parse_program(line: str, max_context_tokens: int | None) -> tuple[str, str, 
     turns = _field(data, "turns")
     if not isinstance(turns, list) or not turns:
         raise BadProgram(f"turns: expected a list of at least one turn, got {_shown(turns)}")
-    return program_id, source, tuple(_turn(turn, i, max_context_tokens) for i, turn in enumerate(turns))
+    return Line(
+        program_id=program_id,
+        source=source,
+        turns=tuple(_turn(turn, i, max_context_tokens) for i, turn in enumerate(turns)),
+        parent_id=_text(data, "parent_id") if data.get("parent_id") is not None else "",
+        spawn_turn=_count(data, "spawn_turn", "", least=0) if data.get("spawn_turn") is not None else 0,
+        family_tokens=_count(data, "family_tokens", "", least=0) if data.get("family_tokens") is not None else 0,
+    )
 
 
 def _turn(data: object, index: int, max_context_tokens: int | None) -> Turn:

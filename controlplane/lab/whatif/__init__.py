@@ -1,0 +1,1 @@
+"""What would have been: a recorded stretch of a node's stream again, in the simulator, under another decision."""

@@ -1,0 +1,75 @@
+"""What an alternative would have changed, with how far the replay of what was decided is from what was measured."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.lab.calibrate.observed import StepCosts
+from controlplane.lab.whatif.figures import NAMES, Figures, change, known, moved
+from controlplane.lab.whatif.question import Question
+from controlplane.lab.workload.interval import Interval
+from controlplane.lab.workload.run import RunResult
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One question's answer. ``change`` is from ``replayed`` to ``alternative``: both are simulated.
+
+    ``presets`` are the recorded one and the alternative's; ``programs``: how many whole ones were measured,
+    replayed and simulated under the alternative; ``runs`` are one of each, to be shown beside each other.
+    """
+
+    question: Question
+    presets: tuple[str, str]
+    stretch: Mapping[str, float]
+    measured: Figures
+    replayed: Figures
+    alternative: Figures
+    programs: tuple[int, int, int]
+    change: Mapping[str, Interval]
+    costs: StepCosts
+    pool_tokens: int
+    engines: int
+    notes: tuple[str, ...]
+    runs: tuple[RunResult, RunResult, RunResult]
+
+    @property
+    def predicted(self) -> Figures:
+        """What was measured, moved by the change, so that what the replay is off by cancels out."""
+        return Figures(
+            **{name: moved(name, getattr(self.measured, name), self.change[name].value) for name in NAMES}
+        )
+
+    @property
+    def replay_error(self) -> dict[str, float]:
+        """Of the replay of what was decided: its change from what was measured."""
+        return {name: change(name, getattr(self.measured, name), getattr(self.replayed, name)) for name in NAMES}
+
+    def to_json(self) -> dict[str, Any]:
+        """As ``penstock what-if --json`` prints it."""
+        recorded, other = self.presets
+        measured, replayed, alternative = self.programs
+        return {
+            "format": FORMAT,
+            "question": self.question.title,
+            "stretch": dict(self.stretch),
+            "actual": {"preset": recorded, **self.measured.to_json(), "programs": measured},
+            "replayed": {"preset": recorded, **self.replayed.to_json(), "programs": replayed},
+            "alternative": {"preset": other, **self.alternative.to_json(), "programs": alternative},
+            "predicted": {"preset": other, **self.predicted.to_json(), "programs": alternative},
+            "replay_error": {name: known(value) for name, value in self.replay_error.items()},
+            "change": {
+                name: {"value": known(found.value), "low": known(found.low), "high": known(found.high)}
+                for name, found in self.change.items()
+            },
+            "calibration": {
+                "prefill_error": self.costs.prefill_error_ratio,
+                "decode_error": self.costs.decode_error_ratio,
+                "turns": self.costs.turns,
+                "pool_tokens": self.pool_tokens,
+                "engines": self.engines,
+            },
+            "notes": list(self.notes),
+        }

@@ -1,0 +1,150 @@
+"""The figures that are compared, of what was measured and of what was simulated, and how sure a change of them is.
+
+A run's programs meet in one engine, and who comes a second earlier may change what everyone gets. So an alternative
+is simulated several times, the recorded arrivals and tool times a little shifted, and beside it the recorded
+decisions with the same shifts. The interval draws from these pairs, and from the programs, each with its turns.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields
+from math import isfinite, nan
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controlplane.lab.workload.interval import Interval, drawn_interval, mean_interval
+from controlplane.lab.workload.records import ProgramRecord, TurnRecord
+
+DRAWS = 400
+COPY = "~#"  # between a program's name and the number of its copy
+_NS = 1e9
+_Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Of one run, or the means of several. A figure that nothing was measured for is NaN."""
+
+    mean_jct_s: float  # of programs that were seen whole
+    p95_ttft_s: float  # of turns, from when they were sent
+    hit_rate: float  # cached tokens / prompt tokens
+    makespan_s: float  # from the first arrival to the last end
+
+    def to_json(self) -> dict[str, float | None]:
+        return {name: known(getattr(self, name)) for name in NAMES}
+
+
+NAMES = tuple(each.name for each in fields(Figures))
+SHARES = ("hit_rate",)  # whose change is a difference; that of a time is a ratio less 1
+
+
+def known(value: float) -> float | None:
+    """For JSON, which knows no NaN."""
+    return value if isfinite(value) else None
+
+
+def change(name: str, before: float, after: float) -> float:
+    """From one value of the figure to another one."""
+    if name in SHARES:
+        return after - before
+    return after / before - 1 if before else nan
+
+
+def moved(name: str, value: float, by: float) -> float:
+    """The value after such a change."""
+    return min(1.0, max(0.0, value + by)) if name in SHARES else value * (1 + by)
+
+
+class Outcome:
+    """A run's programs as arrays. Copies of a program count with it; an absent one has nothing.
+
+    ``whole``: whose JCT counts; ``warm``: programs whose first turn went on from one that nobody saw, so that
+    what it found in the cache is not known.
+    """
+
+    def __init__(
+        self,
+        programs: Sequence[ProgramRecord],
+        turns: Sequence[TurnRecord],
+        *,
+        names: Sequence[str],
+        whole: Collection[str],
+        warm: Collection[str],
+    ) -> None:
+        place = {name: index for index, name in enumerate(names)}
+        self.failed = sum(program.failed for program in programs)
+        self._jct_s, self._ended = np.zeros(len(names)), np.zeros(len(names))
+        self._cached, self._prompts = np.zeros(len(names)), np.zeros(len(names))
+        for program in programs:
+            base = program.program_id.partition(COPY)[0]
+            if base in whole and not program.failed:
+                self._jct_s[place[base]] += program.completion_ns / _NS
+                self._ended[place[base]] += 1
+        ttft_s, owners = [], []
+        for turn in turns:
+            base = turn.program_id.partition(COPY)[0]
+            if turn.error or (turn.index == 0 and base in warm):
+                continue
+            ttft_s.append((turn.first_token_ns - turn.queued_ns) / _NS)
+            owners.append(place[base])
+            self._cached[place[base]] += turn.cached_tokens
+            self._prompts[place[base]] += turn.prompt_tokens
+        order = np.argsort(ttft_s, kind="stable")
+        self._ttft_s: _Floats = np.asarray(ttft_s, dtype=np.float64)[order]
+        self._owners = np.asarray(owners, dtype=np.int64)[order]
+        begin_ns = min((program.arrived_ns for program in programs), default=0)
+        self._makespan_s = (max((program.ended_ns for program in programs), default=0) - begin_ns) / _NS
+        self.programs = int(self._ended.sum())
+
+    def figures(self, drawn: _Floats | None = None) -> Figures:
+        """Of all programs once, or each as often as it was drawn."""
+        weights = np.ones(len(self._ended)) if drawn is None else drawn
+        return Figures(
+            mean_jct_s=_share(np.dot(self._jct_s, weights), np.dot(self._ended, weights)),
+            p95_ttft_s=self._p95(weights),
+            hit_rate=_share(np.dot(self._cached, weights), np.dot(self._prompts, weights)),
+            makespan_s=self._makespan_s,
+        )
+
+    def _p95(self, weights: _Floats) -> float:
+        """The smallest time that 95% of the turns do not exceed."""
+        if not len(self._ttft_s):
+            return nan
+        counted = np.cumsum(weights[self._owners])
+        if counted[-1] <= 0:
+            return nan
+        return float(self._ttft_s[min(int(np.searchsorted(counted, 0.95 * counted[-1])), len(counted) - 1)])
+
+
+def mean_figures(outcomes: Sequence[Outcome], drawn: _Floats | None = None) -> Figures:
+    """The means over runs."""
+    each = [outcome.figures(drawn) for outcome in outcomes]
+    return Figures(**{name: float(np.mean([getattr(one, name) for one in each])) for name in NAMES})
+
+
+def changes(
+    before: Sequence[Outcome], after: Sequence[Outcome], programs: int, seed: int = 0
+) -> dict[str, Interval]:
+    """Of each figure how it changes from a run to its pair, with its 95% interval."""
+    one, other = mean_figures(before), mean_figures(after)
+    rng = np.random.default_rng(seed)
+    drawn: dict[str, list[float]] = {name: [] for name in NAMES}
+    for _ in range(DRAWS):
+        pairs = rng.integers(0, len(before), len(before))
+        weights = rng.multinomial(programs, np.full(programs, 1 / programs)).astype(np.float64)
+        old = mean_figures([before[index] for index in pairs], weights)
+        new = mean_figures([after[index] for index in pairs], weights)
+        for name in NAMES:
+            drawn[name].append(change(name, getattr(old, name), getattr(new, name)))
+    found = {
+        name: drawn_interval(change(name, getattr(one, name), getattr(other, name)), drawn[name]) for name in NAMES
+    }
+    spans = [
+        change("makespan_s", old.figures().makespan_s, new.figures().makespan_s)
+        for old, new in zip(before, after, strict=True)
+    ]
+    return found | {"makespan_s": mean_interval(spans)}  # whoever draws programs draws no other last end
+
+
+def _share(part: float, whole: float) -> float:
+    return float(part / whole) if whole > 0 else nan

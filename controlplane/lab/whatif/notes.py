@@ -1,0 +1,56 @@
+"""What a reader must know before believing an answer."""
+
+from collections.abc import Sequence
+
+from controlplane.lab.whatif.observed import Observed
+from controlplane.lab.whatif.question import Question
+from controlplane.lab.whatif.stretch import Recorded
+from controlplane.lab.workload.run import RunResult
+
+
+def notes(recorded: Recorded, observed: Observed, question: Question, runs: Sequence[RunResult]) -> list[str]:
+    """Each in a sentence without its full stop. ``runs`` are the alternative's."""
+    cut = observed.cut_at_start + observed.cut_at_end
+    inside = [at_ns for at_ns, _ in recorded.configs if observed.begin_ns < at_ns <= observed.end_ns]
+    passive = [engine.passive for engine in recorded.engines.values() if engine.passive]
+    errors = [program.error for run in runs for program in run.programs if program.failed]
+    told: tuple[tuple[object, str], ...] = (
+        (
+            cut,
+            f"{cut} programs are cut by the stretch's edges ({observed.cut_at_start} began before it, "
+            f"{observed.cut_at_end} had not ended): they are simulated as load, their JCT is in no figure",
+        ),
+        (
+            observed.overlapping,
+            f"{observed.overlapping} turns ran beside another one of their program: they are "
+            "simulated as programs of their own",
+        ),
+        (
+            observed.children,
+            f"{observed.children} programs are sub-agents: each is simulated as a program of its "
+            "own, and its parent's tool takes the time that it took",
+        ),
+        (
+            observed.unserved,
+            f"{observed.unserved} turns were asked for and no end of theirs was seen in an "
+            "engine: they are not simulated",
+        ),
+        (
+            inside,
+            f"the configuration changed {len(inside)} times within the stretch: what held at its "
+            "beginning is replayed; choose --since and --until between two changes",
+        ),
+        (
+            passive,
+            f"the engine pins and orders nothing ({passive[0] if passive else ''}): nor does it in the "
+            "simulator, under any preset",
+        ),
+        (errors, f"{len(errors)} simulated programs failed and are in no figure ({errors[0] if errors else ''})"),
+        (
+            question.agents,
+            "arrivals are those that were recorded: clients that begin a "
+            "program when another one ends would come sooner or later than that",
+        ),
+        (recorded.note, recorded.note),
+    )
+    return [text for holds, text in told if holds]
