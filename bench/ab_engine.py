@@ -1,11 +1,12 @@
-"""A/B on the real SGLang on this machine's CPU: stock against Penstock, same programs, same arrivals.
+"""A/B on the real SGLang or vLLM on this machine's CPU: stock against Penstock, same programs, same arrivals.
 
 Agents arrive open (Poisson), each runs to its end, and all are counted; a hold at the gate counts in JCT and TTFT.
-A system is `stock` (no plugin), `static-N` (plugin and daemon, a fixed window of N programs), `static` (the N that
-`tune` found best), a preset, or NAME=FILE.toml, a daemon's configuration. Each run has a fresh engine, nats-server
-and daemon, and takes minutes: `tune` and `run` take hours. A finished run is a line of the results file and is not
-run again; Ctrl-C loses the run in progress only. What programs tell of themselves (`--telemetry`) is a part of the
-scenario, as the load and the engine are: runs of another one are never compared. Without a command: the report.
+A system is `stock` (no plugin), `priority` (vLLM without a plugin and with its own priorities: who came first goes
+first), `static-N` (plugin and daemon, a fixed window of N programs), `static` (the N that `tune` found best), a
+preset, or NAME=FILE.toml, a daemon's configuration. Each run has a fresh engine, nats-server and daemon, and takes
+minutes: `tune` and `run` take hours. A finished run is a line of the results file and is not run again; Ctrl-C
+loses the run in progress only. What programs tell of themselves (`--telemetry`) is a part of the scenario, as the
+load and the engine are: runs of another one are never compared. Without a command: the report.
 """
 
 import argparse
@@ -17,8 +18,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, whichever one is installed
 
-from ab import RESULTS, beside, calibrate, plan, prediction, report, results, series, steps, tuning
-from ab.engine import find_environment, versions
+from ab import RESULTS, beside, calibrate, page, plan, prediction, report, results, series, steps, tuning
+from ab.engine import find_environment, version_of
+from ab.kinds import KINDS, SGLANG, EngineShape
 from ab.machine import cpus, pin
 from ab.one_run import prepare
 from ab.plan import Job
@@ -46,13 +48,17 @@ def integers(text: str) -> tuple[int, ...]:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.set_defaults(command="report", results=RESULTS, saturated_from=0.15, systems="", json=False)
+    parser.set_defaults(
+        command="report", results=RESULTS, saturated_from=0.15, systems="", json=False, markdown=False
+    )
     commands = parser.add_subparsers(dest="command")
 
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--results", type=Path, default=RESULTS, help="the file of finished runs")
     running = argparse.ArgumentParser(add_help=False, parents=[common])
     telemetry: dict[str, Any] = {"type": Telemetry, "choices": list(Telemetry)}
+    engine: dict[str, Any] = {"choices": sorted(KINDS), "default": SGLANG, "help": "default: %(default)s"}
+    running.add_argument("--engine", **engine)
     running.add_argument("--environment", type=Path, help="the engine's; default: as make engine-env makes it")
     running.add_argument("--programs", type=int, help="of each run; default: 60")
     running.add_argument("--threads", type=int, help="of the engine's scheduler; default: 2")
@@ -92,9 +98,11 @@ def parse_arguments() -> argparse.Namespace:
     shown.add_argument(
         "--systems", default="", help="only these, comma-separated; seeds count that all of them have"
     )
-    shown.add_argument("--json", action="store_true", help="print one JSON object")
+    form = shown.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print one JSON object")
+    form.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     costs = commands.add_parser(
-        "calibrate", help="what prefill and decode cost on this machine (some eight minutes)"
+        "calibrate", help="what SGLang's prefill and decode cost on this machine (some eight minutes)"
     )
     costs.add_argument("--environment", type=Path)
     costs.add_argument("--threads", type=int, default=calibrate.SHAPE.threads, help="of the engine's scheduler")
@@ -117,8 +125,9 @@ def scenario_of(options: argparse.Namespace, environment: Path) -> Scenario:
     at_once = getattr(options, "at_once", False)
     if at_once:  # each with one CPU
         options.threads = options.threads or 1
-    usable = 1 if at_once else cpus()
-    chosen = replace(SMOKE if options.smoke else Scenario(), cpus=usable, sglang=versions(environment)["sglang"])
+    usable, kind = 1 if at_once else cpus(), KINDS[options.engine]
+    chosen = replace(SMOKE if options.smoke else Scenario(), cpus=usable)
+    chosen = chosen.on(kind.name, version_of(environment, kind))
     if options.programs:
         chosen = replace(chosen, programs=options.programs)
     if options.threads:
@@ -136,6 +145,12 @@ def scenario_of(options: argparse.Namespace, environment: Path) -> Scenario:
     return replace(chosen, trace=options.trace) if options.trace else chosen
 
 
+def environment_of(options: argparse.Namespace) -> Path:
+    """That of the engine; made where it is not there yet."""
+    given: Path | None = options.environment
+    return given or find_environment(KINDS[options.engine].version)
+
+
 def systems_at(options: argparse.Namespace, scenario: Scenario) -> dict[float, list[System]]:
     """The systems of each rate: `static` is another window at each."""
     if options.command == "tune":
@@ -149,15 +164,18 @@ def systems_at(options: argparse.Namespace, scenario: Scenario) -> dict[float, l
             if window is None:
                 raise SystemExit("static: no window was tuned: run `tune` first, or name one (static-8)")
             names = list(dict.fromkeys(f"static-{window}" if name == "static" else name for name in names))
-        found[rate] = [parse_system(name) for name in names]
+        found[rate] = [parse_system(name, scenario.engine.engine) for name in names]
     return found
 
 
 def tune(options: argparse.Namespace) -> int:
     if options.profile is None:
         return run(options)
-    scenario = scenario_of(options, options.environment or find_environment())
-    systems = [*map(static, options.windows), *map(parse_system, filter(None, options.systems.split(",")))]
+    scenario = scenario_of(options, environment_of(options))
+    others = [parse_system(name, scenario.engine.engine) for name in filter(None, options.systems.split(","))]
+    if any(system.first_come for system in others):
+        raise SystemExit("--systems: the simulator has no engine that is given priorities")
+    systems = [*map(static, options.windows), *others]
     profile, rates, seeds = load_profile(options.profile), options.rates, options.seeds
     tuning.show(tuning.simulated_means(scenario, profile, rates=rates, seeds=seeds, systems=systems), seeds)
     return 0
@@ -167,7 +185,7 @@ def run(options: argparse.Namespace) -> int:
     for name in ("results", "environment", "keep"):
         if getattr(options, name) is not None:
             setattr(options, name, getattr(options, name).absolute())
-    environment = options.environment or find_environment()
+    environment = environment_of(options)
     if options.cpu is not None:
         pin(options.cpu)
     scenario = scenario_of(options, environment)
@@ -223,7 +241,18 @@ def run_at_once(options: argparse.Namespace, scenario: Scenario, systems: dict[f
 
 def _passed_on(options: argparse.Namespace) -> list[str]:
     """The options of a run that are the same for all."""
-    named = ("results", "environment", "programs", "threads", "dtype", "pool", "trace", "telemetry", "keep")
+    named = (
+        "engine",
+        "results",
+        "environment",
+        "programs",
+        "threads",
+        "dtype",
+        "pool",
+        "trace",
+        "telemetry",
+        "keep",
+    )
     scaled = ("scale_tokens", "scale_outputs", "scale_tools")
     given = [(name.replace("_", "-"), getattr(options, name)) for name in named + scaled]
     told = [part for name, value in given if value is not None for part in (f"--{name}", str(value))]
@@ -241,7 +270,10 @@ def show(options: argparse.Namespace) -> int:
             f"no such runs in {options.results.name}: python bench/ab_engine.py tune, then run, makes them (hours)"
         )
         return 0
-    print((report.to_json if options.json else report.show)(rows, scenario, options.saturated_from))
+    if options.markdown:
+        print(page.table(rows, scenario))
+    else:
+        print((report.to_json if options.json else report.show)(rows, scenario, options.saturated_from))
     return 0
 
 
@@ -251,7 +283,8 @@ def costs(options: argparse.Namespace) -> int:
         pin(options.cpu)
     with tempfile.TemporaryDirectory(prefix="penstock-ab-") as folder:
         if options.loaded:
-            profile = loaded(Path(folder), environment, options.threads, parse_system(options.system))
+            system = parse_system(options.system, KINDS[SGLANG])
+            profile = loaded(Path(folder), environment, options.threads, system)
         else:
             profile = calibrate.calibrate(Path(folder), environment, options.threads)
     print(profile.decode(), end="")
@@ -262,8 +295,8 @@ def costs(options: argparse.Namespace) -> int:
 
 def loaded(folder: Path, environment: Path, threads: int, system: System) -> bytes:
     prepare()
-    scenario = Scenario(cpus=cpus(), sglang=versions(environment)["sglang"])
-    scenario = replace(scenario, engine=replace(scenario.engine, threads=threads))
+    scenario = Scenario(cpus=cpus(), engine=EngineShape(threads=threads))
+    scenario = scenario.on(SGLANG, version_of(environment, KINDS[SGLANG]))
     taken, result = steps.record(folder, environment, scenario, system)
     print(steps.told(taken, result), file=sys.stderr)
     return steps.to_json(steps.fit(taken, scenario, environment, system))
@@ -272,7 +305,7 @@ def loaded(folder: Path, environment: Path, threads: int, system: System) -> byt
 def predict(options: argparse.Namespace) -> int:
     if options.cpu is not None:
         pin(options.cpu)  # the scenario counts the CPUs
-    scenario = scenario_of(options, options.environment or find_environment())
+    scenario = scenario_of(options, environment_of(options))
     rows = report.only(results.read(options.results), frozenset(filter(None, options.systems.split(","))))
     chosen, profile = prediction.chosen(rows, scenario), load_profile(options.profile)
     prediction.show(prediction.predict(chosen, scenario, profile, options.draws))

@@ -1,6 +1,6 @@
 """One admission decision against two bare hops through JetStream (budget: p99 at most 1.5 times theirs).
 
-    .venv/bin/python bench/admission_latency.py [--preset mars] [--samples N] [--json]
+    .venv/bin/python bench/admission_latency.py [--preset mars] [--samples N] [--sync-interval 1s,always]
 
 core: nats-py asks, a nats-py responder in another process answers with as many bytes: what NATS alone takes.
 bare: the way of a decision without one. A question of as many bytes enters a stream like the node's, the responder
@@ -11,8 +11,9 @@ busy: the same while the daemon has 1,000 live programs.
 
 One at a time and 2 ms apart, all over one nats-server with uvloop on every side: the daemon writes a decision down
 once it has sent it, and a question that comes at once (--pause-ms 0) waits for that as well. Blocks of the four
-take turns, so that whatever else the machine does meets all of them. The budget is for the p99 of all samples. One
-burst of other work can decide that, so the median of the blocks' p99 stands beside it, with its own ratio.
+take turns, so that whatever else the machine does meets all of them; of several intervals at which the store is
+synced each has a server and daemons of its own, which take turns, too. The budget is for the p99 of all samples.
+One burst of other work can decide that, so the median of the blocks' p99 stands beside it, with its own ratio.
 """
 
 import argparse
@@ -27,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -200,24 +201,39 @@ async def timed(times_us: list[float], count: int, pause_s: float, once: Callabl
         times_us.append((time.perf_counter_ns() - began_ns) / 1e3)
 
 
-async def sample(urls: dict[str, str], samples: int, size: int, pause_s: float) -> dict[str, list[float]]:
-    """All four, in blocks that take turns; times in microseconds."""
-    askers = {node: Asker(await nats.connect(urls[node]), node) for node in DAEMONS}
-    question = b"x" * size
-    client = await nats.connect(urls[BARE])
+Once = Callable[[], Any]
+
+
+async def askers(urls: dict[str, str], size: int, clients: contextlib.AsyncExitStack) -> dict[str, Once]:
+    """What asks each of the four of one server once."""
+
+    async def connected(node: str) -> Client:
+        client = await nats.connect(urls[node])
+        clients.push_async_callback(client.close)
+        return client
+
+    daemons = {node: Asker(await connected(node), node) for node in DAEMONS}
+    question, client = b"x" * size, await connected(BARE)
     bare = BareAsker(client, question)
-    for asker in (*askers.values(), bare):
+    for asker in (*daemons.values(), bare):
         await asker.listen()
-    await askers["busy"].fill(LIVE_PROGRAMS)
-    times_us: dict[str, list[float]] = {name: [] for name in ("core", BARE, *DAEMONS)}
-    for count in [WARM_UP] + [BLOCK] * (samples // BLOCK):
-        await timed(times_us["core"], count, pause_s, lambda: client.request(SUBJECT, question, timeout=TIMEOUT_S))
-        await timed(times_us[BARE], count, pause_s, bare.ask)
-        for name, asker in askers.items():
-            await timed(times_us[name], count, pause_s, asker.ask)
-    for one in (client, *(asker.client for asker in askers.values())):
-        await one.close()
-    return {name: times[WARM_UP:] for name, times in times_us.items()}
+    await daemons["busy"].fill(LIVE_PROGRAMS)
+    ask = {node: asker.ask for node, asker in daemons.items()}
+    return {"core": lambda: client.request(SUBJECT, question, timeout=TIMEOUT_S), BARE: bare.ask, **ask}
+
+
+async def sample(
+    servers: dict[str, dict[str, str]], samples: int, size: int, pause_s: float
+) -> dict[str, dict[str, list[float]]]:
+    """All four of each server, in blocks that take turns; times in microseconds."""
+    async with contextlib.AsyncExitStack() as clients:
+        asked = {interval: await askers(urls, size, clients) for interval, urls in servers.items()}
+        times_us: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in asked}
+        for count in [WARM_UP] + [BLOCK] * (samples // BLOCK):
+            for interval, kinds in asked.items():
+                for kind, once in kinds.items():
+                    await timed(times_us[interval][kind], count, pause_s, once)
+    return {name: {kind: one[WARM_UP:] for kind, one in kinds.items()} for name, kinds in times_us.items()}
 
 
 @contextlib.contextmanager
@@ -233,24 +249,37 @@ def server(folder: Path, sync_interval: str) -> Iterator[dict[str, str]]:
         process.wait()
 
 
-def measure(preset: str, samples: int, sync_interval: str, pause_s: float) -> dict[str, Any]:
-    """Two daemons and a server that all use."""
-    size = len(encode_events("busy/gate/bench", 1, [(1, ev.TurnQueued(program_id="program-1", turn_id="turn-1"))]))
+@contextlib.contextmanager
+def serving(preset: str, sync_interval: str, size: int) -> Iterator[dict[str, str]]:
+    """Two daemons, a bare responder, and a server that all use; its URLs by node."""
     context = multiprocessing.get_context("spawn")
     with contextlib.ExitStack() as stack:
-        name = stack.enter_context(tempfile.TemporaryDirectory())
-        urls = stack.enter_context(server(Path(name), sync_interval))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        urls = stack.enter_context(server(folder, sync_interval))
         for node in DAEMONS:
-            stack.enter_context(daemon(Path(name), preset, node, "--nats", urls[node]))
+            stack.enter_context(daemon(folder, preset, node, "--nats", urls[node]))
         ready = context.Event()
         responder = context.Process(target=respond, args=(urls[BARE], size, ready))
         responder.start()
         try:
             ready.wait(TIMEOUT_S)
-            times_us = uvloop.run(sample(urls, samples, size, pause_s))
+            yield urls
         finally:
             responder.terminate()
             responder.join()
+
+
+def measure(preset: str, samples: int, intervals: Sequence[str], pause_s: float) -> list[dict[str, Any]]:
+    """A result for each interval at which the store is synced, all measured in one run."""
+    size = len(encode_events("busy/gate/bench", 1, [(1, ev.TurnQueued(program_id="program-1", turn_id="turn-1"))]))
+    with contextlib.ExitStack() as stack:
+        servers = {interval: stack.enter_context(serving(preset, interval, size)) for interval in intervals}
+        times_us = uvloop.run(sample(servers, samples, size, pause_s))
+    return [result(preset, interval, pause_s, times_us[interval]) for interval in intervals]
+
+
+def result(preset: str, sync_interval: str, pause_s: float, times_us: dict[str, list[float]]) -> dict[str, Any]:
+    """The figures of one server."""
     rows = {name: summary(times) for name, times in times_us.items()}
     ratios, block_ratios = over_bare(rows, "p99_us"), over_bare(rows, "block_p99_us")
     return {
@@ -298,17 +327,27 @@ def main() -> None:
     )
     parser.add_argument("--preset", default=DEFAULT, help="of the daemons; its admission is opened")
     parser.add_argument("--samples", type=int, default=4000, help="of each kind (default 4000)")
-    parser.add_argument("--sync-interval", default="1s", help="of the store to the disk, or always (default 1s)")
+    parser.add_argument(
+        "--sync-interval",
+        default="1s",
+        help="of the store to the disk, or always; several, separated by commas, beside each other (default 1s)",
+    )
     parser.add_argument("--pause-ms", type=float, default=2.0, help="between two questions (default 2)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
     if options.samples < BLOCK:
         parser.error(f"expected --samples >= {BLOCK}")
-    result = measure(options.preset, options.samples, options.sync_interval, options.pause_ms / 1e3)
+    intervals = options.sync_interval.split(",")
+    results = measure(options.preset, options.samples, intervals, options.pause_ms / 1e3)
     if options.json:
-        print(json.dumps(result, indent=2))
+        print(json.dumps(results if len(results) > 1 else results[0], indent=2))
         return
-    print("  ".join(f"{name} {value}" for name, value in result["about"].items()))
+    print("  ".join(f"{name} {value}" for name, value in results[0]["about"].items()))
+    for each in results:
+        show(each)
+
+
+def show(result: dict[str, Any]) -> None:
     columns = {"p50_us": "p50 us", "p99_us": "p99 us", "block_p99_us": "block p99 us"}
     how = f"store synced: {result['sync_interval']}, {result['pause_ms']:g} ms apart"
     print(f"preset {result['preset']}, {how}; in brackets: over bare")

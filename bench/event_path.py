@@ -1,24 +1,27 @@
 """The event path against raw nats-py, in one run on one machine.
 
-    .venv/bin/python bench/event_path.py
+    .venv/bin/python bench/event_path.py [--sync-interval 1s,always]
 
 (a) raw: one 160-byte message for each event, received by a plain callback subscription.
 (b) penstock: batches of 256 mixed events, received, decoded into records and applied to a ledger.
-(c) as (b), through a JetStream stream and an ordered consumer.
+(c) as (b), through a JetStream stream and an ordered consumer, whose store is synced so often.
+(d) as (c), where the stream acknowledges each batch, and the publisher waits for that with sixteen at a time.
 
-A separate process publishes each time. The rate runs from the first message received to the last. Runs are
-interleaved and the best of each is printed with all of them.
+Of several intervals each has a server of its own. A separate process publishes each time. The rate runs from the
+first message received to the last. Runs are interleaved and the best of each is printed with all of them.
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
 import multiprocessing
 import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -33,6 +36,7 @@ from controlplane.wire.delivery import delivered
 
 NODE = "bench"
 BATCH = 256
+AT_ONCE = 16  # batches that an emitter sends before it waits
 RAW_BYTES = 160
 PROGRAMS = 400
 
@@ -82,12 +86,18 @@ def encoded(count: int) -> list[bytes]:
     return [encode_events(publisher, first + 1, items[first : first + BATCH]) for first in range(0, count, BATCH)]
 
 
-def publish(url: str, subject: str, messages: Sequence[bytes], repeat: int, ready: Any) -> None:
+def publish(url: str, subject: str, messages: Sequence[bytes], repeat: int, acknowledged: bool, ready: Any) -> None:
     """In its own process: send every message ``repeat`` times, as fast as it goes."""
 
     async def work() -> None:
         client = await nats.connect(url)
         ready.wait()
+        if acknowledged:
+            take = client.jetstream().publish
+            for first in range(0, len(messages), AT_ONCE):
+                await asyncio.gather(*(take(subject, message) for message in messages[first : first + AT_ONCE]))
+            await client.close()
+            return
         for _ in range(repeat):
             for n, message in enumerate(messages):
                 await client.publish(subject, message)
@@ -144,11 +154,12 @@ def one_run(
     handle: Callable[[bytes], int],
     count: int,
     stream: bool = False,
+    acknowledged: bool = False,
 ) -> float:
     """Publish in another process, receive in this one."""
     context = multiprocessing.get_context("fork")
     go = context.Event()
-    process = context.Process(target=publish, args=(url, subject, messages, repeat, go))
+    process = context.Process(target=publish, args=(url, subject, messages, repeat, acknowledged, go))
     process.start()
     rate: float = run_with_uvloop(receive(url, subject, handle, count, stream, go))
     process.join()
@@ -220,26 +231,38 @@ async def make_stream(url: str, name: str, subject: str) -> None:
     await client.close()
 
 
-def measure(events: int, rounds: int, sync_interval: str) -> dict[str, Any]:
-    """All three, interleaved."""
-    count = events // BATCH * BATCH
-    batches = encoded(count)
-    rates: dict[str, list[float]] = {"raw": [], "penstock": [], "penstock_jetstream": []}
-    _, what = applying()
+@contextlib.contextmanager
+def server(sync_interval: str) -> Iterator[str]:
+    """A nats-server with an empty store that is synced so often; its address."""
     with tempfile.TemporaryDirectory() as folder:
-        server, url = start_with_store(Path(folder), sync_interval)
+        process, url = start_with_store(Path(folder), sync_interval)
         try:
-            for n in range(rounds):
-                raw = [b"x" * RAW_BYTES] * 1000
-                rates["raw"].append(one_run(url, "raw", raw, count // 1000, lambda data: 1, count // 1000 * 1000))
-                rates["penstock"].append(one_run(url, f"ours.{n}", batches, 1, applying()[0], count))
-                asyncio.run(make_stream(url, f"S{n}", f"stream.{n}"))
-                rates["penstock_jetstream"].append(
-                    one_run(url, f"stream.{n}", batches, 1, applying()[0], count, stream=True)
-                )
+            yield url
         finally:
-            server.kill()
-            server.wait()
+            process.kill()
+            process.wait()
+
+
+def measure(events: int, rounds: int, intervals: Sequence[str]) -> dict[str, Any]:
+    """All of them, interleaved; what goes through JetStream once for each interval at which its store is synced."""
+    count = events // BATCH * BATCH
+    batches, raw = encoded(count), [b"x" * RAW_BYTES] * 1000
+    rates: dict[str, list[float]] = defaultdict(list)
+    _, what = applying()
+    with contextlib.ExitStack() as stack:
+        urls = {interval: stack.enter_context(server(interval)) for interval in intervals}
+        plain = urls[intervals[0]]
+        for n in range(rounds):
+            rates["raw"].append(one_run(plain, "raw", raw, count // 1000, lambda data: 1, count // 1000 * 1000))
+            rates["penstock"].append(one_run(plain, f"ours.{n}", batches, 1, applying()[0], count))
+            for interval, url in urls.items():
+                for how in ("jetstream", "acknowledged"):
+                    subject = f"{how}.{n}"
+                    asyncio.run(make_stream(url, subject.replace(".", "-"), subject))
+                    waits = how == "acknowledged"
+                    rates[f"{how} {interval}"].append(
+                        one_run(url, subject, batches, 1, applying()[0], count, stream=True, acknowledged=waits)
+                    )
     best = {name: max(values) for name, values in rates.items()}
     return {
         "about": {
@@ -249,14 +272,12 @@ def measure(events: int, rounds: int, sync_interval: str) -> dict[str, Any]:
             "protobuf": version("protobuf"),
             "cpus": os.cpu_count(),
         },
-        "sync_interval": sync_interval,
         "events": count,
         "penstock is": what,
         "bytes_an_event": round(sum(map(len, batches)) / count, 1),
         "rates_per_s": {name: [round(value) for value in values] for name, values in rates.items()},
         "best_per_s": {name: round(value) for name, value in best.items()},
-        "ratio_to_raw": round(best["penstock"] / best["raw"], 2),
-        "ratio_to_raw_jetstream": round(best["penstock_jetstream"] / best["raw"], 2),
+        "ratio_to_raw": {name: round(value / best["raw"], 2) for name, value in best.items()},
         "alone": alone(batches, count),
     }
 
@@ -268,22 +289,25 @@ def main() -> None:
     )
     parser.add_argument("--events", type=int, default=200_000, help="events a run (default 200000)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each (default 3)")
-    parser.add_argument("--sync-interval", default="1s", help="of the store to the disk, or always (default 1s)")
+    parser.add_argument(
+        "--sync-interval",
+        default="1s",
+        help="of the store to the disk, or always; several, separated by commas, beside each other (default 1s)",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
     if options.events < 1000 or options.rounds < 1:
         parser.error("expected --events >= 1000 and --rounds >= 1")
-    result = measure(options.events, options.rounds, options.sync_interval)
+    result = measure(options.events, options.rounds, options.sync_interval.split(","))
     if options.json:
         print(json.dumps(result, indent=2))
         return
     print("  ".join(f"{name} {value}" for name, value in result["about"].items()))
-    print(f"store synced: {result['sync_interval']}")
     print(f"{result['events']} events a run, {result['bytes_an_event']} bytes each; {result['penstock is']}")
-    print(f"{'events/s':>22}{'best':>12}   all")
+    print(f"{'events/s':>22}{'best':>12}{'of raw':>8}   all")
     for name, best in result["best_per_s"].items():
-        print(f"{name:>22}{best:>12,}   {'  '.join(f'{rate:,}' for rate in result['rates_per_s'][name])}")
-    print(f"ratio to raw: {result['ratio_to_raw']}; through JetStream: {result['ratio_to_raw_jetstream']}")
+        every = "  ".join(f"{rate:,}" for rate in result["rates_per_s"][name])
+        print(f"{name:>22}{best:>12,}{result['ratio_to_raw'][name]:>8}   {every}")
     print("alone, us an event: " + ", ".join(f"{name} {value}" for name, value in result["alone"].items()))
 
 

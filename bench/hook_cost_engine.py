@@ -1,6 +1,6 @@
-"""What the plugin costs a real SGLang on this machine's CPU.
+"""What the plugin costs a real SGLang or vLLM on this machine's CPU.
 
-    python bench/hook_cost_engine.py [--switched N] [--pairs N] [--control] [--environment FOLDER] [--json]
+    python bench/hook_cost_engine.py [--engine vllm] [--switched N] [--pairs N] [--control] [--json]
 
 Budgets: 20 us an event and 1% of a step in the scheduler's thread; with no daemon 1% against no plugin at all.
 
@@ -25,12 +25,11 @@ import contextlib
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +37,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, w
 
 import aiohttp
 from ab import ROOT
-from ab.engine import EngineShape, start_engine
+from ab.engine import ready_environment, start_engine
+from ab.kinds import SGLANG, EngineShape
 from ab.machine import OthersWatch
+from engine_server import EngineServer
+from hook_parts.engines import HOOKED, Hooked
 from hook_parts.ratios import Estimate, of_pairs, of_steps
 from hook_parts.work import BATCH, OUTPUT_TOKENS, Compared, Engine, Segment
 from support.daemon_process import DaemonProcess
-
-from engine_hooks.guard import Guard
 
 NODE = "hook-cost"
 SWITCH = ROOT / "bench" / "hook_parts" / "switch"
@@ -52,28 +52,23 @@ SHAPE = EngineShape(threads=1)  # the model's work on the scheduler's own thread
 DAEMON = 'preset = "mars"\n[admission]\npolicy = "fixed"\nwindow = 0\n'
 WARM_UP_WAVES = 3
 SETTLE_S = 2.5  # until the scheduler's process has told what it measured
-TELLING = ("_add_request_to_queue", "get_new_batch_prefill", "process_batch_result", "release_kv_cache")
 BUDGET_EVENT_US = 20.0
 BUDGET_SHARE = 0.01
 BUDGET_RATIO = 1.01
-
-
-def ready_environment() -> Path | None:
-    """The engine tests' environment; None where it was not made."""
-    script = ROOT / "scripts" / "engine_env.py"
-    said = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True)
-    return Path(said.stdout.strip().splitlines()[-1]) if said.returncode == 0 else None
 
 
 # Plugin without a daemon, against no plugin
 
 
 @contextlib.contextmanager
-def running(folder: Path, environment: Path, plugin: bool, **variables: str) -> Iterator[Any]:
+def running(
+    folder: Path, environment: Path, hooked: Hooked, plugin: bool, **variables: str
+) -> Iterator[EngineServer]:
     """A fresh engine."""
     own = {"PENSTOCK_NODE": NODE, "PENSTOCK_STATE_DIR": str(folder / "state"), **variables}
     plugins = ("penstock",) if plugin else ()
-    server = start_engine(folder, environment, SHAPE, plugins=plugins, variables=own if plugin else {})
+    shape = replace(SHAPE, kind=hooked.kind.name)
+    server = start_engine(folder, environment, shape, plugins=plugins, variables=own if plugin else {})
     try:
         yield server
     except aiohttp.ClientError:
@@ -83,18 +78,18 @@ def running(folder: Path, environment: Path, plugin: bool, **variables: str) -> 
         server.kill()
 
 
-async def one_switched(environment: Path, waves: int) -> list[tuple[bool, int, int]]:
+async def one_switched(environment: Path, hooked: Hooked, waves: int) -> list[tuple[bool, int, int]]:
     """An engine against itself: (hooks on, ns by the wall, ns of CPU) of each step that decoded a whole batch."""
     with tempfile.TemporaryDirectory(prefix="penstock-hook-cost-") as scratch, contextlib.ExitStack() as stack:
         file = Path(scratch) / "steps.json"
         variables = {
-            "PYTHONPATH": f"{SWITCH}{os.pathsep}{ROOT}",
+            "PYTHONPATH": os.pathsep.join(map(str, (SWITCH, *hooked.kind.path))),
             "HOOK_SWITCH_BATCH": str(BATCH),
             "HOOK_SWITCH_FILE": str(file),
         }
-        server = stack.enter_context(running(Path(scratch), environment, True, **variables))
+        server = stack.enter_context(running(Path(scratch), environment, hooked, True, **variables))
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=600)) as http:
-            engine = Engine(server, http)
+            engine = Engine(server, http, hooked)
             for wave in range(waves):
                 await engine.work(wave)
             engine.ask_for_steps()
@@ -104,11 +99,11 @@ async def one_switched(environment: Path, waves: int) -> list[tuple[bool, int, i
         return [tuple(step) for step in json.loads(file.read_text())]
 
 
-def switched(environment: Path, count: int, waves: int) -> dict[str, Any]:
+def switched(environment: Path, hooked: Hooked, count: int, waves: int) -> dict[str, Any]:
     """Hooks on over hooks off, by the wall and in CPU time."""
     engines = []
     for number in range(count):
-        engines.append(asyncio.run(one_switched(environment, waves)))
+        engines.append(asyncio.run(one_switched(environment, hooked, waves)))
         print(f"  {number + 1} of {count}: {len(engines[-1])} steps", file=sys.stderr, flush=True)
     ratios = {}
     for index, name in ((1, "step_wall"), (2, "step_thread_cpu")):
@@ -120,16 +115,16 @@ def switched(environment: Path, count: int, waves: int) -> dict[str, Any]:
     return {"step_ms": statistics.median(off_ms), "steps": sum(map(len, engines)), "ratios": ratios}
 
 
-async def one_pair(environment: Path, number: int, segments: int, control: bool) -> list[Compared]:
+async def one_pair(environment: Path, hooked: Hooked, number: int, segments: int, control: bool) -> list[Compared]:
     """Two engines live side by side, and one works at a time."""
     with tempfile.TemporaryDirectory(prefix="penstock-hook-cost-") as scratch, contextlib.ExitStack() as stack:
         folder = Path(scratch)
         made = {}
         for name in ("without", "with") if number % 2 else ("with", "without"):
             plugin = name == "with" and not control
-            made[name] = stack.enter_context(running(folder / name, environment, plugin))
+            made[name] = stack.enter_context(running(folder / name, environment, hooked, plugin))
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=600)) as http:
-            engines = {name: Engine(server, http) for name, server in made.items()}
+            engines = {name: Engine(server, http, hooked) for name, server in made.items()}
             for engine in engines.values():
                 await engine.work(first_wave=0, waves=WARM_UP_WAVES)
             told = []
@@ -140,12 +135,12 @@ async def one_pair(environment: Path, number: int, segments: int, control: bool)
     return told
 
 
-def compare(environment: Path, count: int, segments: int, control: bool) -> dict[str, Any]:
+def compare(environment: Path, hooked: Hooked, count: int, segments: int, control: bool) -> dict[str, Any]:
     """Ratios: with over without."""
     figures: dict[str, list[list[float]]] = {name: [] for name in Segment.__dataclass_fields__}
     all_told: list[Compared] = []
     for number in range(count):
-        told = asyncio.run(one_pair(environment, number, segments, control))
+        told = asyncio.run(one_pair(environment, hooked, number, segments, control))
         all_told += told
         for name, ratios in figures.items():
             ratios.append([getattr(one.plugged, name) / getattr(one.without, name) for one in told])
@@ -169,19 +164,19 @@ def _other_threads_share(segment: Segment) -> float:
 # The hooks in place
 
 
-async def measure_hooks(server: Any) -> dict[str, Any]:
+async def measure_hooks(server: EngineServer, hooked: Hooked) -> dict[str, Any]:
     """Two phases: decoding, which tells what a step costs, and turns of two tokens, which tell of events."""
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=600)) as http:
-        engine = Engine(server, http)
+        engine = Engine(server, http, hooked)
         while (await engine.health())["mode"] != "governed":  # noqa: ASYNC110  nothing to wait for over HTTP
             await asyncio.sleep(0.1)
         await engine.work(first_wave=0, waves=WARM_UP_WAVES)
-        decoding = await _phase(engine, first_wave=100, waves=12, output_tokens=OUTPUT_TOKENS)
-        turns = await _phase(engine, first_wave=200, waves=48, output_tokens=2)
-    return {"wrapper_us": wrapper_cost_us(), "decoding": decoding, "turns_of_two_tokens": turns}
+        decoding = await _phase(engine, hooked, first_wave=100, waves=12, output_tokens=OUTPUT_TOKENS)
+        turns = await _phase(engine, hooked, first_wave=200, waves=48, output_tokens=2)
+    return {"wrapper_us": wrapper_cost_us(hooked), "decoding": decoding, "turns_of_two_tokens": turns}
 
 
-async def _phase(engine: Engine, first_wave: int, waves: int, output_tokens: int) -> dict[str, Any]:
+async def _phase(engine: Engine, hooked: Hooked, first_wave: int, waves: int, output_tokens: int) -> dict[str, Any]:
     before = await _told(engine)
     segment = await engine.work(first_wave, waves, output_tokens)
     after = await _told(engine)
@@ -193,7 +188,7 @@ async def _phase(engine: Engine, first_wave: int, waves: int, output_tokens: int
             by_hook[name] = {"calls": calls, "wall_us": wall_us, "cpu_us": cpu_us}
     return {
         "segment": asdict(segment),
-        "steps": by_hook["process_batch_result"]["calls"],
+        "steps": by_hook[hooked.step]["calls"],
         "events": _events(after) - _events(before),
         "by_hook": by_hook,
         "failures": after["hook_failures"],
@@ -209,16 +204,9 @@ def _events(told: Any) -> int:
     return int(told["emitter"]["sent"] + told["emitter"]["queued"])
 
 
-def wrapper_cost_us() -> float:
-    """What one call of a hook costs around its part: SGLang's wrapper, ours and the guard."""
-    hook = Guard().around("nothing", before=lambda: None)
-
-    def engine() -> None:
-        return None
-
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        return hook(engine, *args, **kwargs)
-
+def wrapper_cost_us(hooked: Hooked) -> float:
+    """What one call of a hook costs around its part."""
+    engine, wrapped = hooked.empty()
     return max(0.0, _mean_us(wrapped) - _mean_us(engine))
 
 
@@ -229,7 +217,7 @@ def _mean_us(call: Callable[[], object], times: int = 200_000) -> float:
     return (time.perf_counter() - began) / times * 1e6
 
 
-def hooks(environment: Path) -> dict[str, Any]:
+def hooks(environment: Path, hooked: Hooked) -> dict[str, Any]:
     """An engine that is governed by a daemon."""
     with tempfile.TemporaryDirectory(prefix="penstock-hook-cost-") as scratch:
         folder = Path(scratch)
@@ -237,8 +225,8 @@ def hooks(environment: Path) -> dict[str, Any]:
         daemon = DaemonProcess(folder / "state", "--config", str(folder / "penstock.toml"), node=NODE)
         daemon.start()
         try:
-            with running(folder, environment, True, PENSTOCK_PLUGIN_TIMING="1") as server:
-                return asyncio.run(measure_hooks(server))
+            with running(folder, environment, hooked, True, PENSTOCK_PLUGIN_TIMING="1") as server:
+                return asyncio.run(measure_hooks(server, hooked))
         finally:
             daemon.clean_up()
 
@@ -246,8 +234,10 @@ def hooks(environment: Path) -> dict[str, Any]:
 # What is said
 
 
-def show_hooks(found: dict[str, Any]) -> None:
+def show_hooks(found: dict[str, Any], hooked: Hooked) -> None:
     wrapper_us = found["wrapper_us"]
+    decoding = found["decoding"]
+    decode_us = decoding["segment"]["thread_cpu_s"] / decoding["steps"] * 1e6
     for phase in ("decoding", "turns_of_two_tokens"):
         told = found[phase]
         steps, hooks_found = told["steps"], told["by_hook"]
@@ -265,9 +255,13 @@ def show_hooks(found: dict[str, Any]) -> None:
         print(f"  wrappers around them {around_us:.1f} us a step; all {cpu_us:.1f} ({wall_us:.1f}) us a step")
         share = f"{cpu_us / thread_us:.3%} of {thread_us / 1e3:.2f} ms of CPU, {wall_us / step_us:.3%} of"
         print(f"  share of a step: {share} {step_us / 1e3:.2f} ms by the wall (budget {BUDGET_SHARE:.0%})")
-        telling_us = sum(hooks_found[name]["cpu_us"] for name in TELLING) / told["events"]
         if phase == "turns_of_two_tokens":
-            print(f"  an event: {telling_us:.1f} us in the hooks that tell (budget {BUDGET_EVENT_US:g})")
+            telling = [hooks_found[name]["cpu_us"] for name in hooked.telling if name in hooks_found]
+            event_us = sum(telling) / told["events"]
+            print(f"  an event: {event_us:.1f} us in the hooks that tell (budget {BUDGET_EVENT_US:g}):")
+            print(
+                f"    {event_us / wrapper_us:.0f} empty hooks, {event_us / decode_us:.3%} of a decoding step's CPU"
+            )
         print(f"  failures: {told['failures'] or 'none'}")
 
 
@@ -282,7 +276,7 @@ def show_ratios(title: str, found: dict[str, Any]) -> None:
 
 def show(result: dict[str, Any]) -> None:
     if found := result.get("hooks"):
-        show_hooks(found)
+        show_hooks(found, HOOKED[result["engine"]])
     if found := result.get("switched"):
         show_ratios(f"no daemon, hooks on over hooks off, {found['steps']} steps", found)
     if found := result.get("pairs"):
@@ -293,6 +287,7 @@ def show(result: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engine", choices=sorted(HOOKED), default=SGLANG, help="default: %(default)s")
     parser.add_argument("--switched", type=int, default=0, help="engines, their hooks switched on and off")
     parser.add_argument("--pairs", type=int, default=0, help="of engines, one with and one without the plugin")
     parser.add_argument("--waves", type=int, default=40, help="of work for each of the switched engines")
@@ -301,18 +296,19 @@ def main() -> None:
     parser.add_argument("--environment", type=Path, help="the engine's; default: as make engine-env makes it")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    environment = args.environment or ready_environment()
+    hooked = HOOKED[args.engine]
+    environment = args.environment or ready_environment(hooked.kind.version)
     if environment is None:
-        print("there is no engine to measure: make engine-env")
+        print(f"there is no engine to measure: make engine-env{'' if args.engine == SGLANG else f'-{args.engine}'}")
         return
     others = OthersWatch()
-    result: dict[str, Any] = {"control": args.control}
+    result: dict[str, Any] = {"engine": args.engine, "control": args.control}
     if not args.control:
-        result["hooks"] = hooks(environment)
+        result["hooks"] = hooks(environment, hooked)
     if args.switched:
-        result["switched"] = switched(environment, args.switched, args.waves)
+        result["switched"] = switched(environment, hooked, args.switched, args.waves)
     if args.pairs:
-        result["pairs"] = compare(environment, args.pairs, args.segments, args.control)
+        result["pairs"] = compare(environment, hooked, args.pairs, args.segments, args.control)
     result["others_ratio"] = others.ratio()
     print(json.dumps(result)) if args.json else show(result)
 

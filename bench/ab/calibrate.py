@@ -5,7 +5,8 @@ from pathlib import Path
 
 import msgspec
 
-from ab.engine import EngineShape, start_engine, versions
+from ab.engine import start_engine, versions
+from ab.kinds import KINDS, SGLANG, EngineShape
 from ab.machine import arithmetic_ms, cpus, model_name
 from controlplane.lab.calibrate.measure import Plan, measure
 from controlplane.lab.calibrate.profile import fit, to_profile
@@ -22,7 +23,7 @@ def calibrate(folder: Path, environment: Path, threads: int) -> bytes:
         measured = measure(server.url, Plan(repetitions=3), lambda line: print(f"  {line}", flush=True))
     finally:
         server.kill()
-    found = versions(environment)
+    found = versions(environment, KINDS[SGLANG])
     software = f"SGLang {found['sglang']}, torch {found['torch']}"
     speed = f"{arithmetic_ms()} ms for the arithmetic that rows of the A/B time"
     hardware = f"{threads} threads on {cpus()} CPUs ({model_name()}), {speed}"

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 from ab.bootstrap import Bootstrap, Run, Sample, Statistic, jct_percentile, mean_jct, ttft_percentile
 from ab.results import RUN, Figures, Row
-from ab.systems import STOCK
+from ab.systems import PRIORITY, STOCK
 from ab.tuning import best_window, mean_jcts, window_of
 from controlplane.lab.workload.interval import Interval
 
 MET, NOISE, MISSED = "met", "missed, within noise", "MISSED"
 BEST_RATIO = 1.5
 BELOW_SATURATION_RATIO = 1.05
+_STOCK = (STOCK, PRIORITY)
 P95_JCT, P99_TTFT = jct_percentile(95), ttft_percentile(99)
 
 
@@ -63,13 +64,13 @@ class Comparison:
 
     @property
     def candidates(self) -> list[str]:
-        """The systems that are judged: neither stock nor a static window."""
-        return [name for name in self.systems if name != STOCK and not name.startswith("static-")]
+        """The systems that are judged: not what a stock engine or a fixed window does."""
+        return [name for name in self.systems if name not in _STOCK and not name.startswith("static-")]
 
     @property
     def references(self) -> list[str]:
         """What a candidate is judged against, as far as it was run."""
-        return [name for name in (STOCK, self.static) if name is not None and name in self.systems]
+        return [name for name in (*_STOCK, self.static) if name is not None and name in self.systems]
 
     def mean(self, system: str, figure: str) -> float:
         """A figure's mean over the seeds."""
@@ -120,11 +121,11 @@ class Comparison:
 
 
 def _ordered(names: set[str]) -> list[str]:
-    """Stock first, then static windows by size, then the others by name."""
+    """Stock first, as it is and by its priorities, then static windows by size, then the others by name."""
 
     def key(name: str) -> tuple[int, int, str]:
-        if name == STOCK:
-            return (0, 0, "")
+        if name in _STOCK:
+            return (0, _STOCK.index(name), "")
         window = name.removeprefix("static-")
         return (1, int(window), "") if window != name else (2, 0, name)
 
@@ -133,6 +134,6 @@ def _ordered(names: set[str]) -> list[str]:
 
 FIGURES = (
     *(name for name in Figures.__struct_fields__ if name.endswith(("_s", "_rate", "_min"))),
-    "later_ttft_p99_s",
+    *("first_ttft_p50_s", "first_ttft_p99_s", "later_ttft_p50_s", "later_ttft_p99_s", "engine_cpu_turn_s"),
 )
 """The figures that are averaged over seeds."""

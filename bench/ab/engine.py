@@ -1,50 +1,66 @@
-"""The real SGLang on this machine's CPU, started by the engine tests' own helper."""
+"""A real engine, started by the engine tests' own helpers, and what it says of itself."""
 
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+import psutil
 from engine_server import EngineServer
 
 from ab import ROOT
+from ab.kinds import CPU, EngineShape, Kind
+from ab.machine import tree_cpu_s
 from ab.model import write_model
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineShape:
-    """The engine that every system runs on.
-
-    ``threads``: two is what a stock start takes on two cores. ``dtype``: of its weights and KV, empty: the model's
-    own bfloat16, with which a CPU without instructions for it takes several times as long as with ``float32``.
-    """
-
-    model: str = "20m"
-    pool_tokens: int = 16_000
-    context_tokens: int = 16_384
-    chunk_tokens: int = 1024
-    threads: int = 2
-    # Not in the representation, of which a scenario's digest is: those from before keep theirs.
-    dtype: str = field(default="", repr=False)
 
 
 def find_environment(version: str = "") -> Path:
     """The engine tests' environment, which is made where it is not there yet (minutes, 3 GB)."""
+    return _told(subprocess.run(_asked(version), stdout=subprocess.PIPE, text=True, check=True))
+
+
+def ready_environment(version: str = "") -> Path | None:
+    """The engine tests' environment; None where it was not made."""
+    said = subprocess.run([*_asked(version), "--check"], capture_output=True, text=True)
+    return _told(said) if said.returncode == 0 else None
+
+
+def _asked(version: str) -> list[str]:
     script = ROOT / "scripts" / "engine_env.py"
-    command = [sys.executable, str(script), *(("--version", version) if version else ())]
-    said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return [sys.executable, str(script), *(("--version", version) if version else ())]
+
+
+def _told(said: "subprocess.CompletedProcess[str]") -> Path:
     return Path(said.stdout.strip().splitlines()[-1])
 
 
-def versions(environment: Path) -> dict[str, str]:
-    """What runs in the engine's environment."""
-    look = "import importlib.metadata as m\nfor n in ('sglang', 'torch', 'transformers'): print(n, m.version(n))"
-    said = subprocess.run([environment / "bin" / "python", "-c", look], capture_output=True, text=True, check=True)
-    return dict(line.split() for line in said.stdout.splitlines())
+_LOOK = """
+import sys
+from importlib.metadata import PackageNotFoundError, version
+for name in sys.argv[1:]:
+    try:
+        print(name.removesuffix("-cpu"), version(name))
+    except PackageNotFoundError:
+        pass
+"""
+
+
+def versions(environment: Path, kind: Kind) -> dict[str, str]:
+    """What runs in the engine's environment, by its name; empty where the engine is not in it."""
+    command = [environment / "bin" / "python", "-c", _LOOK, *kind.packages, "torch", "transformers"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = dict(line.split() for line in said.stdout.splitlines())
+    return found if kind.name in found else {}
+
+
+def version_of(environment: Path, kind: Kind) -> str:
+    """The engine's in its environment. Raises ``SystemExit`` where it has another one."""
+    found = versions(environment, kind).get(kind.name)
+    if found is None:
+        raise SystemExit(f"no {kind.title} is in {environment}")
+    return found
 
 
 def start_engine(
@@ -54,20 +70,21 @@ def start_engine(
     *,
     plugins: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
-) -> Any:
-    """A fresh engine, ready to serve; the caller kills it. Its log is ``folder/engine.log``."""
-    server = EngineServer(
+    flags: Sequence[str] = (),
+) -> EngineServer:
+    """A fresh engine, ready to serve; the caller kills it. Its log is ``folder/engine.log``.
+
+    ``flags``: what it is started with beside the shape's.
+    """
+    threads = {"OMP_NUM_THREADS": str(shape.threads)} if shape.device == CPU else {}
+    server = shape.server(
         folder,
         environment=environment,
         model=write_model(folder / "model", shape.model),
         pool_tokens=shape.pool_tokens,
         plugins=plugins,
-        variables={"OMP_NUM_THREADS": str(shape.threads), **(variables or {})},
-        arguments=(
-            *("--context-length", str(shape.context_tokens)),
-            *("--chunked-prefill-size", str(shape.chunk_tokens)),
-            *(("--dtype", shape.dtype) if shape.dtype else ()),
-        ),
+        variables={**threads, **(variables or {})},
+        arguments=(*shape.engine.arguments(shape), *flags),
     )
     try:
         server.start().wait_ready()
@@ -77,12 +94,17 @@ def start_engine(
     return server
 
 
-def retractions(url: str) -> int:
+def cpu_s(server: EngineServer) -> float:
+    """CPU time of all the engine's processes so far."""
+    return tree_cpu_s(psutil.Process(server.pid))
+
+
+def retractions(server: EngineServer, kind: Kind) -> int:
     """Requests that the engine took back out of its batch for want of memory; -1 where it does not say."""
     try:
-        with urllib.request.urlopen(f"{url}/metrics", timeout=10) as response:
+        with urllib.request.urlopen(f"{server.url}/metrics", timeout=10) as response:
             lines = response.read().decode().splitlines()
     except (urllib.error.URLError, OSError):
         return -1
-    counts = [line.split()[-1] for line in lines if line.startswith("sglang:num_retracted_requests_total")]
+    counts = [line.split()[-1] for line in lines if line.startswith(kind.retractions)]
     return sum(round(float(count)) for count in counts)

@@ -6,6 +6,7 @@
 import contextlib
 import os
 import statistics
+import subprocess
 import time
 from pathlib import Path
 
@@ -40,6 +41,18 @@ def model_name() -> str:
     except OSError:
         lines = []
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "CPU")
+
+
+def gpu_name() -> str:
+    """The model of the first GPU, and how many there are where there are several; empty: there is none."""
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    names = said.stdout.split("\n") if said.returncode == 0 else []
+    found = [name.strip() for name in names if name.strip()]
+    return f"{found[0]} (of {len(found)})" if len(found) > 1 else "".join(found)
 
 
 def arithmetic_ms(look_s: float = ARITHMETIC_S) -> float:
@@ -100,9 +113,13 @@ def _busy_s() -> float:
 
 def _own_s() -> float:
     """CPU time of this process and all its descendants."""
-    me = psutil.Process()
+    return tree_cpu_s(psutil.Process())
+
+
+def tree_cpu_s(root: psutil.Process) -> float:
+    """CPU time of this process and of all its descendants that live."""
     total = 0.0
-    for process in (me, *me.children(recursive=True)):
+    for process in (root, *root.children(recursive=True)):
         with contextlib.suppress(psutil.NoSuchProcess):
             times = process.cpu_times()
             total += times.user + times.system

@@ -10,14 +10,17 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from engine_server import EngineServer
 from support.daemon_process import DaemonProcess
 
 from ab import ROOT, engine, results, systems
-from ab.machine import ARITHMETIC_S, OthersWatch, arithmetic_ms, cpus, model_name, wait_for_quiet
+from ab.kinds import GPU
+from ab.machine import ARITHMETIC_S, OthersWatch, arithmetic_ms, cpus, gpu_name, model_name, wait_for_quiet
 from ab.plan import Job
 from ab.scenario import Scenario
 from controlplane.config import ENVIRONMENT
@@ -39,6 +42,15 @@ _SHOWN_EVERY_S = 30.0
 _SMOKE_LOOK_S = 0.05
 # Longer than any run: what is compared is when a program gets in, not a client's patience.
 _HOLD_S = 36_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineTold:
+    """What the engine says once the last program has ended. ``cpu_s``: since before the first one arrived."""
+
+    cpu_s: float
+    retractions: int
+    hook_failures: int
 
 
 class Lines(Display):
@@ -77,10 +89,14 @@ def play(
     with tempfile.TemporaryDirectory(prefix="penstock-ab-") as scratch:
         folder = Path(scratch)
         try:
-            with served(job.system, scenario, environment, folder, recorded=keep is not None) as url:
-                result = _replayed(job, scenario, url, folder)
-                retractions = engine.retractions(url)
-                health = _health(url) if job.system.has_plugin else {}
+            with served(job.system, scenario, environment, folder, recorded=keep is not None) as server:
+                began_cpu_s = engine.cpu_s(server)
+                result = _replayed(job, scenario, server.url, folder)
+                told = EngineTold(
+                    cpu_s=engine.cpu_s(server) - began_cpu_s,
+                    retractions=engine.retractions(server, scenario.engine.engine),
+                    hook_failures=_hook_failures(_health(server.url)) if job.system.has_plugin else 0,
+                )
                 others_ratio = others.ratio()
         finally:
             _keep_logs(folder, keep, job)
@@ -88,20 +104,20 @@ def play(
         return None
     if keep is not None:
         result.save(_name(keep, job, "json"))
-    failures = sum((health.get("plugin") or {}).get("hook_failures", {}).values())
     return results.Row(
         cell=job.cell,
         load=str(scenario),
         programs=len(result.programs),
-        figures=_figures(result, retractions, failures),
+        figures=_figures(result, told),
         **_columns(result),
         toml=job.system.toml,
         effective=systems.effective_digest(job.system),
         code=systems.code_digest(job.system),
         revision=revision(),
-        versions=engine.versions(environment),
+        versions=engine.versions(environment, scenario.engine.engine),
         cpus=cpus(),
         cpu=model_name(),
+        gpu=gpu_name() if scenario.engine.device == GPU else "",
         transform_ms=(before_ms, arithmetic_ms(look_s)),
         telemetry=scenario.telemetry,
         load_before=round(load_before, 2),
@@ -121,8 +137,8 @@ def served(
     recorded: bool = False,
     plugins: tuple[str, ...] = (),
     more: Mapping[str, str] | None = None,
-) -> Iterator[str]:
-    """The engine's address; daemon and nats-server beside it where the system has them.
+) -> Iterator[EngineServer]:
+    """The engine; daemon and nats-server beside it where the system has them.
 
     ``recorded``: the daemon writes its events down; ``plugins`` are loaded also without a daemon; ``more``: more
     variables of the engine's environment.
@@ -145,11 +161,13 @@ def served(
                 "PENSTOCK_STATE_DIR": str(daemon.folder),
                 "PENSTOCK_GATE_HOLD_S": str(_HOLD_S),
             }
-        server = engine.start_engine(folder, environment, scenario.engine, plugins=plugins, variables=variables)
+        server = engine.start_engine(
+            folder, environment, scenario.engine, plugins=plugins, variables=variables, flags=system.flags
+        )
         stack.callback(server.kill)
         if system.has_plugin:
             _wait_until_governed(server.url)
-        yield server.url
+        yield server
 
 
 def _end(daemon: DaemonProcess) -> None:
@@ -174,6 +192,12 @@ def _health(url: str) -> dict[str, Any]:
         return {}
 
 
+def _hook_failures(health: Mapping[str, Any]) -> int:
+    """Of both processes that the plugin is in."""
+    sides = (health.get(name) or {} for name in ("plugin", "scheduler"))
+    return sum(sum(side.get("hook_failures", {}).values()) for side in sides)
+
+
 def _replayed(job: Job, scenario: Scenario, url: str, folder: Path) -> RunResult:
     seed, system = job.cell.seed, job.system
     bus = resolve_url(None, NODE, folder / "daemon", role=BusRole.AGENT) if system.has_plugin else None
@@ -189,6 +213,7 @@ def _replayed(job: Job, scenario: Scenario, url: str, folder: Path) -> RunResult
             run_id=str(seed),
             preset=system.name,
             seed=seed,
+            first_come=system.first_come,
             nats=bus,
             node=NODE,
             observe=None if watch is None else watch.latest,
@@ -210,7 +235,7 @@ def _columns(result: RunResult) -> dict[str, Any]:
     }
 
 
-def _figures(result: RunResult, retractions: int, hook_failures: int) -> results.Figures:
+def _figures(result: RunResult, told: EngineTold) -> results.Figures:
     summary = result.summary
     good = [turn for turn in result.turns if not turn.error]
     return results.Figures(
@@ -229,9 +254,11 @@ def _figures(result: RunResult, retractions: int, hook_failures: int) -> results
         prompt_tokens=sum(turn.prompt_tokens for turn in good),
         cached_tokens=sum(turn.cached_tokens for turn in good),
         output_tokens=sum(turn.output_tokens for turn in good),
-        retractions=retractions,
+        retractions=told.retractions,
         retries=int(result.facts.get("retries", 0)),
-        hook_failures=hook_failures,
+        hook_failures=told.hook_failures,
+        tpot_mean_s=round(summary.tpot_mean_s, 5),
+        engine_cpu_s=round(told.cpu_s, 2),
     )
 
 

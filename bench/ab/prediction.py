@@ -17,6 +17,7 @@ from rich.table import Table
 
 from ab.results import RUN, Cell, Row
 from ab.scenario import Scenario
+from ab.systems import PRIORITY
 from controlplane.config import parse
 from controlplane.core.control import ControlRules
 from controlplane.core.errors import ConfigError
@@ -101,7 +102,7 @@ def spec_of(scenario: Scenario, profile: Profile, *, rate: float, seed: int, tom
         arrival=Poisson(rate),
         hardware=Hardware(
             pool_tokens=shape.pool_tokens,
-            block_tokens=1,
+            block_tokens=shape.server.block_tokens,
             chunk_tokens=shape.chunk_tokens,
             max_context_tokens=shape.context_tokens,
         ),
@@ -115,6 +116,7 @@ def spec_of(scenario: Scenario, profile: Profile, *, rate: float, seed: int, tom
 def chosen(rows: Sequence[Row], scenario: Scenario) -> list[Row]:
     """The finished runs of the scenario. Raises ``ConfigError`` where there are none."""
     mine = [row for row in rows if row.cell.purpose == RUN and row.cell.scenario == scenario.digest]
+    mine = [row for row in mine if row.cell.system != PRIORITY]  # the engine model takes no such numbers
     if not mine:
         raise ConfigError(f"no run of scenario {scenario.digest} is in the results: {scenario}")
     return sorted(mine, key=lambda row: (row.cell.rate, row.cell.seed, row.cell.system))

@@ -47,6 +47,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     retractions: int  # -1: not known
     retries: int  # turns sent again after a 429 or 503
     hook_failures: int
+    tpot_mean_s: float = 0.0  # between two tokens of an answer; 0: not noted
+    engine_cpu_s: float = 0.0  # of all the engine's processes while the programs ran; 0: not noted
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +74,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     cpu: str = ""  # its model; empty: not noted
     transform_ms: tuple[float, float] = (0.0, 0.0)  # ``machine.arithmetic_ms`` before and after; 0: not noted
     telemetry: Telemetry = Telemetry.FULL  # the scenario's; older rows are all of this one
+    gpu: str = ""  # its model; empty: the engine ran on the CPU
 
     @property
     def cpu_model(self) -> str:
@@ -84,10 +87,37 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.transform_ms)
 
     @property
+    def first_ttft_p50_s(self) -> float:
+        """Over each program's first turn, which is the one that an admission policy holds."""
+        return self._of_first(50)
+
+    @property
+    def first_ttft_p99_s(self) -> float:
+        return self._of_first(99)
+
+    @property
+    def later_ttft_p50_s(self) -> float:
+        """Over all turns but each program's first."""
+        return self._of_later(50)
+
+    @property
     def later_ttft_p99_s(self) -> float:
-        """Over all turns but each program's first, which is the one that an admission policy holds."""
-        later = [ttft for turns in self.ttft_s for ttft in turns[1:]]
-        return float(np.percentile(later, 99)) if later else 0.0
+        return self._of_later(99)
+
+    def _of_first(self, percent: float) -> float:
+        return _percentile([turns[0] for turns in self.ttft_s if turns], percent)
+
+    def _of_later(self, percent: float) -> float:
+        return _percentile([ttft for turns in self.ttft_s for ttft in turns[1:]], percent)
+
+    @property
+    def engine_cpu_turn_s(self) -> float:
+        """CPU time of the engine for each turn that ended well; 0: not noted."""
+        return self.figures.engine_cpu_s / self.figures.turns if self.figures.turns else 0.0
+
+
+def _percentile(values: Sequence[float], percent: float) -> float:
+    return float(np.percentile(values, percent)) if values else 0.0
 
 
 def read(path: Path) -> list[Row]:

@@ -4,7 +4,7 @@ import hashlib
 import random
 from dataclasses import dataclass, field, replace
 
-from ab.engine import EngineShape
+from ab.kinds import CPU, GPU, SGLANG, EngineShape
 from ab.machine import cpus
 from controlplane.lab.experiment import Workload
 from controlplane.lab.workload.named import SYNTHETIC, Wanted, named_workload
@@ -29,10 +29,11 @@ class Scenario:
     shared_prefix_tokens: int = 100
     engine: EngineShape = field(default_factory=EngineShape)
     cpus: int = field(default_factory=cpus)  # for engine, client, daemon and nats-server together
-    sglang: str = ""  # its version
+    sglang: str = ""  # its version; empty: the engine is another one
     # Not in the representation, of which the digest is: scenarios from before keep theirs.
     telemetry: Telemetry = field(default=Telemetry.FULL, repr=False)
     humans: bool = field(default=True, repr=False)  # whether programs that wait for a person take part
+    version: str = field(default="", repr=False)  # of an engine that is not SGLang
 
     def workload(self, seed: int) -> Trace:
         """The programs of that seed, the same at every rate. Raises ``ConfigError``."""
@@ -66,11 +67,19 @@ class Scenario:
     def __str__(self) -> str:
         engine, who = self.engine, "programs" if self.humans else "programs without people"
         model = f"{engine.model} in {engine.dtype}" if engine.dtype else engine.model
+        server = "" if engine.kind == SGLANG else f"{engine.engine.title} {self.version}, "
+        threads = f"{engine.threads} threads" if engine.device == CPU else "on a GPU"
         return (
             f"{self.trace}, {self.programs} {who}, {self.scale}, {self.shared_prefix_tokens} shared tokens; "
-            f"model {model}, {engine.pool_tokens} tokens of KV, chunks of {engine.chunk_tokens}, "
-            f"{engine.threads} threads, {self.cpus} CPUs for everything; telemetry {self.telemetry}"
+            f"{server}model {model}, {engine.pool_tokens} tokens of KV, chunks of {engine.chunk_tokens}, "
+            f"{threads}, {f'{engine.flags}, ' if engine.flags else ''}"
+            f"{self.cpus} CPUs for everything; telemetry {self.telemetry}"
         )
+
+    def on(self, kind: str, version: str) -> "Scenario":
+        """The same load on that engine of that version."""
+        told = {"sglang": version} if kind == SGLANG else {"version": version}
+        return replace(self, engine=replace(self.engine, kind=kind), **told)  # type: ignore[arg-type]
 
     @property
     def is_smoke(self) -> bool:
@@ -82,6 +91,9 @@ class Scenario:
         told = "" if self.telemetry is Telemetry.FULL else f", telemetry={self.telemetry}"
         told += "" if self.humans else ", humans=False"
         told += f", dtype={self.engine.dtype}" if self.engine.dtype else ""
+        told += "" if self.engine.kind == SGLANG else f", engine={self.engine.kind} {self.version}"
+        told += "" if self.engine.device == CPU else f", device={self.engine.device}"
+        told += f", flags={self.engine.flags}" if self.engine.flags else ""
         return hashlib.sha256(f"{self!r}{told}".encode()).hexdigest()[:10]
 
 
@@ -92,3 +104,13 @@ SMOKE = Scenario(
     engine=EngineShape(model="tiny", pool_tokens=4000, threads=1),
 )
 """Seconds long, to see that everything works; its figures mean nothing."""
+
+ON_A_GPU = Scenario(
+    programs=40,
+    scale=Scale(tokens=0.4, outputs=1.0, tools=1.0),
+    shared_prefix_tokens=1000,
+    engine=EngineShape(
+        model="8b", pool_tokens=128_000, context_tokens=65_536, chunk_tokens=8192, threads=0, device=GPU
+    ),
+)
+"""The same agents on an 8B shape: the pool holds as many of them as on the CPU, in 17 GB beside the weights' 16."""

@@ -18,6 +18,7 @@ import numpy as np
 
 from ab import ROOT
 from ab.engine import versions
+from ab.kinds import KINDS, SGLANG
 from ab.machine import cpus, model_name
 from ab.one_run import NODE, Lines, served
 from ab.scenario import Scenario
@@ -59,12 +60,12 @@ def record(folder: Path, environment: Path, scenario: Scenario, system: System) 
     more = {"PYTHONPATH": f"{STEPS}{os.pathsep}{ROOT}", "STEP_LOG": str(log)}
     if not system.has_plugin:  # the log comes with the plugin: it finds no daemon, and lets all pass
         more |= {"PENSTOCK_NODE": "calibration", "PENSTOCK_STATE_DIR": str(folder / "state")}
-    with served(system, scenario, environment, folder, plugins=("penstock",), more=more) as url:
+    with served(system, scenario, environment, folder, plugins=("penstock",), more=more) as server:
         bus = resolve_url(None, NODE, folder / "daemon", role=BusRole.AGENT) if system.has_plugin else None
         options = ReplayOptions(
             trace=few.workload(SEED),
             workload=replace(few, telemetry=Telemetry.FULL).described(few.scale),
-            url=url,
+            url=server.url,
             nats=bus,
             node=NODE,
             arrival=Poisson(RATE * scenario.cpus),
@@ -101,7 +102,7 @@ def fit(steps: Sequence[Step], scenario: Scenario, environment: Path, system: Sy
     """A step's cost is the time until the next one begins; where the engine idles then, the usual time after it."""
     prefill = _costs([step for step in steps if step.prefilled], steps)
     decode = _costs([step for step in steps if not step.prefilled], steps)
-    found, shape = versions(environment), scenario.engine
+    found, shape = versions(environment, KINDS[SGLANG]), scenario.engine
     software = f"SGLang {found['sglang']}, torch {found['torch']}, model {shape.model}"
     hardware = f"{shape.threads} threads on {cpus()} CPUs ({model_name()})"
     return FittedProfile(

@@ -1,27 +1,36 @@
-"""What is compared: SGLang as it is, and SGLang with the plugin under a daemon's configuration."""
+"""What is compared: an engine as it is, its own priorities, and the plugin under a daemon's configuration."""
 
 import re
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ab import ROOT
+from ab.kinds import Kind
 from controlplane.config import parse, show
 from controlplane.core.errors import ConfigError
 from controlplane.core.presets import PRESETS
 from controlplane.lab.workload import provenance
 
 STOCK = "stock"
+PRIORITY = "priority"
 _STATIC = re.compile(r"static-(\d+)")
 _DECIDING = ("core", "gate", "emit", "wire", "shell")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """One of the compared. ``toml`` is the daemon's configuration; empty: neither plugin nor daemon."""
+    """One of the compared. ``toml`` is the daemon's configuration; empty: neither plugin nor daemon.
+
+    ``flags``: what its engine is started with beside. ``first_come``: its programs' requests are numbered in order
+    of the programs' arrival.
+    """
 
     name: str
     toml: str = ""
+    flags: Sequence[str] = ()
+    first_come: bool = False
 
     @property
     def has_plugin(self) -> bool:
@@ -38,8 +47,19 @@ def static(window: int) -> System:
     return System(name=f"static-{window}", toml=toml)
 
 
-def parse_system(text: str) -> System:
-    """``stock``, ``static-8``, a preset's name, or ``NAME=FILE.toml``. Raises ``ConfigError``."""
+def by_priority(kind: Kind) -> System:
+    """The engine as it is, but for its queue, in which requests of the program that came first go first.
+
+    That is all that an operator can tell a stock engine of programs. Raises ``ConfigError`` for one that is not
+    asked to.
+    """
+    if not kind.priorities:
+        raise ConfigError(f"--systems: {PRIORITY} is not tried on {kind.title}")
+    return System(name=PRIORITY, flags=kind.priorities, first_come=True)
+
+
+def parse_system(text: str, kind: Kind) -> System:
+    """``stock``, ``priority``, ``static-8``, a preset's name, or ``NAME=FILE.toml``. Raises ``ConfigError``."""
     name, separator, file = text.partition("=")
     if separator:
         toml = Path(file).read_text()
@@ -47,11 +67,13 @@ def parse_system(text: str) -> System:
         return System(name=name, toml=toml)
     if name == STOCK:
         return System(name=name)
+    if name == PRIORITY:
+        return by_priority(kind)
     if found := _STATIC.fullmatch(name):
         return static(int(found[1]))
     if name in PRESETS:
         return System(name=name, toml=f'preset = "{name}"\n')
-    known = ", ".join((STOCK, "static-N", *PRESETS, "NAME=FILE.toml"))
+    known = ", ".join((STOCK, *([PRIORITY] if kind.priorities else []), "static-N", *PRESETS, "NAME=FILE.toml"))
     raise ConfigError(f"--systems: expected some of {known}, got {text!r}")
 
 

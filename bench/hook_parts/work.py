@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import ab  # noqa: F401  makes the engine tests' helpers importable
 import aiohttp
 import psutil
+from engine_server import EngineServer
 from tiny_model import VOCABULARY
+
+from hook_parts.engines import Hooked
 
 BATCH = 8
 PROMPT_TOKENS = 256
@@ -43,11 +45,12 @@ class Compared:
 class Engine:
     """One running engine, its processes' CPU clocks, and the work that it is given."""
 
-    def __init__(self, server: Any, http: aiohttp.ClientSession) -> None:
+    def __init__(self, server: EngineServer, http: aiohttp.ClientSession, hooked: Hooked) -> None:
         self.url = server.url
         self._http = http
-        main = psutil.Process(server._process.pid)
-        (scheduler,) = [child for child in main.children() if "sglang::scheduler" in " ".join(child.cmdline())]
+        self._hooked = hooked
+        main = psutil.Process(server.pid)
+        (scheduler,) = [child for child in main.children() if hooked.process in " ".join(child.cmdline())]
         self._pids = (scheduler.pid, main.pid)
 
     async def work(self, first_wave: int, waves: int = 1, output_tokens: int = OUTPUT_TOKENS) -> Segment:
@@ -76,11 +79,10 @@ class Engine:
 
     async def _turn(self, program_id: str, prompt: list[int], output_tokens: int) -> list[float]:
         """Seconds between its tokens, where it is the one that streams."""
-        sampling = {"max_new_tokens": output_tokens, "temperature": 0, "ignore_eos": True}
         stream = program_id == "p0" and output_tokens == OUTPUT_TOKENS
-        body = {"input_ids": prompt, "sampling_params": sampling, "stream": stream}
+        body = self._hooked.body(prompt, output_tokens, stream)
         headers = {"x-session-id": program_id}
-        async with self._http.post(f"{self.url}/generate", json=body, headers=headers) as response:
+        async with self._http.post(f"{self.url}{self._hooked.path}", json=body, headers=headers) as response:
             assert response.status == 200, await response.text()
             if not stream:
                 await response.read()

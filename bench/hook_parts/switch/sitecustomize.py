@@ -10,11 +10,23 @@ import os
 import random
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 _BATCH = int(os.environ.get("HOOK_SWITCH_BATCH", "0"))
-_STEP = "get_next_batch_to_run"
+
+
+def _sglang_decodes_all(scheduler: Any) -> bool:
+    return len(scheduler.running_batch.reqs) == _BATCH and not scheduler.waiting_queue
+
+
+def _vllm_decodes_all(attached: Any) -> bool:
+    running = attached.scheduler.running
+    return len(running) == _BATCH and all(request.num_output_tokens for request in running)
+
+
+_STEPS = {"get_next_batch_to_run": _sglang_decodes_all, "step_begins": _vllm_decodes_all}
 
 
 class Switch:
@@ -33,16 +45,16 @@ class Switch:
         run = Guard.run
 
         def switched(guard: Guard, name: str, part: Any, *args: Any) -> Any:
-            if name == _STEP:
-                self.step(args[0])
+            if name in _STEPS:
+                self.step(_STEPS[name], args[0])
             return run(guard, name, part, *args) if self._on else None
 
         Guard.run = switched  # type: ignore[method-assign]
 
-    def step(self, scheduler: Any) -> None:
+    def step(self, decodes_all: Callable[[Any], bool], told: Any) -> None:
         """A step begins, and the one before has ended."""
         wall_ns, cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
-        whole = len(scheduler.running_batch.reqs) == _BATCH and not scheduler.waiting_queue
+        whole = decodes_all(told)
         if self._whole and whole:
             self.took_ns.append((self._on, wall_ns - self._began_ns[0], cpu_ns - self._began_ns[1]))
         self._whole = whole

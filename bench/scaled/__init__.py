@@ -1,0 +1,1 @@
+"""A fleet of very many engines in the simulator: what ``fleet_scale.py --simulate`` runs."""
