@@ -17,6 +17,12 @@ from engine_versions import ENGINES, VLLM
 from tiny_model import write_tiny_model
 from vllm_server import MAX_HELD, VllmServer
 
+_HOST_MEMORY = (
+    "--enable-hierarchical-cache",
+    *("--hicache-io-backend", "direct"),
+    *("--hicache-mem-layout", "layer_first"),
+)
+
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "every_engine: runs on vLLM as well as on SGLang")
@@ -110,6 +116,39 @@ def plugin_engine(
             "PENSTOCK_GATE_OPEN_STEP_S": "0.2",
             **held,
         },
+    )
+    yield from serving(server)
+
+
+@pytest.fixture(scope="module")
+def host_state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where ``host_engine`` looks for its bus."""
+    return tmp_path_factory.mktemp("host-state")
+
+
+@pytest.fixture(scope="module", params=["write_through"])
+def write_policy(request: pytest.FixtureRequest) -> str:
+    """When the engine copies to the host: as soon as there is something new, or when the device is full."""
+    policy: str = request.param
+    return policy
+
+
+@pytest.fixture(scope="module")
+def host_engine(
+    write_policy: str,
+    engine_env: Path,
+    tiny_model: Path,
+    host_state_dir: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[EngineServer]:
+    """SGLang with the plugin and host memory for twice its pool: another for each file, as their daemons differ."""
+    server = EngineServer(
+        tmp_path_factory.mktemp("host"),
+        environment=engine_env,
+        model=tiny_model,
+        plugins=("penstock",),
+        variables={"PENSTOCK_NODE": NODE, "PENSTOCK_STATE_DIR": str(host_state_dir)},
+        arguments=(*_HOST_MEMORY, "--hicache-write-policy", write_policy),
     )
     yield from serving(server)
 

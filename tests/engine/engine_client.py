@@ -12,6 +12,7 @@ from support.daemon_process import eventually
 
 REQUEST_TIMEOUT_S = 120.0
 MODE_TIMEOUT_S = 60.0
+LOOK_S = 0.05  # at a page of the engine, which is work for it
 FLUSH_TIMEOUT_S = 10.0
 
 Messages = list[dict[str, str]]
@@ -107,7 +108,7 @@ class EngineClient:
             health = await self.penstock()
             return health if health["mode"] == wanted else None
 
-        return await eventually(look, what=f"gate that is {wanted}", timeout_s=MODE_TIMEOUT_S)
+        return await eventually(look, what=f"gate that is {wanted}", timeout_s=MODE_TIMEOUT_S, every_s=LOOK_S)
 
     async def boot_id(self) -> str:
         """The daemon that the plugin's gate heard last; empty before the first."""
@@ -123,7 +124,9 @@ class EngineClient:
             health = await self.penstock()
             return health if health["mode"] == "governed" and health["daemon"]["boot_id"] != before else None
 
-        return await eventually(look, what="gate that is governed by another daemon", timeout_s=MODE_TIMEOUT_S)
+        return await eventually(
+            look, what="gate that is governed by another daemon", timeout_s=MODE_TIMEOUT_S, every_s=LOOK_S
+        )
 
     async def turns_done(self) -> float:
         """Turns that ended, as the engine itself counts."""
@@ -140,7 +143,9 @@ class EngineClient:
                         return True
             return False
 
-        await eventually(flushed, what="idle engine whose cache can be flushed", timeout_s=FLUSH_TIMEOUT_S)
+        await eventually(
+            flushed, what="idle engine whose cache can be flushed", timeout_s=FLUSH_TIMEOUT_S, every_s=LOOK_S
+        )
 
 
 async def _chunks(response: aiohttp.ClientResponse) -> AsyncIterator[Any]:

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import json
 import time
+import tomllib
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from dataclasses import replace
@@ -11,10 +13,11 @@ from typing import Any
 
 import aiohttp
 import nats
-from engine_client import REQUEST_TIMEOUT_S, EngineClient
+from engine_client import LOOK_S, REQUEST_TIMEOUT_S, EngineClient
 from engine_server import EngineServer
 from support.daemon_process import DaemonProcess, eventually
 
+from controlplane.config import parse
 from controlplane.core.commands import (
     Command,
     Demote,
@@ -26,6 +29,7 @@ from controlplane.core.commands import (
     Release,
     Retain,
 )
+from controlplane.core.engine_policies import EnginePolicies
 from controlplane.core.events import CommandApplied, CommandRejected, Event, HostSampled, PoolSampled
 from controlplane.core.types import seconds
 from controlplane.wire.codec import decode_commands, decode_events, encode_commands, encode_events
@@ -36,11 +40,13 @@ from controlplane.wire.subjects import (
     command_subject,
     event_subject,
     publisher_name,
+    status_subject,
     stream_name,
 )
 
 NODE = "engine-test"
 TIMEOUT_S = 60.0  # far more than is needed: the machine may be busy
+_LAST_WORDS_S = 10.0
 _FIRST_COMMAND_ID = 1_000_000  # far from a daemon's own
 
 
@@ -85,14 +91,16 @@ def opened(bus: Bus) -> Iterator[Bus]:
         bus.close()
 
 
-async def policies_told(engine: EngineServer, *marks: str) -> None:
-    """The engine runs policies with these marks in their text; it tells them when they change only."""
+async def policies_told(engine: EngineServer, config: str) -> None:
+    """The engine runs this configuration's policies; it tells them when they change only."""
+    policies = parse(tomllib.loads(config)).policies
+    text = EnginePolicies(priority=policies.priority, memory=policies.memory).dumps()
 
     async def told() -> bool:
-        lines = [line for line in engine.log.splitlines() if "penstock: engine policies" in line]
-        return bool(lines) and all(mark in lines[-1] for mark in marks)
+        *_, last = ["", *(line for line in engine.log.splitlines() if "penstock: engine policies: " in line)]
+        return last.endswith(f": {text}")
 
-    await eventually(told, what=f"engine policies with {' and '.join(marks)}", timeout_s=TIMEOUT_S)
+    await eventually(told, what=f"engine with {text}", timeout_s=TIMEOUT_S, every_s=LOOK_S)
 
 
 class Scene(EngineClient):
@@ -106,6 +114,7 @@ class Scene(EngineClient):
         self._client = client
         self._news = asyncio.Event()
         self._said = 0
+        self._began_ns = time.monotonic_ns()
         self._published = 0
         self._publisher = publisher_name(NODE, "tool", uuid.uuid4().hex[:12])
 
@@ -126,7 +135,11 @@ class Scene(EngineClient):
     async def _hear(self, message: Any) -> None:
         batch = decode_events(message.data)
         assert batch.rejected == []
-        self.events += batch.events
+        # The stream holds what earlier engines answered, and the commands of each scene count from the same number.
+        answers = CommandApplied | CommandRejected
+        self.events += [
+            each for each in batch.events if not isinstance(each, answers) or each.at_ns >= self._began_ns
+        ]
         self._news.set()
 
     async def _hear_commands(self, message: Any) -> None:
@@ -171,12 +184,34 @@ class Scene(EngineClient):
         applied: CommandApplied = await self.until(CommandApplied, program_id=program_id, where=is_answer)
         return applied
 
-    async def say(self, *commands: Command) -> list[int]:
-        """Send commands, and return their ids."""
+    async def until_said(self, kind: type[ProgramCommand], program_id: str, after: int = 0) -> Any:
+        """The daemon's first command of that kind about the program, behind its first ``after`` commands."""
+
+        async def look() -> Command | None:
+            said = (one for one in self.commands[after:] if type(one) is kind and one.program_id == program_id)  # type: ignore[attr-defined]
+            return next(said, None)
+
+        return await eventually(look, what=f"{kind.__name__} of {program_id}", timeout_s=TIMEOUT_S)
+
+    async def tier(self, program_id: str, tier: str) -> None:
+        """Return once the daemon takes the program's context to be there."""
+
+        async def look() -> bool:
+            try:
+                reply = await self._client.request(status_subject(NODE), b"programs", timeout=1)
+            except (nats.errors.Error, TimeoutError):
+                return False
+            program = json.loads(reply.data)["programs"].get(program_id, {})
+            return bool(program.get("kv_tier") == tier)
+
+        await eventually(look, what=f"{program_id} in tier {tier}", timeout_s=TIMEOUT_S)
+
+    async def say(self, *commands: Command, after: int = 0) -> list[int]:
+        """Send commands, and return their ids. ``after``: a daemon's id; who heard it obeys a lower one no more."""
         numbered = []
         for command in commands:
             self._said += 1
-            numbered.append(replace(command, command_id=_FIRST_COMMAND_ID + self._said))
+            numbered.append(replace(command, command_id=after + _FIRST_COMMAND_ID + self._said))
         await self._client.publish(command_subject(NODE), encode_commands(numbered))
         await delivered(self._client)
         return [command.command_id for command in numbered]
@@ -189,11 +224,23 @@ class Scene(EngineClient):
         await delivered(self._client)
 
     async def forget(self) -> None:
-        """Take back what this scene's programs were given, so that the next scene finds nothing of it."""
+        """Take back what this scene's programs were given, so that the next scene finds nothing of it.
+
+        The bus ends next, and who has not heard it by then never does. The gate answers one, the engine the other.
+        """
         if self.programs and self._client.is_connected:
             names = sorted(self.programs)
-            await self.say(*(Pause(program_id=name) for name in names))
-            await self.say(*(Release(program_id=name) for name in names))
+            last = max((command.command_id for command in self.commands), default=0)
+            paused = await self.say(*(Pause(program_id=name) for name in names), after=last)
+            released = await self.say(*(Release(program_id=name) for name in names), after=last)
+            with contextlib.suppress(AssertionError):  # a test may leave nobody who answers
+                await eventually(
+                    lambda: self._answered(paused[-1], released[-1]), what="answers", timeout_s=_LAST_WORDS_S
+                )
+
+    async def _answered(self, *command_ids: int) -> bool:
+        answers = [*self.heard(CommandApplied), *self.heard(CommandRejected)]
+        return {answer.command_id for answer in answers} >= set(command_ids)
 
 
 def _session() -> aiohttp.ClientSession:
@@ -213,7 +260,9 @@ def play(story: Callable[[Scene], Coroutine[Any, Any, None]], engine: EngineServ
             before = await scene.boot_id()
             bus.announce()
             await scene.governed_anew(before)
-            await scene.until(PoolSampled)  # a scheduler that is heard hears commands, too
+            # A scheduler that is heard hears commands, too. Others may be on this bus; ranks add to the name.
+            own = (f"{NODE}/engine-{engine.port}/", f"{NODE}/engine-{engine.port}-")
+            await scene.until(PoolSampled, where=lambda event: event.publisher.startswith(own))
             try:
                 await story(scene)
             finally:

@@ -30,7 +30,6 @@ _ARGUMENTS = (
     *("--attention-backend", "torch_native"),
     *("--load-format", "dummy"),
     *("--random-seed", "1"),
-    "--sleep-on-idle",  # an idle scheduler would burn a core
     "--enable-cache-report",
     "--enable-metrics",
     "--skip-server-warmup",
@@ -44,9 +43,11 @@ class EngineServer:
     :param port: 0 for a free one.
     :param plugins: which of the installed plugins it loads.
     :param variables: more of its environment; those of this process that begin with PENSTOCK_ are not handed on.
+    :param sleeps: not to burn a core while idle.
     """
 
     block_tokens = 1  # a page of its KV pool
+    start_timeout_s = START_TIMEOUT_S
 
     def __init__(
         self,
@@ -59,16 +60,18 @@ class EngineServer:
         plugins: Sequence[str] = (),
         variables: Mapping[str, str] | None = None,
         arguments: Sequence[str] = (),
+        sleeps: bool = True,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.log_path = folder / "engine.log"
         self.pool_tokens = pool_tokens
         self.port = port or free_port()
-        self._command = [str(environment / "bin" / "python"), *self._launch(model), *arguments]
-        self._environment = {k: v for k, v in os.environ.items() if not k.startswith(("PENSTOCK_", "PYTEST_"))}
-        self._environment |= {
+        self._sleeps = sleeps
+        self.command = [str(environment / "bin" / "python"), *self._launch(model), *arguments]
+        self.variables = {k: v for k, v in os.environ.items() if not k.startswith(("PENSTOCK_", "PYTEST_"))}
+        self.variables |= {
             "PYTHONPATH": str(ROOT),  # this checkout's Penstock, whichever one the environment was made from
-            **self._variables(plugins),
+            **self._own_variables(plugins),
             **(variables or {}),
         }
         self._process: subprocess.Popen[bytes] | None = None
@@ -76,9 +79,10 @@ class EngineServer:
     def _launch(self, model: Path) -> list[str]:
         """What Python runs."""
         own = ("--model-path", str(model), "--port", str(self.port), "--max-total-tokens", str(self.pool_tokens))
-        return ["-m", "sglang.launch_server", *_ARGUMENTS, *own]
+        sleep = ("--sleep-on-idle",) if self._sleeps else ()
+        return ["-m", "sglang.launch_server", *_ARGUMENTS, *sleep, *own]
 
-    def _variables(self, plugins: Sequence[str]) -> dict[str, str]:
+    def _own_variables(self, plugins: Sequence[str]) -> dict[str, str]:
         return {**_ENVIRONMENT, "SGLANG_PLUGINS": ",".join((*plugins, "cpu_standin"))}
 
     def whole_blocks(self, tokens: int) -> int:
@@ -98,10 +102,10 @@ class EngineServer:
         assert self._process is None, "the engine runs already"
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                self._command,
+                self.command,
                 stdout=log,
                 stderr=log,
-                env=self._environment,
+                env=self.variables,
                 cwd=self.log_path.parent,
                 start_new_session=True,  # so that its schedulers and detokenizer can be ended with it
             )
@@ -109,7 +113,7 @@ class EngineServer:
 
     def wait_ready(self) -> None:
         """Return once it answers."""
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + self.start_timeout_s
         while not self.is_healthy():
             assert self.is_running(), f"the engine ended ({self.exit_status}):\n{self._last_lines()}"
             assert time.monotonic() < deadline, f"the engine is not ready:\n{self._last_lines()}"
@@ -124,6 +128,12 @@ class EngineServer:
 
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Of its first process, which all others descend from."""
+        assert self._process is not None, "the engine does not run"
+        return self._process.pid
 
     @property
     def exit_status(self) -> int | None:

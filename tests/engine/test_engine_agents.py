@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_scene import NODE, Bus, Scene, play
+from engine_scene import NODE, Bus, Scene, opened, play
 from engine_server import EngineServer, serving
 from support.agent_runs import python_of, run_agent
 from support.scripted_model import Reply, ScriptedModel
@@ -43,12 +43,18 @@ SCRIPTS: dict[str, list[Reply]] = {
 
 
 @pytest.fixture(scope="module")
+def roomy_state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where ``roomy_engine`` looks for its bus."""
+    return tmp_path_factory.mktemp("roomy-state")
+
+
+@pytest.fixture(scope="module")
 def roomy_engine(
-    engine_env: Path, tiny_model: Path, engine_state_dir: Path, tmp_path_factory: pytest.TempPathFactory
+    engine_env: Path, tiny_model: Path, roomy_state_dir: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[EngineServer]:
     variables = {
         "PENSTOCK_NODE": NODE,
-        "PENSTOCK_STATE_DIR": str(engine_state_dir),
+        "PENSTOCK_STATE_DIR": str(roomy_state_dir),
         "PENSTOCK_PREFIX_IDENTITY": "1",
     }
     server = EngineServer(
@@ -62,8 +68,13 @@ def roomy_engine(
     yield from serving(server)
 
 
+@pytest.fixture
+def roomy_bus(nats_server: Any, roomy_state_dir: Path, tmp_path: Path) -> Iterator[Bus]:
+    yield from opened(Bus(nats_server, roomy_state_dir, tmp_path))
+
+
 def test_turns_and_tools_of_an_agent_and_its_sub_agent(
-    roomy_engine: EngineServer, bus: Bus, tmp_path: Path
+    roomy_engine: EngineServer, roomy_bus: Bus, tmp_path: Path
 ) -> None:
     (tmp_path / "workspace").mkdir()
     told = {"workspace": str(tmp_path / "workspace"), "message": "please begin"}
@@ -76,7 +87,7 @@ def test_turns_and_tools_of_an_agent_and_its_sub_agent(
                 python_of("openhands"),
                 "openhands_run.py",
                 told | {"url": model.url},
-                bus.server.url,
+                roomy_bus.server.url,
                 PENSTOCK_NODE=NODE,
             )
         parent = said["conversation"]
@@ -91,12 +102,12 @@ def test_turns_and_tools_of_an_agent_and_its_sub_agent(
         assert health["plugin"]["hook_failures"] == {}
         assert (health["held_turns"], health["running_turns"]) == (0, 0)
 
-    bus.daemon(MARS)
-    play(story, roomy_engine, bus)
+    roomy_bus.daemon(MARS)
+    play(story, roomy_engine, roomy_bus)
 
 
 def test_a_client_that_names_nobody_is_known_by_how_its_prompt_goes_on(
-    roomy_engine: EngineServer, bus: Bus
+    roomy_engine: EngineServer, roomy_bus: Bus
 ) -> None:
     def said(role: str, seed: int, count: int = 300) -> dict[str, str]:
         return {"role": role, "content": words(seed, count)}
@@ -114,8 +125,8 @@ def test_a_client_that_names_nobody_is_known_by_how_its_prompt_goes_on(
         for program in (one, two, three):
             await scene.publish(ProgramEnded(program_id=program))
 
-    bus.daemon(MARS)
-    play(story, roomy_engine, bus)
+    roomy_bus.daemon(MARS)
+    play(story, roomy_engine, roomy_bus)
 
 
 def goes_on(scene: Scene, program: str, turns: int) -> None:

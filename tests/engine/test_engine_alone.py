@@ -35,9 +35,7 @@ def test_the_stock_engine_knows_nothing_of_penstock(stock_engine: EngineServer) 
 @on_every_version
 def test_without_a_bus_the_plugin_is_passive_and_the_engine_serves(plugin_engine: EngineServer) -> None:
     async def story(client: EngineClient) -> None:
-        health = await client.json("/penstock/health")
-        heard = health["daemon"]["boot_id"]
-        assert health["mode"] == ("opening" if heard else "passive")
+        health = await client.mode("opening" if await client.boot_id() else "passive")
         assert health["plugin"]["passive_because"] == ""
         assert health["emitter"]["connected"] is False
         replies = await asyncio.gather(

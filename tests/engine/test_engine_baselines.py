@@ -30,7 +30,7 @@ def test_whoever_was_served_less_goes_first(plugin_engine: EngineServer, bus: Bu
     serves = config == AUTELLIX
 
     async def story(scene: Scene) -> None:
-        await policies_told(plugin_engine, '"plas"' if serves else '"fcfs"')
+        await policies_told(plugin_engine, config)
         await scene.flush()
         served, newcomer, holder = (f"{name}-{serves}" for name in ("served", "newcomer", "holds-the-pool"))
         assert (await scene.chat(served, words(900, 1500))).status == 200
@@ -56,7 +56,7 @@ def test_a_context_goes_once_keeping_it_has_wasted_more_than_computing_it_again(
     discards = config == INFERCEPT
 
     async def story(scene: Scene) -> None:
-        await policies_told(plugin_engine, '"ttl_first"' if discards else '"fcfs"')
+        await policies_told(plugin_engine, config)
         await scene.flush()
         short, long = f"short-{discards}", f"long-{discards}"
         messages = await first_turn(scene, short, seed=910)
@@ -78,7 +78,7 @@ def test_a_paused_program_waits_until_the_others_leave_it_room(plugin_engine: En
 
     async def story(scene: Scene) -> None:
         acts, grows = "paused-while-acting", "grows-beyond-the-pool"
-        await policies_told(plugin_engine, '"fcfs"')
+        await policies_told(plugin_engine, THUNDERAGENT)
         await scene.flush()
         reply = await scene.chat(acts, words(920, 1500))
         assert reply.status == 200

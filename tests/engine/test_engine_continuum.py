@@ -18,11 +18,6 @@ CONTINUUM = STOCK + '[priority]\npolicy = "ttl_first"\n[memory]\npolicy = "lru"\
 BOTH = pytest.mark.parametrize("config", [STOCK, CONTINUUM], ids=["stock", "continuum"])
 
 
-async def in_force(engine: EngineServer, config: str) -> None:
-    name = '"ttl_first"' if config == CONTINUUM else '"fcfs"'
-    await policies_told(engine, name)
-
-
 async def pinned(scene: Scene, program_id: str, seed: int, tokens: int = PROMPT_TOKENS) -> Messages:
     """A program whose first turn ended, and whose context is pinned for a minute; its messages."""
     messages = [{"role": "user", "content": words(seed, tokens)}]
@@ -48,7 +43,7 @@ def test_a_turn_waits_for_pinned_memory(plugin_engine: EngineServer, bus: Bus, c
     keeps = config == CONTINUUM
 
     async def story(scene: Scene) -> None:
-        await in_force(plugin_engine, config)
+        await policies_told(plugin_engine, config)
         await scene.flush()
         messages = await pinned(scene, f"pinned-{keeps}", seed=800)
         holder = await running(scene, f"holder-{keeps}", 801, 600, 900)
@@ -72,7 +67,7 @@ def test_whoever_comes_back_to_a_pin_goes_before_who_came_earlier(
     keeps = config == CONTINUUM
 
     async def story(scene: Scene) -> None:
-        await in_force(plugin_engine, config)
+        await policies_told(plugin_engine, config)
         await scene.flush()
         names = [f"{name}-{keeps}" for name in ("came-first", "comes-back", "holder")]
         assert (await scene.chat(names[0], words(810, 40))).status == 200  # its program is older than the other
@@ -96,7 +91,7 @@ def test_a_deadlock_of_pins_is_broken_from_the_latest_program_on(plugin_engine: 
     """Continuum §5.2: nothing runs and nothing can begin, so pins go until the first turn fits."""
 
     async def story(scene: Scene) -> None:
-        await in_force(plugin_engine, CONTINUUM)
+        await policies_told(plugin_engine, CONTINUUM)
         await scene.flush()
         first = await pinned(scene, "first-of-two", seed=820, tokens=900)
         second = await pinned(scene, "second-of-two", seed=821, tokens=900)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from engine_client import Messages, Reply
 from engine_load import PROMPT_TOKENS, fill, first_turn
-from engine_scene import NODE, TIMEOUT_S, Bus, Scene, play, policies_told
-from engine_server import POOL_TOKENS, EngineServer, serving
+from engine_scene import TIMEOUT_S, Bus, Scene, play, policies_told
+from engine_server import POOL_TOKENS, EngineServer
 from support.daemon_process import eventually
 from tiny_model import words
 
@@ -23,47 +23,7 @@ from controlplane.core.events import (
 )
 from controlplane.core.types import seconds
 
-_HOST_MEMORY = (
-    "--enable-hierarchical-cache",
-    *("--hicache-io-backend", "direct"),
-    *("--hicache-mem-layout", "layer_first"),
-)
-
-
-@pytest.fixture(scope="module")
-def host_state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where ``host_engine`` looks for its bus."""
-    return tmp_path_factory.mktemp("host-state")
-
-
-@pytest.fixture(scope="module", params=["write_through"])
-def write_policy(request: pytest.FixtureRequest) -> str:
-    """When the engine copies to the host: as soon as there is something new, or when the device is full."""
-    policy: str = request.param
-    return policy
-
-
 on_every_policy = pytest.mark.parametrize("write_policy", ["write_through", "write_back"], indirect=True)
-
-
-@pytest.fixture(scope="module")
-def host_engine(
-    write_policy: str,
-    engine_env: Path,
-    tiny_model: Path,
-    host_state_dir: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[EngineServer]:
-    """SGLang with the plugin and with host memory for twice its pool."""
-    server = EngineServer(
-        tmp_path_factory.mktemp("host"),
-        environment=engine_env,
-        model=tiny_model,
-        plugins=("penstock",),
-        variables={"PENSTOCK_NODE": NODE, "PENSTOCK_STATE_DIR": str(host_state_dir)},
-        arguments=(*_HOST_MEMORY, "--hicache-write-policy", write_policy),
-    )
-    yield from serving(server)
 
 
 @pytest.fixture
@@ -279,7 +239,7 @@ def test_idle_contexts_go_to_the_host_before_busy_ones(
     typed = config == _TYPED
 
     async def story(scene: Scene) -> None:
-        await policies_told(host_engine, '"typed"' if typed else '"fcfs"')
+        await policies_told(host_engine, config)
         await scene.flush()
         names = [f"{name}-{typed}" for name in ("oldest", "middle", "latest")]
         histories = [await _first_turn(scene, name, seed=900 + seed) for seed, name in enumerate(names)]
@@ -300,7 +260,7 @@ def test_host_memory_keeps_idle_contexts_longest(
     typed = config == _TYPED
 
     async def story(scene: Scene) -> None:
-        await policies_told(host_engine, '"typed"' if typed else '"fcfs"')
+        await policies_told(host_engine, config)
         await scene.flush()
         name = f"rests-{typed}"
         messages = await _first_turn(scene, name, seed=920)

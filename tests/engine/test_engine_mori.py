@@ -17,10 +17,6 @@ TYPED = STOCK + '[priority]\npolicy = "typed"\n[memory]\npolicy = "typed"\n'
 BOTH = pytest.mark.parametrize("config", [STOCK, TYPED], ids=["stock", "mori"])
 
 
-async def in_force(engine: EngineServer, config: str) -> None:
-    await policies_told(engine, '"typed"' if config == TYPED else '"fcfs"')
-
-
 async def obeyed(scene: Scene, command: Command) -> None:
     (command_id,) = await scene.say(command)
     await scene.until(CommandApplied, command_id=command_id)
@@ -48,7 +44,7 @@ def test_idle_programs_are_evicted_before_busy_ones_however_long_ago_those_were_
     typed = config == TYPED
 
     async def story(scene: Scene) -> None:
-        await in_force(plugin_engine, config)
+        await policies_told(plugin_engine, config)
         contexts = await three_contexts(scene, f"evict-{typed}")
         oldest, _, latest = contexts
         await obeyed(scene, Label(program_id=latest, label="idle"))
@@ -61,7 +57,7 @@ def test_idle_programs_are_evicted_before_busy_ones_however_long_ago_those_were_
 
 def test_whoever_is_let_in_again_is_busy(plugin_engine: EngineServer, bus: Bus) -> None:
     async def story(scene: Scene) -> None:
-        await in_force(plugin_engine, TYPED)
+        await policies_told(plugin_engine, TYPED)
         contexts = await three_contexts(scene, "again")
         oldest, _, latest = contexts
         await obeyed(scene, Label(program_id=latest, label="idle"))
@@ -79,7 +75,7 @@ def test_busy_programs_are_scheduled_before_idle_ones(plugin_engine: EngineServe
     typed = config == TYPED
 
     async def story(scene: Scene) -> None:
-        await in_force(plugin_engine, config)
+        await policies_told(plugin_engine, config)
         await scene.flush()
         names = [f"{name}-{typed}" for name in ("labelled-idle", "busy", "holds-the-pool")]
         holder = asyncio.ensure_future(scene.chat(names[2], words(870, 1200), output_tokens=900))

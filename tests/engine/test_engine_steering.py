@@ -20,12 +20,6 @@ ALIGNED = STOCK + '[memory]\npolicy = "opportunistic"\nshrink = false\n'
 CO_SCHEDULER = STOCK + '[memory]\npolicy = "opportunistic"\n'
 
 
-async def in_force(engine: EngineServer, config: str) -> None:
-    """The engine runs the policies of ``config``, one of the above; it tells only when they change."""
-    name = {COORDINATOR: '"mlfq"', ALIGNED: '"shrink":false', CO_SCHEDULER: '"shrink":true'}.get(config, '"fcfs"')
-    await policies_told(engine, name)
-
-
 async def holder(scene: Scene, program_id: str, prompt_tokens: int, output_tokens: int) -> "asyncio.Task[Reply]":
     """A turn that decodes for a while, once it has begun to."""
     turn = asyncio.ensure_future(
@@ -43,7 +37,7 @@ def test_a_small_turn_overtakes_a_large_one_that_finds_no_room(
     """MARS §4.3: no head-of-line blocking by long prefills."""
 
     async def story(scene: Scene) -> None:
-        await in_force(plugin_engine, config)
+        await policies_told(plugin_engine, config)
         names = [f"{name}-{overtakes}" for name in ("holder", "large", "small")]
         holding = await holder(scene, names[0], 1200, 1000)
         large = asyncio.ensure_future(scene.chat(names[1], words(710, 3000)))
@@ -68,7 +62,7 @@ def test_the_context_of_an_ended_program_goes_before_one_that_is_waited_for(
     """The engine's own order is by last use alone: there the older context goes, whoever may come back."""
 
     async def story(scene: Scene) -> None:
-        await in_force(plugin_engine, config)
+        await policies_told(plugin_engine, config)
         await scene.flush()
         messages = await first_turn(scene, f"live-{kept}", seed=720)
         await first_turn(scene, f"gone-{kept}", seed=721)
@@ -93,7 +87,7 @@ def test_a_turn_that_does_not_fit_begins_with_what_fits(
     """MARS §4.3: the chunk shrinks before anybody is evicted or made to wait."""
 
     async def story(scene: Scene) -> None:
-        await in_force(plugin_engine, config)
+        await policies_told(plugin_engine, config)
         await scene.flush()
         names = [f"{name}-{begins}" for name in ("decodes", "begins")]
         holding = await holder(scene, names[0], 900, 1200)
@@ -126,7 +120,7 @@ def test_without_the_daemon_the_engines_own_policies_are_back(plugin_engine: Eng
     since = len(plugin_engine.log)
 
     async def story(scene: Scene) -> None:
-        await in_force(plugin_engine, COORDINATOR)
+        await policies_told(plugin_engine, COORDINATOR)
         daemon.kill()
 
         async def given_up() -> bool:

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -113,23 +112,6 @@ def test_what_vllm_cannot_do_is_rejected_with_the_reason(plugin_engine: EngineSe
         await refuses_to_move(
             scene, "known", "vLLM moves contexts below the device by itself: no call of it moves one"
         )
-
-    bus.daemon()
-    play(story, plugin_engine, bus)
-
-
-def test_an_idle_engine_obeys_at_once(plugin_engine: EngineServer, bus: Bus) -> None:
-    """By itself it would not look before its next request."""
-
-    async def story(scene: Scene) -> None:
-        await first_turn(scene, "idle", seed=950)
-        took_s = []
-        for _ in range(5):
-            began = time.monotonic()
-            (retain,) = await scene.say(Retain(program_id="idle", ttl_ns=seconds(60)))
-            await scene.until(CommandApplied, command_id=retain)
-            took_s.append(time.monotonic() - began)
-        assert min(took_s) < 0.5, "the clock of an idle engine ticks once a second"
 
     bus.daemon()
     play(story, plugin_engine, bus)

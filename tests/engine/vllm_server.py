@@ -50,6 +50,6 @@ class VllmServer(EngineServer):
         )
         return ["-W", "ignore", "-m", "vllm.entrypoints.openai.api_server", *_ARGUMENTS, *own]
 
-    def _variables(self, plugins: Sequence[str]) -> dict[str, str]:
+    def _own_variables(self, plugins: Sequence[str]) -> dict[str, str]:
         path = f"{ROOT}:{ASYNC}"
         return {**_ENVIRONMENT, "PYTHONPATH": path, "VLLM_PLUGINS": ",".join((*plugins, "penstock_async"))}

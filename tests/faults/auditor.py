@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
+from controlplane.core.ledger.tools import tool_key
 from controlplane.core.types import Status
 from controlplane.gate import Ticket
 from controlplane.wire.codec import Heartbeat, decode_commands, decode_events
 
-from .faults import LOSE_NOTHING
+from .faults import AGENTS, LOSE_NOTHING
 
 if TYPE_CHECKING:
     from .engine import EngineServer
@@ -30,6 +31,7 @@ IDLE_S = 6.0
 # What a gate read of a reply is said once: agents' hooks alone say their words again.
 _UNREAD = "ended with a reply that no stream kept"
 _UNDER_WAY_S = 5.0
+_TOLD_S = 5.0  # "a message that was lost is sent again after 2 s"
 # A daemon that was replaced hears of it as soon as the stream delivers.
 STANDS_DOWN_S = 2.0
 # After a fault: the longest time until everybody is connected again, told and asked.
@@ -78,6 +80,10 @@ class Auditor:
         self._forgotten: dict[str, None] = {}  # of these: what the stream has lost
         self._gates: dict[str, _Gate] = {}
         self._unasked: dict[str, None] = {}  # roots that a gate without a daemon let in
+        self._unknown: dict[str, int] = {}  # calls that the daemon believes in and that are over, since when
+        self._agents_back_ns = 0
+        self._daemon_heard = ""  # that agents' hooks spoke to last
+        self._told_late: dict[str, None] = {}  # programs that ended while their agents were cut off
         self._goodbyes: dict[str, int] = {}  # by program, where it stands in the stream
         self._limit = 0
         self._free_since_ns: int | None = None
@@ -102,6 +108,8 @@ class Auditor:
 
     def over(self, name: str, manner: str) -> None:
         self._over[name] = self._now_ns
+        if self._world.nats.unreachable[AGENTS]:
+            self._told_late[name] = None
         self._manners[name] = manner if manner != "replies" or self._world.nats.keeps else _UNREAD
 
     def failed(self, server: "EngineServer", ticket: Ticket, problem: str) -> None:
@@ -180,7 +188,8 @@ class Auditor:
                 self._granted.pop(command.program_id, None)
                 self._rescued.pop(command.program_id, None)
             elif isinstance(command, cmd.Admit) and "idle" in command.reason:
-                self._rescued[command.program_id] = None  # the word may be lost, and is said again
+                # The word may be lost, and is said again. Who turns out to be a child leaves its slot to its root.
+                self._rescued |= {command.program_id: None, self.root_of(command.program_id): None}
             elif isinstance(command, cmd.SetWindow):
                 self._limit = command.limit
 
@@ -244,7 +253,9 @@ class Auditor:
                     f"how-it-decides.md: {len(self._held)} turns wait, and no engine ran one for {idle_s:.1f} s"
                 )
                 self._entered_ns = now_ns
+        self._note_who_is_told_late()
         self._goodbyes_hold()
+        self._knows_the_tools(calm_ns)
         self._one_serves(now_ns)
 
     def _one_serves(self, now_ns: int) -> None:
@@ -269,6 +280,30 @@ class Auditor:
                 if 0 < self._goodbyes.get(name, 0) <= process.daemon.position:
                     self.broken(f"adr/0029: a goodbye holds, but {name} is active again")
 
+    def _note_who_is_told_late(self) -> None:
+        """A daemon does not know how late agents tell of tools whose hooks it hears for the first time: such a tool
+        takes a reply's word back."""
+        serving = [one.name for one in self._world.daemons if one.serves]
+        if self._world.nats.unreachable[AGENTS] or len(serving) != 1:
+            return
+        if serving[0] != self._daemon_heard:
+            replied = [name for name in self._told_late if self._manners[name] == "replies"]
+            self._manners |= dict.fromkeys(replied, _UNREAD)
+        self._daemon_heard, self._told_late = serving[0], {}
+
+    def _knows_the_tools(self, calm_ns: int | None) -> None:
+        """What agents' hooks told is believed, also of those that were taken for gone."""
+        serving = [one.daemon for one in self._world.daemons if one.serves]
+        if calm_ns is None or len(serving) != 1:
+            return
+        told = {tool_key(*call): since_ns for call, since_ns in self._world.agents.tools.items()}
+        known, since_ns = serving[0].controller.ledger.tools.calls, self._now_ns - round(_TOLD_S * 1e9)
+        for key in [key for key, began_ns in told.items() if began_ns < since_ns and key not in known]:
+            self.broken(f"recovery.md: the daemon knows what publishers hold, but not {key!r}")
+        self._unknown = {key: self._unknown.get(key, self._now_ns) for key in known if key not in told}
+        for key in [key for key, seen_ns in self._unknown.items() if seen_ns < since_ns]:
+            self.broken(f"recovery.md: the daemon believes that {key!r} runs")
+
     def _waits_beside_a_slot(self, held: _Held, began_ns: int, calm_ns: int | None) -> None:
         waited_s = (self._now_ns - began_ns) / 1e9
         self.longest_free_s = max(self.longest_free_s, waited_s)
@@ -282,9 +317,14 @@ class Auditor:
 
     def _drop_who_is_over(self) -> None:
         after_s = {"tells": 2.0, "replies": _REPLY_ENDS_S}
+        if self._world.nats.unreachable[AGENTS]:
+            self._agents_back_ns = self._now_ns  # nobody can say goodbye until then
         for name in list(self._slots):
             ended_ns, manner = self._over.get(name), self._manners.get(name, "")
-            if ended_ns is not None and manner in after_s and self._now_ns - ended_ns > after_s[manner] * 1e9:
+            if ended_ns is None or manner not in after_s:
+                continue
+            since_ns = max(ended_ns, self._agents_back_ns) if manner == "tells" else ended_ns
+            if self._now_ns - since_ns > after_s[manner] * 1e9:
                 del self._slots[name]
 
     # At the end

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from .world import World
 
 HOUR_S = 3600.0
+AGENTS = "agents tools"  # the connection of their hooks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,14 @@ def _replace_daemon(world: "World", fault: Fault) -> Callable[[], None]:
 
 def _restart_nats(world: "World", fault: Fault) -> Callable[[], None]:
     world.nats.stop()
+    return world.nats.start
+
+
+def _replace_nats(world: "World", fault: Fault) -> Callable[[], None]:
+    """By another server at its address, whose store is empty."""
+    world.nats.stop()
+    world.nats.delete_streams()
+    world.auditor.lost_messages()
     return world.nats.start
 
 
@@ -148,11 +157,20 @@ def _slow_down(world: "World", fault: Fault) -> Callable[[], None]:
 
 
 def _cut(world: "World", fault: Fault) -> Callable[[], None]:
-    name = _one_of(world, fault)
-    world.nats.unreachable[name] = None
+    return _cut_off(world, _one_of(world, fault))
+
+
+def _cut_off(world: "World", name: str) -> Callable[[], None]:
+    unreachable = world.nats.unreachable
+    unreachable[name] += 1
     for client in world.clients_named(name):
         client.cut()
-    return lambda: world.nats.unreachable.pop(name, None)  # type: ignore[return-value]
+    return lambda: unreachable.subtract([name])
+
+
+def _cut_agents_off(world: "World", fault: Fault) -> Callable[[], None]:
+    """For longer than the daemon waits for an answer of theirs."""
+    return _cut_off(world, AGENTS)
 
 
 def _freeze_gate(world: "World", fault: Fault) -> Callable[[], None]:
@@ -182,6 +200,7 @@ LOSE_NOTHING = frozenset(
     {
         "connection is slow",
         "connection is cut",
+        "agents are cut off",
         "NATS is restarted",
         "NATS is frozen",
         "messages come twice",
@@ -201,6 +220,7 @@ KINDS: dict[str, Kind] = {
     "second daemon": Kind(begin=_second_daemon, for_s=(0.1, 2)),
     "daemon is replaced": Kind(begin=_replace_daemon, for_s=(2, 20)),
     "NATS is restarted": Kind(begin=_restart_nats, for_s=(0.01, 8)),
+    "NATS is replaced": Kind(begin=_replace_nats, for_s=(0.01, 8)),
     "NATS is frozen": Kind(begin=_freeze_nats, for_s=(0.5, 12)),
     "stream is deleted": Kind(begin=_delete_stream, for_s=(0.1, 0.1)),
     "disk is full": Kind(begin=_fill_disk, for_s=(1, 20)),
@@ -212,6 +232,7 @@ KINDS: dict[str, Kind] = {
     "messages come twice": Kind(begin=_send_twice, for_s=(1, 10)),
     "connection is slow": Kind(begin=_slow_down, for_s=(1, 10), weight=2),
     "connection is cut": Kind(begin=_cut, for_s=(0.01, 10), weight=2),
+    "agents are cut off": Kind(begin=_cut_agents_off, for_s=(60, 150), weight=0.5),
     "server is frozen": Kind(begin=_freeze_gate, for_s=(0.5, 10)),
     "server is killed": Kind(begin=_kill_server, for_s=(0.05, 8)),
     "clock is stepped": Kind(begin=_step_clock, for_s=(0.1, 0.1)),

@@ -6,7 +6,7 @@ did not ask; consumers of a connection end with it; and who connects to a machin
 that lacks its latest messages.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,7 +37,7 @@ class Stream:
 
     name: str
     created: str
-    subjects: tuple[str, ...]
+    config: Any
     first: int = 1
     messages: list[Stored] = field(default_factory=list)
 
@@ -46,9 +46,8 @@ class Stream:
         return self.first + len(self.messages) - 1
 
     def info(self) -> Any:
-        return SimpleNamespace(
-            created=self.created, state=SimpleNamespace(first_seq=self.first, last_seq=self.last)
-        )
+        state = SimpleNamespace(first_seq=self.first, last_seq=self.last)
+        return SimpleNamespace(created=self.created, config=self.config, state=state)
 
 
 @dataclass
@@ -126,7 +125,7 @@ class Server:
         self._frozen_until_ns = 0
         self._unread: deque[tuple[Link, Callable[[], None]]] = deque()  # what came while it was frozen
         self.full = self.deaf = False
-        self.unreachable: dict[str, None] = {}  # for connections of these names
+        self.unreachable: Counter[str] = Counter()  # for connections of these names, by so many faults
         self.loss_ratio = 0.0  # of messages that are delivered to plain subscribers
         self.twice_ratio = 0.0  # of messages that a stream keeps twice, as a publisher's resent ones
         self.lost = 0
@@ -144,7 +143,7 @@ class Server:
 
     def connect(self, end: Any, base_s: float) -> Link | None:
         """None where nobody listens."""
-        if not self.is_up or end.name in self.unreachable or end.is_closed:
+        if not self.is_up or self.unreachable[end.name] or end.is_closed:
             return None
         link = Link(self, end, base_s)
         self.links.append(link)
@@ -215,7 +214,7 @@ class Server:
                     heard = True
                     self._deliver(other, number, subject, data, reply)
         for stream in list(self.streams.values()):
-            if any(matches(pattern, subject) for pattern in stream.subjects) and not self.deaf:
+            if any(matches(pattern, subject) for pattern in stream.config.subjects) and not self.deaf:
                 heard = True
                 for _ in range(2 if self.random.random() < self.twice_ratio else 1):
                     self._store(stream, subject, data)
@@ -261,12 +260,12 @@ class Server:
     def make(self, config: Any) -> Any:
         """A stream; one that is there is set right."""
         if config.name in self.streams:
-            self.streams[config.name].subjects = tuple(config.subjects)
+            self.streams[config.name].config = config
             return self.info(config.name)
         if self.deaf:
             raise APIError(code=500, err_code=NO_ROOM, description="insufficient storage resources available")
         created = f"stream {self.new_number()} at {self.wall_ns()}"
-        self.streams[config.name] = Stream(config.name, created, tuple(config.subjects))
+        self.streams[config.name] = Stream(config.name, created, config)
         return self.info(config.name)
 
     def consume(self, link: Link, number: int, name: str, first: int) -> None:

@@ -11,6 +11,7 @@ from controlplane.emit.emitter import Emitter
 from controlplane.gate import Ticket
 
 from .engine import Request
+from .faults import AGENTS
 from .processes import NODE, URL, Process
 
 if TYPE_CHECKING:
@@ -41,7 +42,9 @@ class Script:
         return f"p{self.number}"
 
 
-def scripts(random: Random, count: int, children_ratio: float, within_s: float) -> list[Script]:
+def scripts(
+    random: Random, count: int, children_ratio: float, within_s: float, longest_gap_s: float
+) -> list[Script]:
     """So many programs that begin within that time, and of which so large a share are children of earlier ones."""
     made: list[Script] = []
     for number in range(count):
@@ -50,7 +53,7 @@ def scripts(random: Random, count: int, children_ratio: float, within_s: float) 
         begins_s = random.uniform(0.5, within_s)
         tokens, turns = random.randrange(100, 1500), []
         for _ in range(random.choice((1, 2, 3, 4, 6))):
-            turns.append((random.uniform(0.1, 2.0), random.uniform(0.1, 3.0), tokens))
+            turns.append((random.uniform(0.1, 2.0), random.uniform(0.1, longest_gap_s), tokens))
             tokens += random.randrange(50, 500)
         manner = "tells" if parent >= 0 else random.choice(MANNERS)
         if number < _MOST_VANISH:
@@ -75,10 +78,8 @@ class Agents(Process):
     def __init__(self, world: "World") -> None:
         super().__init__(world, "agents")
         self.main = self.thread("main")
-        self.tools: dict[tuple[str, str], None] = {}
-        self.emitter = Emitter(
-            url=URL, node=NODE, role="tool", state=self._state, runtime=self.runtime("agents tools")
-        )
+        self.tools: dict[tuple[str, str], int] = {}  # since when they run
+        self.emitter = Emitter(url=URL, node=NODE, role="tool", state=self._state, runtime=self.runtime(AGENTS))
         self.emitter.publisher = f"{NODE}/tool/agents"
         self.emitter.start()
         self.unfinished: dict[str, None] = {}
@@ -129,7 +130,7 @@ class Agents(Process):
             return
         self.calls += 1
         call_id = f"call{self.calls}"
-        self.tools[(script.name, call_id)] = None
+        self.tools[(script.name, call_id)] = self.world.scheduler.now_ns
         self.emitter.emit(ev.ToolStarted(program_id=script.name, call_id=call_id, tool="bash"))
         await asyncio.sleep(gap_s)
         del self.tools[(script.name, call_id)]

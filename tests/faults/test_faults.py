@@ -49,13 +49,37 @@ def test_the_simulator_finds_known_flaws(name: str) -> None:
             broken = simulate(flaw.plan(seed)).violations
         return any(flaw.breaks in rule for rule in broken) and not simulate(flaw.plan(seed)).violations
 
-    assert any(shows(seed) for seed in range(MOST_SEEDS)), f"{MOST_SEEDS} seeds did not find: {name}"
+    assert any(shows(seed) for seed in (flaw.soonest, *range(MOST_SEEDS))), (
+        f"{MOST_SEEDS} seeds did not find: {name}"
+    )
 
 
 def test_a_pause_that_a_gate_missed_is_made_up_for() -> None:
     """The gate went on to tell of its grant, and the program that had ended was taken for active."""
-    plan = plan_of(35, kinds=["messages are lost", "daemon is killed"])
+    plan = replace(plan_of(35, kinds=["messages are lost", "daemon is killed"]), longest_gap_s=3.0)
     assert not simulate(plan).violations
+
+
+DENSE = {
+    (115, 60): (
+        "disk is full",
+        "daemon is killed",
+        "snapshots do not fit",
+        "power is lost",
+        "NATS is restarted",
+        "snapshot is damaged",
+    ),
+    (202, 40): ("NATS is replaced", "agents are cut off", "clock is stepped at a restart", "messages are lost"),
+    (9, 200): ("daemon is killed", "NATS is restarted", "server is killed", "second daemon", "daemon is replaced"),
+    (3, 80): (),
+}
+
+
+@pytest.mark.parametrize(("seed", "most_faults"), DENSE)
+def test_dense_faults_break_no_promise(seed: int, most_faults: int) -> None:
+    """A disk that fills while the daemon recovers, empty servers, a storm of restarts, everything at once."""
+    plan = plan_of(seed, kinds=DENSE[seed, most_faults], most_faults=most_faults)
+    assert not simulate(replace(plan, longest_gap_s=3.0, settle_s=500.0)).violations
 
 
 def test_a_failing_history_is_shrunk() -> None:

@@ -18,7 +18,7 @@ from controlplane.wire.subjects import TOOL_ROLE, command_subject, event_subject
 
 from .auditor import CALM_AFTER_S, Auditor
 from .engine import EngineServer
-from .faults import KINDS, Fault, plan
+from .faults import AGENTS, KINDS, Fault, plan
 from .model_client import Client
 from .model_disk import Disk
 from .model_nats import Server, Stored
@@ -29,6 +29,8 @@ from .threads import Scheduler, Stuck
 _WALL_NS = 1_790_000_000_000_000_000
 _LOOK_S = 0.5
 _AFTERWARDS_S = 20.0  # once all programs have ended: for what is believed of them
+_LONGEST_GAPS_S = (3.0, 3.0, 3.0, 3.0, 3.0, 150.0)  # now and then longer than anybody waits for a publisher
+_MOST_GAPS = 8  # of a program and of its children, one after the other
 _RESTART_S = 1.0  # a supervisor starts a daemon again that ended
 
 
@@ -45,6 +47,7 @@ class Plan:
     children_ratio: float  # of the programs: whose parent waits for them
     horizon_s: float
     settle_s: float
+    longest_gap_s: float  # between two turns of a program
     faults: tuple[Fault, ...]
 
 
@@ -83,17 +86,20 @@ def plan_of(
         config |= {"preset": "mars"}
     servers = random.choice((1, 2, 2))
     faults = plan(random, random.randint(min(1, most_faults), most_faults), (2.0, horizon_s), kinds)
+    sizes = {"shared_place": servers == 2 and random.random() < 0.3, "is_embedded": random.random() < 0.7}
+    programs = random.randrange(15, 70)
+    longest_gap_s = random.choice(_LONGEST_GAPS_S)
     return Plan(
         seed=seed,
         config=config,
         servers=servers,
-        shared_place=servers == 2 and random.random() < 0.3,
-        is_embedded=random.random() < 0.7,
-        programs=random.randrange(15, 70),
+        programs=programs,
         children_ratio=children_ratio,
         horizon_s=horizon_s,
-        settle_s=400.0,
+        settle_s=400.0 + _MOST_GAPS * longest_gap_s,
+        longest_gap_s=longest_gap_s,
         faults=tuple(faults),
+        **sizes,
     )
 
 
@@ -201,7 +207,7 @@ class World:
     @property
     def connections(self) -> list[str]:
         servers = [f"{server.name} {part}" for server in self.servers for part in ("gate", "engine")]
-        return ["daemon", "agents tools", *servers]
+        return ["daemon", AGENTS, *servers]
 
     def clients_named(self, name: str) -> list[Client]:
         return [one for process in self._processes() for one in process.clients if one.name == name]
@@ -241,7 +247,9 @@ class World:
         for index in range(plan.servers):
             self.start_server(index)
         self.start_daemon()
-        made = scripts(Random(f"{plan.seed}/programs"), plan.programs, plan.children_ratio, plan.horizon_s)
+        made = scripts(
+            Random(f"{plan.seed}/programs"), plan.programs, plan.children_ratio, plan.horizon_s, plan.longest_gap_s
+        )
         for script in made:
             if script.parent < 0:
                 self.agents.begin(script, [child for child in made if child.parent == script.number])

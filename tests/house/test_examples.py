@@ -143,7 +143,9 @@ def test_every_preset_runs_in_every_corner_of_the_big_grid() -> None:
         assert 0 < figures["jain_index"] <= 1.0 + 1e-9, cell
 
 
-@pytest.mark.parametrize(("name", "runs"), [("any-mix", 36_450), ("any-mix-small", 1_440), ("ablations", 540)])
+@pytest.mark.parametrize(
+    ("name", "runs"), [("any-mix", 36_450), ("any-mix-small", 1_440), ("ablations", 540), ("placement", 80)]
+)
 def test_a_corner_of_the_yardstick_runs(name: str, runs: int) -> None:
     spec = load_sweep(ROOT / "examples" / "sweeps" / f"{name}.toml")
     drawn = tuple(each for each in spec.workload if "shared/traces" not in each.source)  # those may not be here

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ from support.daemon_process import BusClient, DaemonProcess, eventually, says, s
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
 from controlplane.wire.codec import encode_events
+from controlplane.wire.endpoint import read_endpoint
 from controlplane.wire.subjects import (
     all_events_subject,
     command_subject,
@@ -204,5 +207,38 @@ async def test_a_disk_that_is_full_and_then_is_not(small_disk: Path) -> None:
         await bus.close()
         assert "no room for the stream" in daemon.log, "a smaller one was made"
         assert daemon.stop() == 0
+    finally:
+        daemon.clean_up()
+
+
+@pytest.mark.parametrize("killed", ["nats-server", "the daemon", "both"])
+async def test_whoever_is_killed_while_the_disk_is_full_comes_back(small_disk: Path, killed: str) -> None:
+    """The server's new address and the daemon's files do not fit; what they hold is written once there is room."""
+    daemon = DaemonProcess(small_disk / "state")
+    ballast = small_disk / "ballast"
+
+    try:
+        daemon.start()
+        bus = await serving(daemon)
+        await granted(bus, 0)
+        endpoint = read_endpoint("test", daemon.folder)
+        assert endpoint is not None
+        with pytest.raises(OSError, match="No space"), ballast.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(1 << 12))
+        if killed != "the daemon":
+            os.kill(endpoint.pid, signal.SIGKILL)
+        if killed != "nats-server":
+            daemon.kill()
+            daemon.start()
+        await asyncio.sleep(3)  # in which it tries in vain
+        assert not daemon.has_ended, daemon.log[-2000:]
+        ballast.unlink()
+        await granted(bus, 1)
+        now = await eventually(lambda: _now(read_endpoint("test", daemon.folder)), what="an endpoint file")
+        os.kill(now.pid, 0)
+        await bus.close()
+        assert daemon.stop() == 0
+        assert "Traceback" not in daemon.log
     finally:
         daemon.clean_up()

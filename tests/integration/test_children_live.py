@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
-from support.daemon_process import NODE, BusClient, DaemonProcess, eventually
+from support.daemon_process import BusClient, DaemonProcess, eventually
+from support.governed_double import GateClient, governed_double
 
 from controlplane.emit.tool_reporter import ToolReporter
-from controlplane.lab.double import DoubleOptions, run_double
 
 pytestmark = pytest.mark.asyncio
 
@@ -36,11 +35,8 @@ def daemon(tmp_path: Path, nats_server: Any) -> Iterator[DaemonProcess]:
     process.clean_up()
 
 
-class Client:
+class Client(GateClient):
     """Asks the gate before the double."""
-
-    def __init__(self, url: str, http: aiohttp.ClientSession) -> None:
-        self._url, self._http = url, http
 
     async def turn(self, program: str, parent: str = "", proof: str = "") -> str:
         """The turn's id, once it was answered."""
@@ -48,14 +44,10 @@ class Client:
         headers |= {"x-penstock-parent-id": parent} if parent else {}
         headers |= {"x-penstock-parent-turn": proof} if proof else {}
         body = {"messages": [{"role": "user", "content": "one two"}], "max_tokens": 4}
-        async with self._http.post(f"{self._url}/v1/chat/completions", json=body, headers=headers) as response:
+        async with self.http.post(f"{self.url}/v1/chat/completions", json=body, headers=headers) as response:
             await response.read()
             assert response.status == 200
             return response.headers["x-penstock-turn-id"]
-
-    async def health(self) -> Any:
-        async with self._http.get(f"{self._url}/penstock/health") as response:
-            return await response.json()
 
 
 async def story(client: Client, reporter: ToolReporter, bus: BusClient) -> None:
@@ -96,24 +88,7 @@ async def story(client: Client, reporter: ToolReporter, bus: BusClient) -> None:
 async def test_children_ride_their_parents_slot_and_strangers_do_not(
     daemon: DaemonProcess, nats_server: Any
 ) -> None:
-    bus = await BusClient.connect(nats_server.url)
-    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    stop = asyncio.Event()
-    options = DoubleOptions(port=0, node=NODE, bus=nats_server.url, on_ready=ready.set_result)
-    double = asyncio.ensure_future(run_double(options, stop))
-    reporter = ToolReporter(url=nats_server.url, node=NODE)
-    try:
-        async with aiohttp.ClientSession() as http:
-            client = Client(await ready, http)
-
-            async def is_governed() -> bool:
-                return bool((await client.health())["mode"] == "governed")
-
-            await eventually(is_governed, what="gate that hears the daemon")
-            await story(client, reporter, bus)
-    finally:
-        stop.set()
-        await asyncio.wait_for(double, 10)
-        reporter.close()
-        await bus.close()
+    async with governed_double(nats_server.url) as (gate, reporter, bus):
+        client = Client(gate.url, gate.http)
+        await story(client, reporter, bus)
     assert "Traceback" not in daemon.log

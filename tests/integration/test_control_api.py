@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from controlplane.operate.client import (
     ControlClient,
     connect,
 )
+from controlplane.operate.tables import show_status
 from controlplane.wire.control import SERVICE
 from controlplane.wire.endpoint import control_path
 
@@ -111,8 +113,70 @@ async def test_a_node_and_its_programs_are_told(daemon: DaemonProcess, client: C
     assert (status.pressure.programs_active, status.pressure.queue_length) == (2, 1)
     assert status.pressure.kv_total_blocks == 1000
     assert status.config.version == 1
+    assert (status.engines.known, status.engines.serving, status.engines.silent) == (1, 1, 0)
+    assert found["c"].waits_for == "all 2 slots are taken"
+    listed = client.call("ListEngines")
+    (engine,) = listed.engines
+    assert (engine.place, engine.kv_total_blocks, engine.turns, engine.programs) == ("test/engine", 1000, 1, 1)
+    assert (listed.total, list(listed.moves)) == (1, [])
     watched = client.watch("WatchStatus")
     assert next(watched).now_ns < next(watched).now_ns
+
+
+@pytest.mark.asyncio
+async def test_several_engines_and_who_moved_between_them_and_why(
+    file: Path, daemon: DaemonProcess, client: ControlClient
+) -> None:
+    zero, one = "test/engine-30000-dp0", "test/engine-30000-dp1"
+    file.write_text(TWO_SLOTS.replace("window = 2", "window = 9") + "[placement]\npassing_wait = 1.0\n")
+    await wait(lambda: client.call("GetStatus").window.limit == 9, "room for all")
+
+    def submitted(name: str, blocks: int) -> ev.Event:
+        return ev.TurnSubmitted(program_id=name, turn_id=f"{name}.1", projected_blocks=blocks)
+
+    def ended(name: str, tokens: int) -> ev.Event:
+        return ev.TurnEnded(program_id=name, turn_id=f"{name}.1", prompt_tokens=tokens, service_ns=10**9)
+
+    pool = replace(POOL, block_tokens=1)
+    crowd = [submitted("a", 100), submitted("long", 800), submitted("longer", 800)]
+    await publish(daemon, (f"{zero}/one", 1, [pool, submitted("first", 10), ended("first", 10), *crowd]))
+    # Who ends a turn beside an idle engine may move there: so the second engine comes when "first" has ended.
+    await wait(lambda: "longer" in rows(client), "the first engine's crowd")
+    await publish(daemon, (f"{one}/one", 1, [pool, submitted("other", 10)]))
+    await wait(lambda: client.call("ListEngines").total == 2, "two engines")
+    await wait(lambda: "other" in rows(client), "a crowd")
+    await publish(daemon, (f"{zero}/one", 7, [ended("a", 100)]))
+    listed = await wait(lambda: (found := client.call("ListEngines")).moves and found, "a move")
+    (move,) = listed.moves
+    assert (move.program_id, move.from_place, move.to_place) == ("a", zero, one)
+    assert move.reason.startswith("re-prefill: expected to cost")
+    assert "weighed: stay" in move.reason
+    assert {engine.place: (engine.turns, engine.programs) for engine in listed.engines} == {
+        zero: (2, 3),
+        one: (1, 2),
+    }
+    assert (rows(client)["a"].replica, rows(client)["a"].moves) == (one, 1)
+    engines = client.call("GetStatus").engines
+    assert (engines.known, engines.serving, engines.moves) == (2, 2, 1)
+    assert f"moved: a: {zero} to {one}; re-prefill" in penstock(daemon, "engines").stdout
+    told = penstock(daemon, "explain", "a").stdout
+    assert f"place on {one}, from {zero}: re-prefill" in told
+    assert len(client.call("ListEngines", limit=1).engines) == 1
+
+
+@pytest.mark.asyncio
+async def test_an_engine_that_steers_nothing_is_told(
+    daemon: DaemonProcess, client: ControlClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    why = "rank 1 decided otherwise than rank 0"
+    await publish(daemon, (ENGINE, 1, [POOL]))
+    await wait(lambda: client.call("GetStatus").pressure.kv_total_blocks, "a pool")
+    assert list(client.call("GetStatus").passive_engines) == []
+    await publish(daemon, (ENGINE, 2, [replace(POOL, reason=why)]))
+    status = await wait(lambda: (s := client.call("GetStatus")).passive_engines and s, "an engine that is passive")
+    assert list(status.passive_engines) == [f"engine: {why}"]
+    show_status(status, json=False)
+    assert f"engine: {why}" in capsys.readouterr().out
 
 
 @pytest.mark.asyncio
@@ -320,12 +384,24 @@ async def test_the_commands(daemon: DaemonProcess, client: ControlClient) -> Non
     await wait(lambda: list(statuses(client).values()).count("active") == 2, "two that run")
     said = {
         name: penstock(daemon, *name.split())
-        for name in ("status", "programs", "queue", "hold a", "drain", "release a", "drain --undo", "reload")
+        for name in (
+            "status",
+            "engines",
+            "programs",
+            "queue",
+            "hold a",
+            "drain",
+            "release a",
+            "drain --undo",
+            "reload",
+        )
     }
     assert {name: done.returncode for name, done in said.items()} == dict.fromkeys(said, 0)
     assert "2 active, 1 waiting, 3 known" in said["status"].stdout
     assert [line.split()[0] for line in said["programs"].stdout.splitlines()] == ["program", "c", "a", "b"]
     assert [line.split()[:2] for line in said["queue"].stdout.splitlines()[1:]] == [["c", "waiting"]]
+    assert said["queue"].stdout.splitlines()[1].endswith("all 2 slots are taken")
+    assert [line.split()[0] for line in said["engines"].stdout.splitlines()] == ["engine", "test/engine"]
     assert said["hold a"].stdout == "orders: held: a\n"
     assert said["drain"].stdout == "orders: draining: nobody is let in; held: a\n"
     assert said["drain --undo"].stdout == "orders: none\n"

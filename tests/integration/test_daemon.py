@@ -341,3 +341,17 @@ async def test_the_embedded_server_talks_to_nobody_without_its_password(daemon: 
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert secret not in daemon.log
     await bus.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("left", ["", '{"url": "nats://127.0.0.1:42', '{"url": "nats://nobody:x"}'])
+async def test_half_an_endpoint_file_keeps_no_daemon_from_starting(daemon: DaemonProcess, left: str) -> None:
+    """As a machine leaves it that lost its power."""
+    path = endpoint_path("test", daemon.folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(left)
+    daemon.start()
+    await says(daemon, '"up"')
+    bus = await serving(daemon)
+    await bus.close()
+    assert daemon.stop() == 0

@@ -138,6 +138,18 @@ class Health(http.server.BaseHTTPRequestHandler):
             "bad",
             "probe 3 times",
         ),
+        (
+            {"mode": "governed", "scheduler": {"lockstep": {"size": 2, "compared": 9, "passive_because": ""}}},
+            "lockstep",
+            "ok",
+            "2 ranks decide alike",
+        ),
+        (
+            {"mode": "governed", "scheduler": {"lockstep": {"passive_because": "rank 1 decided otherwise"}}},
+            "lockstep",
+            "bad",
+            "rank 1 decided otherwise",
+        ),
     ],
 )
 def test_what_a_gate_tells(daemon: DaemonProcess, page: dict[str, Any], what: str, state: str, said: str) -> None:

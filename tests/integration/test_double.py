@@ -253,7 +253,7 @@ async def test_commands_for_the_engine_and_a_request_for_the_state(nats_server: 
         assert [pin.program_id for pin in state.pins] == ["p"]
         assert 0 < state.pins[0].ttl_ns <= seconds(600)
         samples = 1
-        assert "not support" in (await scene.daemon.until(CommandRejected, command_id=3)).reason
+        assert "no memory below the device" in (await scene.daemon.until(CommandRejected, command_id=3)).reason
         assert "cached" in (await scene.daemon.until(CommandRejected, command_id=4)).reason
         assert [type(event) for event in scene.daemon.events].count(PublisherState) == 1
         while (await scene.daemon.until(PoolSampled, samples)).retained_blocks == 0:

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from support.daemon_process import NODE, BusClient, DaemonProcess, eventually
 
+from controlplane.core.commands import StateRequest
+from controlplane.core.controller import LOST_NS
 from controlplane.core.events import Event, Grant, ProgramArrived, PublisherState, ToolStarted, TurnEnded
 from controlplane.emit.tool_reporter import ToolReporter
-from controlplane.wire.codec import encode_events
-from controlplane.wire.frames import MAX_FRAME_BYTES, Frame, pack
+from controlplane.wire.codec import decode_commands, encode_events
+from controlplane.wire.frames import MAX_FRAME_BYTES, Frame, pack, read
 from controlplane.wire.subjects import publisher_name
 
 pytestmark = pytest.mark.asyncio
@@ -145,3 +147,22 @@ async def test_a_path_that_no_socket_can_have_is_told(tmp_path: Path) -> None:
         assert "longer than 107 bytes" in daemon.log
     finally:
         daemon.clean_up()
+
+
+async def test_who_connects_after_all_were_asked_is_asked_for_what_was_lost(daemon: DaemonProcess) -> None:
+    """Agents come back within seconds of a daemon's start, and it asks everybody once."""
+    await listens(daemon)
+
+    async def greeting() -> int:
+        reader, writer = await asyncio.open_unix_connection(str(path_of(daemon)))
+        try:
+            frame = await read(reader)
+        finally:
+            writer.close()
+            await writer.wait_closed()
+        assert frame is not None
+        (request,) = decode_commands(frame[1])
+        assert isinstance(request, StateRequest)
+        return request.lost_ns
+
+    assert await eventually(greeting, what="a greeting that asks for the latest minute") >= LOST_NS

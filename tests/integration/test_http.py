@@ -1,20 +1,16 @@
 """The daemon's page, its live data and its metrics, as a browser and Prometheus ask for them."""
 
 import asyncio
-import http.server
 import json
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 import pytest_asyncio
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from prometheus_client.parser import text_string_to_metric_families
+from support.collector import collector
 from support.daemon_process import BusClient, DaemonProcess, eventually
 from support.ports import free_port
 
@@ -28,6 +24,9 @@ STORY: list[ev.Event] = [
 ]
 
 
+CLIENT_TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
 def daemon_at(folder: Path, text: str) -> DaemonProcess:
     folder.mkdir()
     (folder / "penstock.toml").write_text(text)
@@ -36,9 +35,12 @@ def daemon_at(folder: Path, text: str) -> DaemonProcess:
     return process
 
 
-async def story(daemon: DaemonProcess) -> None:
+async def story(daemon: DaemonProcess, trace: str = "") -> None:
+    """A program's turn and tool; ``trace``: its gate says so of its client's span."""
     bus = await BusClient.connect(await daemon.url())
     await bus.status()
+    if trace:
+        await bus.publish("test/gate/one", 1, [ev.TurnQueued(**NAME, turn_id="1", prompt_tokens=9, trace=trace)])
     await bus.publish("test/engine/one", 1, [ev.PoolSampled(total_blocks=1000, free_blocks=900), *STORY])
     await bus.publish("test/tool/one", 1, [ev.ToolStarted(**NAME, call_id="1", tool="bash")])
     await bus.status_where(lambda s: s["programs"].get("p", {}).get("open_tools") == 1, "a tool that runs")
@@ -152,46 +154,18 @@ def test_an_address_in_use_is_refused_and_the_default_gives_way(
         second.clean_up()
 
 
-class Collector(http.server.BaseHTTPRequestHandler):
-    """A double of an OTLP collector: keeps what it is sent."""
-
-    bodies: ClassVar[list[tuple[str, bytes]]] = []
-
-    def do_POST(self) -> None:
-        self.bodies.append((self.path, self.rfile.read(int(self.headers["Content-Length"]))))
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, *args: object) -> None:
-        """Nothing."""
-
-
 @pytest.mark.asyncio
 async def test_metrics_and_traces_go_over_otlp(tmp_path: Path) -> None:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        daemon = daemon_at(
-            tmp_path / "node",
-            f'[http]\nlisten = "off"\n[telemetry]\notlp_endpoint = "http://127.0.0.1:{server.server_port}"\n',
-        )
+    with collector() as told:
+        text = f'[http]\nlisten = "off"\n[telemetry]\notlp_endpoint = "{told.url}"\n'
+        daemon = daemon_at(tmp_path / "node", text)
         try:
-            await story(daemon)
+            await story(daemon, f"00-{CLIENT_TRACE}-00f067aa0ba902b7-01")
             assert daemon.stop() == 0  # what is left is sent
         finally:
             daemon.clean_up()
-            server.shutdown()
     assert "Traceback" not in daemon.log
-    told = dict(Collector.bodies)
-    spans = [
-        span
-        for path, body in Collector.bodies
-        if path == "/v1/traces"
-        for resource in ExportTraceServiceRequest.FromString(body).resource_spans
-        for scope in resource.scope_spans
-        for span in scope.spans
-    ]
+    spans = told.spans()
     assert {"program", "turn", "tool bash"} <= {span.name for span in spans}
-    assert len({span.trace_id for span in spans}) == 1
-    metrics = ExportMetricsServiceRequest.FromString(told["/v1/metrics"])
-    names = {m.name for r in metrics.resource_metrics for scope in r.scope_metrics for m in scope.metrics}
-    assert "penstock.window.limit" in names
+    assert {span.trace_id for span in spans} == {CLIENT_TRACE}, "they join their client's"
+    assert {"penstock.window.limit", "penstock.engine.up"} <= set(told.metrics())

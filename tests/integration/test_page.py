@@ -19,7 +19,9 @@ from controlplane.core import events as ev
 
 pytestmark = [pytest.mark.asyncio, needs("chromium", "chromedriver")]
 GATE, ENGINE, TOOL = "test/gate/one", "test/engine/one", "test/tool/one"
+OTHER = "test/engine-2/one"
 WINDOW = 'preset = "fcfs"\n[http]\nlisten = "{}"\n[admission]\nwindow = {}\n'
+SHADOW = '[shadow]\npreset = "fcfs"\nsettings = ["admission.window=7"]\nestimate_s = 0\n'
 TIMEOUT_S = 30.0
 
 
@@ -43,6 +45,12 @@ def text(browser: Chrome, name: str) -> str:
     return str(browser.find_element(By.ID, name).text)
 
 
+def texts(browser: Chrome, selector: str) -> list[str]:
+    """Of all such elements at one instant: the page makes its rows anew once a second."""
+    script = "return [...document.querySelectorAll(arguments[0])].map((found) => found.innerText)"
+    return list(browser.execute_script(script, selector))
+
+
 def colours(browser: Chrome, name: str) -> set[str]:
     """Of the canvas' opaque points."""
     script = """
@@ -56,7 +64,7 @@ def colours(browser: Chrome, name: str) -> set[str]:
     return set(browser.execute_script(script, name))
 
 
-GREEN, BLUE, YELLOW, PURPLE = "42,157,85", "36,135,201", "217,164,0", "176,76,200"
+GREEN, BLUE, YELLOW, PURPLE, BROWN = "42,157,85", "36,135,201", "217,164,0", "176,76,200", "210,105,30"
 
 
 async def begin(daemon: DaemonProcess) -> None:
@@ -70,6 +78,16 @@ async def begin(daemon: DaemonProcess) -> None:
     submitted = [ev.TurnSubmitted(program_id=name, turn_id=f"{name}.1", projected_blocks=300) for name in "ab"]
     await bus.publish(ENGINE, 2, [*submitted, ev.TurnEnded(program_id="b", turn_id="b.1", prompt_tokens=300)])
     await bus.publish(TOOL, 1, [ev.ToolStarted(program_id="b", call_id="1", tool="pytest")])
+    await bus.close()
+
+
+async def second_engine(daemon: DaemonProcess) -> None:
+    """It joins, and who acts goes on there without its context; its pool is smaller than that needs."""
+    bus = await BusClient.connect(await daemon.url())
+    pool = ev.PoolSampled(total_blocks=200, free_blocks=10, retained_blocks=40, block_tokens=1)
+    turn = ev.TurnSubmitted(program_id="b", turn_id="b.2", projected_blocks=300)
+    begun = ev.FirstToken(program_id="b", turn_id="b.2", prompt_tokens=400, prefill_ns=10**8)
+    await bus.publish(OTHER, 1, [pool, turn, begun])
     await bus.close()
 
 
@@ -87,16 +105,34 @@ async def test_it_draws_what_happens_and_shows_a_changed_window(tmp_path: Path, 
         await begin(daemon)
         browser.get(f"http://{address}/")
         wait(lambda: "2 programs active, 1 waiting" in text(browser, "summary"), "summary")
-        rows = wait(lambda: browser.find_elements(By.CSS_SELECTOR, "#programs tr"), "programs")
-        assert [row.text.split()[0] for row in rows] == ["c<i>", "a", "b"]  # names are text, not HTML
+        rows = wait(lambda: texts(browser, "#programs tr"), "programs")
+        assert [row.split()[0] for row in rows] == ["c<i>", "a", "b"]  # names are text, not HTML
         wait(lambda: {GREEN, BLUE, YELLOW} <= colours(browser, "timeline"), "phases in the timeline")
         wait(lambda: {GREEN, YELLOW, PURPLE} <= colours(browser, "window-plot"), "plots of the window")
         file.write_text(WINDOW.format(address, 3))
         wait(lambda: "configuration 2; 3 programs active, 0 waiting" in text(browser, "summary"), "the new window")
         wait(lambda: text(browser, "window-reason").startswith("3: "), "the new limit")
+        assert not browser.find_element(By.ID, "fleet").is_displayed(), "of one engine the plots tell all"
+        await second_engine(daemon)
+        wait(lambda: "2 engines: 2 serving; 1 moves" in text(browser, "engines-words"), "the engines")
+        engines = texts(browser, "#engines tr")
+        assert [row.split()[0] for row in engines] == ["test/engine", "test/engine-2"]
+        assert "150% of 200 blocks, 10 free" in engines[1]
+        row = next(row for row in texts(browser, "#programs tr") if row.split()[0] == "b")
+        assert row.split()[-2:] == ["test/engine-2", "1"]
+        wait(lambda: "300 tokens computed again" in text(browser, "regret-words"), "verdicts in sum")
+        assert "nobody b" in text(browser, "verdicts")
+        assert "miss, moved" in text(browser, "verdicts")
+        assert not browser.find_element(By.ID, "shadow").is_displayed(), "there is none"
+        file.write_text(WINDOW.format(address, 3) + SHADOW)
+        wait(lambda: "fcfs with admission.window=7 beside fcfs: decides" in text(browser, "shadow-words"), "it")
+        wait(lambda: BROWN in colours(browser, "window-plot"), "its window")
+        wait(lambda: "No estimate yet: it is not asked for" in text(browser, "shadow-estimate"), "no estimate")
         await asyncio.sleep(3)
         if folder := os.environ.get("PENSTOCK_SCREENSHOTS"):
             browser.save_screenshot(str(Path(folder) / "page.png"))
+            browser.execute_script("document.documentElement.style.colorScheme = 'dark'")
+            browser.save_screenshot(str(Path(folder) / "page-dark.png"))
         file.write_text("lease_s = 1e9\n")
         wait(lambda: "configuration refused: " in text(browser, "warnings"), "a refusal")
         daemon.kill()

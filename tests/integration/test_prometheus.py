@@ -29,6 +29,8 @@ TIMEOUT_S = 30.0
 TROUBLE: dict[str, tuple[dict[str, str], int, int]] = {
     "PenstockDaemonDown": ({"up": "0x9"}, 0, 9),
     "PenstockBusAway": ({"penstock_bus_connected": "0x9"}, 0, 9),
+    "PenstockEngineDown": ({'penstock_engine_up{engine="gpu7/engine-30000"}': "0x9"}, 0, 9),
+    "PenstockNoLeader": ({'penstock_leading{node="fleet"}': "0x9"}, 0, 9),
     "PenstockProgramsWaitLong": (
         {
             'penstock_hold_seconds_bucket{le="60"}': "0x40",
@@ -53,6 +55,9 @@ TROUBLE: dict[str, tuple[dict[str, str], int, int]] = {
 QUIET = {
     "up": "1x400",
     "penstock_bus_connected": "1x400",
+    'penstock_engine_up{engine="gpu7/engine-30000"}': "1x400",
+    'penstock_leading{node="fleet",pod="a"}': "1x400",
+    'penstock_leading{node="fleet",pod="b"}': "0x400",
     'penstock_overloaded{side="kv"}': "0 0 1 0x400",
     'penstock_tokens_total{kind="cached"}': "0+900x400",
     'penstock_tokens_total{kind="prompt"}': "0+1000x400",
@@ -101,10 +106,9 @@ def test_the_files_are_good() -> None:
 def test_an_alert_fires_when_its_trouble_has_lasted(alert: str, tmp_path: Path) -> None:
     rule = alerts()[alert]
     series, silent_minute, loud_minute = TROUBLE[alert]
-    if "sum by" in rule["expr"]:
-        whose = {"instance": INSTANCE["instance"]}
-    else:
-        whose = INSTANCE | dict(re.findall(r'(\w+)="([^"]*)"', next(iter(series))))
+    whose = INSTANCE | dict(re.findall(r'(\w+)="([^"]*)"', next(iter(series))))
+    if by := re.search(r"sum by \(([^)]*)\)", rule["expr"]):
+        whose = {label: whose[label] for label in by[1].split(", ") if label != "le"}
     labels = {**whose, **rule["labels"]}
     texts = {
         kind: re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda label: labels[label.group(1)], text)

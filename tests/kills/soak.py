@@ -21,9 +21,8 @@ import aiohttp
 from support.daemon_process import NODE
 from support.whole_loop import Loop
 
+from controlplane.lab.fleet.agents import Agents, Cut
 from controlplane.wire.endpoint import read_endpoint
-
-from .clients import Clients
 
 SLOTS = 4
 CLIENTS = 10
@@ -78,8 +77,11 @@ class Watch:
 class Killer:
     """One kill after the other."""
 
-    def __init__(self, loop: Loop, clients: Clients, watch: Watch, random: Random) -> None:
-        self._loop, self._clients, self._watch, self._random = loop, clients, watch, random
+    def __init__(self, loop: Loop, seed: int, random: Random) -> None:
+        self._loop, self._random = loop, random
+        self.watch = Watch(loop.url)
+        self.agents = Agents([loop.url], count=CLIENTS, seed=seed, why=self._why)
+        self._engine_back_s = 0.0  # when it was last there again; infinite while it is away
         self.counts: Counter[str] = Counter()
         self.recovered_s: list[float] = []  # from a kill until the gate hears a daemon
         self._latest: deque[str] = deque(maxlen=8)
@@ -100,13 +102,13 @@ class Killer:
                     os.kill(self._bus_pid, signal.SIGKILL)
             case "engine is killed":
                 assert self._loop.double is not None
-                self._clients.engine_back_s = inf
+                self._engine_back_s = inf
                 self._loop.double.kill()
                 self._loop.double.wait()
                 await asyncio.to_thread(self._loop.start_double)
-                self._clients.engine_back_s = time.monotonic()
+                self._engine_back_s = time.monotonic()
             case "client vanishes":
-                self._clients.kill_one()
+                self.agents.kill_one()
                 return
             case "daemon is frozen":
                 assert self._loop.daemon.process is not None
@@ -115,11 +117,22 @@ class Killer:
                 with suppress(ProcessLookupError):
                     await self._freeze(self._bus_pid)
         if self._random.random() < 0.5:  # else the next one comes before this one is over
-            while self._watch.mode != "governed" and time.monotonic() < began_s + 60:  # noqa: ASYNC110
+            while self.watch.mode != "governed" and time.monotonic() < began_s + 60:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
             self.recovered_s.append(took_s := time.monotonic() - began_s)
             if took_s > SLOW_S:
                 self.tell(f"slow: {took_s:.1f} s until the gate hears a daemon")
+
+    @property
+    def ours(self) -> list[str]:
+        """Requests that failed, or were refused, though no kill of the engine explains it."""
+        seen = self.agents.seen
+        failed = [f"{c.program}: {c.problem} after {c.ended_s - c.began_s:.1f} s" for c in seen.cuts if not c.why]
+        refused = seen.counts["requests refused with Retry-After"]
+        return [*failed, *([f"{refused} refused"] if refused else [])]
+
+    def _why(self, cut: Cut) -> str:
+        return "requests whose engine was killed" if self._engine_back_s >= cut.began_s else ""
 
     def tell(self, what: str) -> None:
         """With what led to it."""
@@ -156,37 +169,36 @@ async def soak(kills: int, seed: int, folder: Path) -> int:
     config.write_text(f'[admission]\npolicy = "fixed"\nwindow = {SLOTS}\n')
     loop = Loop(folder, "penstock", daemon=("--config", str(config)))
     loop.start()
-    clients, watch = Clients(loop.url, Random(seed + 1), CLIENTS), Watch(loop.url)
-    killer = Killer(loop, clients, watch, random)
+    killer = Killer(loop, seed + 1, random)
+    agents, watch = killer.agents, killer.watch
     watching = asyncio.create_task(watch.run())
     began_s = time.monotonic()
     try:
-        clients.start()
+        agents.start()
         for number in range(1, kills + 1):
             await killer.kill(random.choices(list(WEIGHTS), list(WEIGHTS.values()))[0])
             await asyncio.sleep(random.uniform(0.0, 0.6))
             if number % 50 == 0:
-                print(
-                    f"{number} kills, {time.monotonic() - began_s:.0f} s: {dict(clients.seen.counts)}", flush=True
-                )
-        await asyncio.wait_for(clients.stop(), 180)
+                print(f"{number} kills, {time.monotonic() - began_s:.0f} s: {dict(agents.seen.counts)}", flush=True)
+        await asyncio.wait_for(agents.stop(), 180)
         lost = False
     except TimeoutError:
         lost = True
     finally:
         watching.cancel()
         loop.stop()
-    seen = clients.seen
+    seen, ours = agents.seen, killer.ours
     print(f"{kills} kills with seed {seed} in {time.monotonic() - began_s:.0f} s")
     for kind, count in killer.counts.most_common():
         print(f"{count:6}  {kind}")
-    for what, count in sorted(seen.counts.items()):
+    told = seen.counts + Counter(cut.why for cut in seen.cuts if cut.why)
+    for what, count in sorted(told.items()):
         print(f"{count:6}  {what}")
-    print(f"{len(seen.ours):6}  requests that failed by us")
-    for problem in seen.ours[:10]:
+    print(f"{len(ours):6}  requests that failed by us")
+    for problem in ours[:10]:
         print("       ", problem)
     print(f"{'some' if lost else 'no'} program is lost")
     _tell("gate without a daemon", watch.open_s)
     _tell("from a kill until the gate hears a daemon", killer.recovered_s)
     print(f"longest wait beside a free slot: {watch.free_s:.1f} s (bound {FREE_SLOT_S:g})")
-    return 1 if seen.ours or lost or watch.free_s > FREE_SLOT_S else 0
+    return 1 if ours or lost or watch.free_s > FREE_SLOT_S else 0

@@ -49,6 +49,8 @@ EVENTS: list[ev.Event] = [
     ev.FirstToken(program_id="p", turn_id="t", prompt_tokens=100, cached_tokens=50, prefill_ns=10**6),
     ev.TurnEnded(program_id="p", turn_id="t", prompt_tokens=100, output_tokens=10),
     ev.PoolSampled(total_blocks=1000, free_blocks=10, block_tokens=16),
+    ev.ContextMoved(program_id="p", below_tokens=100),
+    ev.PinReclaimed(program_id="p"),
     ev.CommandApplied(command_id=5, program_id="p"),
     ev.CommandRejected(command_id=5, program_id="p", reason="why"),
     ev.ToolEnqueued(program_id="p", call_id="c", tool="bash"),

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.core.commands import Command
+from controlplane.core.commands import Command, Place
 from controlplane.core.controller import Controller
 from controlplane.core.events import Event
 from controlplane.core.presets import PRESETS
+from controlplane.core.regret import RegretLedger, Verdict
 from controlplane.lab.experiment import Experiment, Hardware, Workload
 from controlplane.lab.simulate import simulate
 from controlplane.lab.workload.arrivals import Poisson
@@ -17,6 +18,7 @@ from controlplane.lab.workload.run import RunResult
 from controlplane.lab.workload.synthetic import synthesize
 from controlplane.shell.log_replay import replay_log
 from controlplane.shell.pump import Pump
+from controlplane.shell.regret_replay import judge_log
 from controlplane.wire.codec import encode_events
 from controlplane.wire.log import Header, LogWriter
 
@@ -48,16 +50,18 @@ def simulated(preset: str, seed: int, recorder: object, replicas: int = 1) -> Ru
         workload=Workload(trace="drawn", cpus=4),
         trace=synthesize("swe-bench", programs=25, seed=seed),
         arrival=Poisson(0.5),
-        hardware=Hardware(pool_tokens=pool_tokens, replicas=replicas),
+        hardware=Hardware(pool_tokens=pool_tokens, replicas=replicas, link_gb_per_s=0.0),  # a daemon has no link
         preset=PRESETS[preset],
         seed=seed,
     )
     return simulate(asked, recorder=recorder)  # type: ignore[arg-type]
 
 
-def daemon_in_virtual_time(preset: str, events: list[tuple[int, Event]], end_ns: int) -> Iterator[Decision]:
+def daemon_in_virtual_time(
+    preset: str, events: list[tuple[int, Event]], end_ns: int, pump: Pump | None = None
+) -> Iterator[Decision]:
     """Bytes in, commands out, at the times at which a daemon whose bus has no delay would see them."""
-    pump = Pump(Controller(PRESETS[preset]))
+    pump = pump or Pump(Controller(PRESETS[preset]))
     for now_ns, batch in groupby(events, key=lambda pair: pair[0]):
         if now_ns > end_ns:
             break  # the simulator stopped with the last program's end
@@ -90,6 +94,9 @@ def test_it_does_so_over_several_engines(preset: str) -> None:
     assert len({event.publisher for _, event in memory.events}) == 3 + 2
     decided = list(daemon_in_virtual_time(preset, memory.events, memory.ticks[-1]))
     assert decided == memory.decisions
+    assert {command.replica for _, command in decided if isinstance(command, Place)} == {
+        f"sim/engine-{number}" for number in (1, 2, 3)
+    }
 
 
 @pytest.mark.parametrize("preset", sorted(PRESETS))
@@ -119,3 +126,51 @@ def test_the_same_seed_gives_the_same_run() -> None:
     first, second = Memory(), Memory()
     assert simulated("mars", 5, first).summary == simulated("mars", 5, second).summary
     assert first.decisions == second.decisions
+
+
+class Judging:
+    """A recorder of events and verdicts: the log that it fills, and a ledger beside it."""
+
+    def __init__(self, log: LogWriter) -> None:
+        self.log = log
+        self.verdicts: list[Verdict] = []
+        self.book = RegretLedger(self.verdicts.append)
+        self.decisions: list[Decision] = []
+
+    def event(self, event: Event, now_ns: int) -> None:
+        self.log.event(event, now_ns)
+        self.book.event(event, now_ns)
+
+    def tick(self, now_ns: int) -> None:
+        self.log.tick(now_ns)
+        self.book.tick(now_ns)
+
+    def command(self, command: Command, now_ns: int) -> None:
+        self.log.command(command, now_ns)
+        self.book.command(command, now_ns)
+        self.decisions.append((now_ns, command))
+
+    def config(self, text: str, now_ns: int) -> None: ...
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+def test_verdicts_change_nothing_and_are_the_same_live_simulated_and_replayed(preset: str, tmp_path: Path) -> None:
+    plain = Memory()
+    simulated(preset, 4, plain)
+    path = tmp_path / "run.jsonl"
+    with LogWriter(path, Header(node="sim", preset=preset)) as log:
+        judging = Judging(log)
+        simulated(preset, 4, judging)
+    assert judging.decisions == plain.decisions
+    fell = list(judging.verdicts)
+    assert len(fell) > 25
+    replayed = [verdict for verdict, _ in judge_log(path)]
+    assert replayed[: len(fell)] == fell
+    assert {verdict.outcome for verdict in replayed[len(fell) :]} <= {"unknown", "replaced"}
+    live: list[Verdict] = []
+    pump = Pump(Controller(PRESETS[preset]))
+    pump.recorders.append(RegretLedger(live.append))
+    decided = list(daemon_in_virtual_time(preset, plain.events, plain.ticks[-1], pump))
+    pump.tell()
+    assert decided == plain.decisions
+    assert live == fell

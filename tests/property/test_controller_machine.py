@@ -19,6 +19,7 @@ from controlplane.core.control import ControllerState, ControlRules
 from controlplane.core.controller import Controller
 from controlplane.core.ledger import Ledger
 from controlplane.core.ledger.programs import waiting_roots
+from controlplane.core.outlook import engines as engines_of
 from controlplane.core.outlook import parts, replicas
 from controlplane.core.presets import PRESETS, Preset
 from controlplane.core.tool_slots import ToolSlots
@@ -159,6 +160,14 @@ class ControllerMachine(RuleBasedStateMachine):
             engine,
             ev.PoolSampled(total_blocks=total, free_blocks=0, retractions=retractions, block_tokens=block_tokens),
         )
+
+    @rule(program=programs, tokens=st.sampled_from([0, 20, 10_000]), engine=engines)
+    def move_context(self, program: str, tokens: int, engine: str) -> None:
+        self.publish(engine, ev.ContextMoved(program_id=program, below_tokens=tokens))
+
+    @rule(program=programs, engine=engines)
+    def reclaim_a_pin(self, program: str, engine: str) -> None:
+        self.publish(engine, ev.PinReclaimed(program_id=program))
 
     @rule(cpus=st.sampled_from([0.0, 0.5, 2.0]), use_ratio=st.sampled_from([0.0, 0.4, 1.0]))
     def sample_host(self, cpus: float, use_ratio: float) -> None:
@@ -369,6 +378,13 @@ class ControllerMachine(RuleBasedStateMachine):
             assert ledger.engines.pool.total_blocks == sum(pool.total_blocks for pool in pools.values())
         assert ledger.programs.charges.several == (len(pools) > 1)
         assert [each.name for each in replicas(ledger)] == sorted(pools)
+        anew = recounted(ledger)
+        assert replicas(ledger) == replicas(anew), "what was kept of the sums is what they are"
+        assert ledger.engines.pool == anew.engines.pool
+        assert ledger.turns.running_blocks == anew.turns.running_blocks
+        if ledger.programs.charges.several:
+            assert list(engines_of(ledger).items()) == list(engines_of(anew).items())
+            assert parts(ledger, 0, self.now_ns) == parts(anew, 0, self.now_ns)
         if ledger.programs.charges.several and ledger.estimates.shared_tokens.value == 0:
             assert (
                 sum(each.demand_blocks for each in parts(ledger, 0, self.now_ns)) == ledger.programs.demand_blocks

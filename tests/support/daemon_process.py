@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,8 @@ class DaemonProcess:
             self.process.wait(TIMEOUT_S)
         endpoint = read_endpoint(self.node, self.folder)
         if endpoint is not None:
-            os.kill(endpoint.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(endpoint.pid, signal.SIGKILL)
 
     async def url(self) -> str:
         """The embedded server's address, once it is known."""
@@ -90,14 +92,16 @@ async def _now(value: Any) -> Any:
     return value
 
 
-async def eventually(look: Callable[[], Awaitable[Any]], *, what: str, timeout_s: float = TIMEOUT_S) -> Any:
+async def eventually(
+    look: Callable[[], Awaitable[Any]], *, what: str, timeout_s: float = TIMEOUT_S, every_s: float = 0.01
+) -> Any:
     """The first true result of ``look``."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         found = await look()
         if found:
             return found
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(every_s)
     raise AssertionError(f"no {what} within {timeout_s:g}s")
 
 
@@ -143,11 +147,16 @@ class BusClient:
     async def status_where(self, wanted: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
         """The first status for which ``wanted`` holds."""
 
-        async def look() -> Any:
-            status = await self.status()
-            return status if wanted(status) else None
+        latest: dict[str, Any] = {}
 
-        return dict(await eventually(look, what=what))
+        async def look() -> Any:
+            latest.update(await self.status())
+            return latest if wanted(latest) else None
+
+        try:
+            return dict(await eventually(look, what=what))
+        except AssertionError as error:
+            raise AssertionError(f"{error}; programs: {latest.get('programs')}") from None
 
     async def hears(self, wanted: Callable[[Command], bool], what: str) -> Command:
         """The first command for which ``wanted`` holds."""

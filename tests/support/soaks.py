@@ -3,21 +3,33 @@
 import argparse
 import asyncio
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 
 def command(
-    soak: Callable[[int, int, Path], Awaitable[int]], *, prog: str, about: str | None, counted: str, default: int
+    soak: Callable[..., Awaitable[int]],
+    *,
+    prog: str,
+    about: str | None,
+    counted: str,
+    default: int,
+    choices: Mapping[str, Sequence[str]] | None = None,
 ) -> int:
-    """Run ``soak(count, seed, folder)`` as the command line says; its exit status."""
+    """Run ``soak(count, seed, folder)`` as the command line says; its exit status.
+
+    ``choices``: more arguments of ``soak`` by their names, and what each may be; the first is the default.
+    """
     parser = argparse.ArgumentParser(prog=prog, description=about)
     parser.add_argument(f"--{counted}", dest="count", type=int, default=default)
     parser.add_argument("--seed", type=int, default=1)
+    for name, values in (choices or {}).items():
+        parser.add_argument(f"--{name}", choices=values, default=values[0], help="default: %(default)s")
     arguments = parser.parse_args()
+    chosen = {name: getattr(arguments, name) for name in choices or {}}
 
     async def run() -> int:
         with tempfile.TemporaryDirectory() as folder:
-            return await soak(arguments.count, arguments.seed, Path(folder))
+            return await soak(arguments.count, arguments.seed, Path(folder), **chosen)
 
     return asyncio.run(run())

@@ -16,6 +16,7 @@ from controlplane.lab.load.watch import StatusWatch
 from controlplane.lab.workload.arrivals import Poisson
 from controlplane.lab.workload.run import RunResult
 from controlplane.lab.workload.synthetic import synthesize
+from controlplane.lab.workload.trace import Trace
 from controlplane.wire.endpoint import resolve_url
 from controlplane.wire.roles import BusRole
 from support.daemon_process import NODE, DaemonProcess
@@ -95,11 +96,11 @@ class Loop:
     def wait_for_daemon(self) -> None:
         self.until(lambda: self.health()["mode"] == "governed", "the gate never heard the daemon")
 
-    def run(self, programs: int, display: Display | None = None) -> RunResult:
+    def run(self, programs: int, display: Display | None = None, trace: Trace | None = None) -> RunResult:
         bus = resolve_url(None, NODE, self.folder, role=BusRole.AGENT)
         with StatusWatch(resolve_url(None, NODE, self.folder, role=BusRole.READER), NODE) as watch:
             options = ReplayOptions(
-                trace=synthesize("swe-bench", programs=programs, seed=1),
+                trace=trace or synthesize("swe-bench", programs=programs, seed=1),
                 url=self.url,
                 arrival=Poisson(self.rate),
                 seed=1,

@@ -3,12 +3,13 @@
 import sys
 
 from ab import beside, plan
+from ab.kinds import KINDS, SGLANG
 from ab.systems import parse_system
 from ab_rows import SCENARIO
 
 
 def jobs() -> list[plan.Job]:
-    systems = [parse_system(name) for name in ("stock", "static-5", "mars")]
+    systems = [parse_system(name, KINDS[SGLANG]) for name in ("stock", "static-5", "mars")]
     return plan.jobs(
         "run", SCENARIO, rates=(0.1, 0.2), seeds=(1,), systems={0.1: systems, 0.2: systems}, turning=False
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from ab import plan, results, series, tuning
-from ab.engine import EngineShape
+from ab.kinds import KINDS, SGLANG, VLLM, EngineShape
 from ab.machine import cpus
 from ab.prediction import spec_of
 from ab.scenario import SMOKE, Scenario
@@ -20,7 +20,7 @@ from controlplane.lab.workload.arrivals import arrival_times_ns
 from controlplane.lab.workload.telemetry import Telemetry
 
 PROFILE = Path(__file__).parents[3] / "bench" / "results" / "validation-profile.json"
-SYSTEMS = [parse_system(name) for name in ("stock", "static-8", "mars")]
+SYSTEMS = [parse_system(name, KINDS[SGLANG]) for name in ("stock", "static-8", "mars")]
 
 
 def planned(**more: object) -> list[plan.Job]:
@@ -66,18 +66,31 @@ def test_what_is_left_takes_as_long_as_its_like_did() -> None:
 
 
 def test_systems_are_named(tmp_path: Path) -> None:
-    assert parse_system("stock") == System(name="stock")
-    assert not parse_system("stock").has_plugin
-    assert parse_system("static-6") == static(6)
+    assert parse_system("stock", KINDS[SGLANG]) == System(name="stock")
+    assert not parse_system("stock", KINDS[SGLANG]).has_plugin
+    assert parse_system("static-6", KINDS[SGLANG]) == static(6)
     assert static(6).has_plugin and static(6).is_static
-    assert parse_system("mars").toml == 'preset = "mars"\n'
+    assert parse_system("mars", KINDS[SGLANG]).toml == 'preset = "mars"\n'
     own = tmp_path / "own.toml"
     own.write_text('preset = "mars"\n[admission]\nbeta = 0.6\n')
-    assert parse_system(f"gentle={own}") == System(name="gentle", toml=own.read_text())
+    assert parse_system(f"gentle={own}", KINDS[SGLANG]) == System(name="gentle", toml=own.read_text())
     own.write_text("[admission]\nbeta = 2\n")
     for bad, message in (("marz", "some of stock, static-N, fcfs, "), (f"x={own}", "beta")):
         with pytest.raises(ConfigError, match=message):
-            parse_system(bad)
+            parse_system(bad, KINDS[SGLANG])
+
+
+def test_an_engines_own_priorities_are_asked_of_the_engine_that_has_them() -> None:
+    system = parse_system("priority", KINDS[VLLM])
+    assert (system.flags, system.first_come, system.has_plugin) == (
+        ("--scheduling-policy", "priority"),
+        True,
+        False,
+    )
+    stock = parse_system("stock", KINDS[VLLM])
+    assert (stock.flags, stock.first_come) == ((), False)
+    with pytest.raises(ConfigError, match="priority is not tried on SGLang"):
+        parse_system("priority", KINDS[SGLANG])
 
 
 def test_every_system_gets_the_same_programs_and_every_seed_others() -> None:
@@ -116,17 +129,37 @@ def test_telemetry_makes_another_scenario_and_full_is_the_one_of_before() -> Non
     assert str(replace(Scenario(), telemetry=Telemetry.HALF)).endswith("; telemetry half")
 
 
+def test_another_engine_or_version_of_it_makes_another_scenario() -> None:
+    scenarios = [SMOKE.on(SGLANG, "1"), SMOKE.on(VLLM, "1"), SMOKE.on(VLLM, "2")]
+    scenarios.append(replace(scenarios[1], engine=replace(scenarios[1].engine, device="gpu")))
+    assert len({scenario.digest for scenario in scenarios}) == len(scenarios)
+    assert "; vLLM 2, model tiny" in str(scenarios[2])
+    assert all(one.workload(1) == SMOKE.workload(1) for one in scenarios)
+    assert Scenario(cpus=2).on(SGLANG, "0.5.21").digest == "24b97cd251", "those from before keep theirs"
+
+
+def test_an_engine_is_started_with_its_own_names_for_the_shape() -> None:
+    shape = EngineShape(pool_tokens=4010, context_tokens=16_384, chunk_tokens=512, dtype="float32")
+    sglang = ["--context-length", "16384", "--chunked-prefill-size", "512", "--dtype", "float32"]
+    assert KINDS[SGLANG].arguments(shape) == sglang
+    # vLLM refuses a longest context that whole pages of its pool do not hold
+    vllm = ["--max-model-len", "4000", "--max-num-batched-tokens", "512", "--dtype", "float32"]
+    assert KINDS[VLLM].arguments(replace(shape, kind=VLLM)) == vllm
+
+
 def test_the_commands_of_a_series_name_its_telemetry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import ab_engine
 
-    monkeypatch.setattr("sys.argv", ["ab_engine.py", "run", "--telemetry", "turns", "--no-humans", "--smoke"])
-    monkeypatch.setattr(ab_engine, "versions", lambda environment: {"sglang": "0"})
-    options = ab_engine.parse_arguments()
-    assert ab_engine.scenario_of(options, tmp_path) == replace(
-        SMOKE, cpus=cpus(), sglang="0", telemetry=Telemetry.TURNS, humans=False
+    monkeypatch.setattr(
+        "sys.argv", ["ab_engine.py", "run", "--telemetry", "turns", "--no-humans", "--smoke", "--engine", "vllm"]
     )
+    monkeypatch.setattr(ab_engine, "version_of", lambda environment, kind: "0")
+    options = ab_engine.parse_arguments()
+    asked = replace(SMOKE, cpus=cpus(), telemetry=Telemetry.TURNS, humans=False)
+    assert ab_engine.scenario_of(options, tmp_path) == asked.on(VLLM, "0")
     passed_on = ab_engine._passed_on(options)
     assert passed_on[passed_on.index("--telemetry") + 1] == "turns"
+    assert passed_on[passed_on.index("--engine") + 1] == "vllm"
     assert "--no-humans" in passed_on
 
 

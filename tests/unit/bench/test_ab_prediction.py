@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from ab import prediction
+from ab.kinds import VLLM
 from ab.prediction import Prediction
 from ab.scenario import SMOKE
 from ab_rows import cell, row
@@ -55,6 +56,14 @@ def test_pairs_that_differ_by_less_than_the_error_are_not_ranked() -> None:
     same, pairs, told = prediction.ranking(turned)
     assert (same, pairs) == (2, 3)
     assert "stock and mars at 0.15/s, seed 1" in told[0]
+
+
+def test_vllm_is_simulated_with_its_pages_and_not_with_its_priorities() -> None:
+    scenario = SCENARIO.on(VLLM, "0")
+    run = prediction.spec_of(scenario, PROFILE, rate=1.0, seed=1, toml="")
+    assert run.hardware.block_tokens == 32
+    rows = [row(name, scenario=scenario.digest) for name in ("stock", "priority")]
+    assert [found.cell.system for found in prediction.chosen(rows, scenario)] == ["stock"]
 
 
 def test_no_run_of_the_scenario_is_an_error() -> None:

@@ -5,7 +5,7 @@ import random
 
 import numpy as np
 import pytest
-from ab import bootstrap, report
+from ab import bootstrap, page, report
 from ab.bootstrap import Bootstrap, Run, jct_percentile, mean_jct, ttft_percentile
 from ab.comparison import MET, MISSED, NOISE, Comparison
 from ab.results import RUN, TUNE, Row
@@ -182,6 +182,41 @@ def test_the_report_names_the_telemetry_and_leaves_rows_of_another_one_out() -> 
     assert report.latest_scenario(rows, Telemetry.NONE) == "load-a-none"
     assert report.latest_scenario(rows, Telemetry.TURNS) is None
     assert json.loads(report.to_json(rows, "load-a-none", 0.15))["telemetry"] == "none"
+
+
+def test_a_stock_engine_by_priority_is_what_others_are_measured_against() -> None:
+    rows = [*three(60, 50, 30), *(row("priority", some(40, seed), seed=seed) for seed in range(1, 5))]
+    comparison = Comparison(rows, SCENARIO, 0.15)
+    assert comparison.systems == ["stock", "priority", "static-8", "mars"]
+    assert comparison.candidates == ["mars"]
+    assert "mean JCT / priority" in verdicts(rows)
+    assert "p95 JCT / best (priority)" in verdicts(rows)
+
+
+def test_first_turns_are_told_from_later_ones_and_the_engines_cpu_by_turn() -> None:
+    ttft_s = ((5.0, 1.0), (7.0, 2.0, 3.0), ())
+    one = row("mars", (10.0, 20.0, None), ttft_s=ttft_s, engine_cpu_s=2.5, tpot_mean_s=0.02)
+    assert (one.first_ttft_p50_s, one.later_ttft_p50_s, one.engine_cpu_turn_s) == (6.0, 2.0, 0.5)
+    text = report.show([one, row("stock", (10.0, 20.0, 30.0), ttft_s=ttft_s)], SCENARIO, 0.15)
+    heads, stock, mars = text.splitlines()[text.splitlines().index(_line_with(text, "first TTFT p50")) :][:3]
+    assert " ".join(heads.split()) == "system first TTFT p50 p99 later p50 p99 TPOT engine CPU a turn"
+    assert stock.split()[0] == "stock" and stock.split()[-2:] == ["0.0000", "0.000"], "older rows say nothing"
+    assert mars.split()[:2] == ["mars", "6.00"] and mars.split()[-2:] == ["0.0200", "0.500"]
+
+
+def _line_with(text: str, part: str) -> str:
+    return next(line for line in text.splitlines() if part in line)
+
+
+def test_the_page_has_a_row_for_each_rate_and_system() -> None:
+    rows = [*three(60, 50, 30), *three(80, 50, 40, rate=0.2)]
+    lines = page.table(rows, SCENARIO).splitlines()
+    cells = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines]
+    assert {line.count("|") for line in lines} == {13}
+    assert [line.split("|")[1].strip() for line in lines[2:]] == ["0.15", "", "", "0.2", "", ""]
+    assert [line.split("|")[2].strip() for line in lines[2:]] == ["stock", "static-8", "mars"] * 2
+    assert cells[4][-1] == "0.50 [0.50, 0.50]"
+    assert lines[2].split("|")[-2].strip() == "", "stock over itself says nothing"
 
 
 def test_runs_on_several_machines_are_named() -> None:

@@ -30,6 +30,7 @@ def test_a_row_says_what_its_programs_told_and_older_rows_told_all(tmp_path: Pat
 def test_the_rows_of_before_still_load_and_are_of_full_telemetry() -> None:
     rows = [found for found in results.read(RESULTS) if found.cell.scenario == "24b97cd251"]
     assert {found.telemetry for found in rows} == {Telemetry.FULL}
+    assert {(found.engine_cpu_turn_s, found.figures.tpot_mean_s, found.gpu) for found in rows} == {(0.0, 0.0, "")}
 
 
 def test_a_line_that_broke_off_costs_only_itself(tmp_path: Path) -> None:

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 from ab import results, series
+from ab.kinds import KINDS, SGLANG
 from ab.plan import Job
 from ab.scenario import Scenario
 from ab.systems import code_digest, effective_digest, parse_system
 from ab_rows import row
 
-SYSTEMS = [parse_system(name) for name in ("stock", "static-4", "mars")]
+SYSTEMS = [parse_system(name, KINDS[SGLANG]) for name in ("stock", "static-4", "mars")]
 
 
 class PlayDouble:

@@ -1,9 +1,15 @@
 """What a comparison of pairs of engines may claim."""
 
 import random
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from hook_parts.engines import HOOKED
 from hook_parts.ratios import Estimate, of_pairs, of_steps
+
+BENCH = Path(__file__).parents[3] / "bench"
 
 
 def pairs(
@@ -63,3 +69,25 @@ def test_steps_of_one_engine_tell_half_a_percent(ratio: float) -> None:
 )
 def test_the_whole_interval_must_lie_on_one_side(low: float, high: float, verdict: str) -> None:
     assert Estimate(value=1.0, low=low, high=high).verdict(1.01) == verdict
+
+
+@pytest.mark.parametrize("engine", HOOKED)
+def test_an_empty_hook_is_one_and_costs_something(engine: str) -> None:
+    plain, wrapped = HOOKED[engine].empty()
+    assert (plain(), wrapped()) == (None, None)
+    assert HOOKED[engine].step in HOOKED[engine].telling
+
+
+def test_a_vllm_step_counts_where_all_of_the_batch_decode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOOK_SWITCH_BATCH", "0")  # nothing is installed in this process
+    switch = runpy.run_path(str(BENCH / "hook_parts" / "switch" / "sitecustomize.py"))
+    decodes_all = switch["_STEPS"]["step_begins"]
+    decodes_all.__globals__["_BATCH"] = 2
+
+    def attached(*output_tokens: int) -> SimpleNamespace:
+        running = [SimpleNamespace(num_output_tokens=count) for count in output_tokens]
+        return SimpleNamespace(scheduler=SimpleNamespace(running=running))
+
+    assert decodes_all(attached(1, 5))
+    assert not decodes_all(attached(0, 5)), "one is in its prefill"
+    assert not decodes_all(attached(5))

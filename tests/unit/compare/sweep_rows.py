@@ -33,6 +33,7 @@ def made_up_row(
         "digest": f"engine-{preset}",
         "telemetry": "full",
         "rate": rate,
+        "drawn_from": 0,
         "code": "c0de",
         "revision": "1a2b3c",
         "error": "",

@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 from sweep_rows import made_up_row, rows_of
 
+from controlplane.lab.compare.markdown import markdown
 from controlplane.lab.compare.rows import Grid, Row, Section
 from controlplane.lab.compare.terminal import print_sweep, tables
 from controlplane.lab.compare.words import against_best, grid_caveats, headlines, losses, plus_minus, winners
@@ -206,3 +207,19 @@ def test_all_of_it_is_printed() -> None:
     text = io.StringIO()
     print_sweep(Grid(many), Console(file=text, width=160))
     assert "and at 7 loads more" in text.getvalue()
+
+
+def test_a_sample_says_so_until_it_is_the_whole_grid() -> None:
+    rows = rows_of(("fcfs", 0.1, [9, 9]), ("penstock", 0.1, [5, 6]), drawn_from=3)
+    assert Grid(rows).sample == (2, 3)
+    assert grid_caveats(Grid(rows))[0].startswith("A sample: 2 of the grid's 3 cells")
+    assert markdown(Grid(rows)).startswith("A sample: 2 of the grid's 3 cells")
+    whole = [*rows, *rows_of(("fcfs", 0.2, [9]), ("penstock", 0.2, [5]))]
+    assert Grid(whole).sample is None
+    assert not any("A sample" in said for said in grid_caveats(Grid(whole)))
+    assert not markdown(Grid(whole)).startswith("A sample")
+
+
+def test_a_sample_of_one_seed_a_case_has_no_intervals() -> None:
+    rows = [*rows_of(("penstock", 0.1, [5])), made_up_row("penstock", 2, 6.0, "poisson:0.2")]
+    assert any("One seed was run of each case" in said for said in grid_caveats(Grid(rows)))

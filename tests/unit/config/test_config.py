@@ -2,6 +2,7 @@
 
 import tomllib
 from dataclasses import fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -207,7 +208,8 @@ def test_a_wrong_option_is_refused_by_its_name() -> None:
 
 
 def test_every_variable_names_a_field() -> None:
-    assert set(config.ENVIRONMENT.values()) <= {item.name for item in fields(Config)}
+    for key in config.ENVIRONMENT.values():
+        assert isinstance(attrgetter(key)(Config()), str)
 
 
 def test_a_section_changes_one_parameter_of_the_presets_policy() -> None:
@@ -241,6 +243,14 @@ def assert_shown(seen: Config) -> None:
 @pytest.mark.parametrize("name", sorted(PRESETS))
 def test_what_is_shown_reads_back_to_the_same(name: str) -> None:
     assert_shown(parse({"preset": name}))
+
+
+def test_a_table_may_be_left_out_with_those_in_it() -> None:
+    whole, rest = show(Config()), show(Config(), without=["fleet"])
+    assert "[fleet.kubernetes]" in whole
+    assert "[fleet" not in rest
+    assert parse(tomllib.loads(rest)) == Config()
+    assert set(rest.split("\n\n")) <= set(whole.split("\n\n"))
 
 
 @pytest.mark.parametrize("kind", sorted(POLICIES))

@@ -15,6 +15,7 @@ from controlplane.config import ENVIRONMENT, Config, Source, changes, keep_until
 from controlplane.config.changes import UNTIL_RESTART, values
 from controlplane.config.lines import lines_of
 from controlplane.core.errors import ConfigError
+from controlplane.core.placement.session import Session
 from controlplane.core.presets import POLICIES, PRESETS
 
 
@@ -174,13 +175,16 @@ def test_a_pipe_is_no_configuration_but_standard_input_may_be_one_once(tmp_path:
     os.close(reading)
 
 
-def test_a_table_that_a_daemon_does_not_ask_is_told_with_its_place(tmp_path: Path) -> None:
+def test_what_no_engine_of_a_daemon_can_do_is_told_with_its_place_and_left_out(tmp_path: Path) -> None:
     file = tmp_path / "penstock.toml"
-    file.write_text('preset = "mars"\n\n[placement]\npolicy = "round_robin"\n')
-    (told,) = Source(path=file).read().without_effect
-    assert told.startswith(f"{file}:3: [placement] is for `penstock simulate`")
-    file.write_text('preset = "mars"\n')
-    assert Source(path=file).read().without_effect == ()
+    file.write_text('preset = "mars"\n\n[placement]\nhard = true\nlink_tokens_per_s = 5.0\n')
+    found = Source(path=file).read()
+    (told,) = found.without_effect
+    assert told.startswith(f"{file}:5: link_tokens_per_s is for `penstock simulate`")
+    assert found.config.policies.placement == Session(hard=True, link_tokens_per_s=5.0)
+    assert found.for_a_daemon().config.policies.placement == Session(hard=True)
     file.write_text('[placement]\npolicy = "round_robin"\n')
+    assert Source(path=file).read().without_effect == ()
+    file.write_text("[placement]\nlink_tokens_per_s = 5.0\n")
     checked = CliRunner().invoke(app, ["config", "check", str(file)])
     assert (checked.exit_code, "without effect" in checked.output) == (0, True)

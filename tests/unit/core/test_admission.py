@@ -91,11 +91,17 @@ def test_the_cpu_cap_clamps_what_is_returned_and_not_the_window() -> None:
 def test_room_is_told_apart_from_the_window() -> None:
     """Not how many fit, which differs by who comes: what each candidate is held against (``core.room``)."""
     curve = (700,) * 8 + (100,) * 8
-    pressure = Pressure(kv_total_blocks=1000, kv_demand_blocks=600, kv_forecast_blocks=curve, programs_active=3)
+    pressure = Pressure(
+        kv_total_blocks=1000, kv_demand_blocks=600, kv_forecast_blocks=curve, programs_active=3, queue_length=1
+    )
     window = run(Aimd(kv_high=0.8), pressure)[-1]
     assert (window.limit, window.room_blocks, window.filled_blocks) == (8, (400,), 800.0)
     assert window.ahead_blocks == (100.0,) * 8 + (700.0,) * 8
     assert window.excess_ratio == 0.0, "nothing is known of what it costs"
+    assert run(Aimd(), replace(pressure, queue_length=0))[-1].room_blocks == (400,), "children ask for their gang"
+    assert run(Aimd(), replace(pressure, queue_length=0, kv_forecast_blocks=()))[-1].room_blocks == (), (
+        "nobody asks"
+    )
 
 
 @pytest.mark.parametrize(("alone_ratio", "filled"), [(1.0, 1600.0), (0.5, 1200.0), (0.0, 800.0)])

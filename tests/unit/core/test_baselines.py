@@ -6,10 +6,10 @@ from made_facts import MadeFacts
 from controlplane.core.commands import Command, Demote, Discard, Retain
 from controlplane.core.errors import ConfigError
 from controlplane.core.memory.opportunistic import Opportunistic as CoScheduler
-from controlplane.core.policies import Checked, EngineShape, QueuedCall
+from controlplane.core.policies import EngineShape, QueuedCall
 from controlplane.core.presets import PRESETS
 from controlplane.core.priority.plas import Plas
-from controlplane.core.retention.least_waste import LeastWaste
+from controlplane.core.retention.least_waste import LeastWaste, Watched
 from controlplane.core.types import Pressure, Program, Status, seconds
 
 S = seconds(1)
@@ -64,8 +64,8 @@ def test_plas_refuses_what_cannot_be(field: str, value: float) -> None:
 
 
 def plan(
-    program: Program, now_s: float, *, policy: LeastWaste | None = None, state: Checked | None = None, host: int = 0
-) -> tuple[Checked, list[Command]]:
+    program: Program, now_s: float, *, policy: LeastWaste | None = None, state: Watched | None = None, host: int = 0
+) -> tuple[Watched, list[Command]]:
     """100 blocks of 10,000 tokens, which take 4 s to prefill; 250 blocks are others'."""
     policy = policy or LeastWaste()
     facts = MadeFacts(prefill_ns_per_token=4 * S // 10_000)
@@ -117,7 +117,7 @@ def test_it_is_swapped_where_two_copies_waste_less(after_s: float, host: int, ex
 def test_what_is_kept_is_looked_at_once_an_interval() -> None:
     kept = acting(retained_until_ns=600 * S)
     looked, commands = plan(kept, 60)
-    assert (looked, len(commands)) == (Checked(60 * S), 1)
+    assert (looked, len(commands)) == (Watched(at_ns=60 * S), 1)
     assert plan(kept, 60.9, state=looked) == (looked, [])
     assert len(plan(kept, 61, state=looked)[1]) == 1
 

@@ -180,3 +180,50 @@ def test_parents_who_wait_for_children_that_queue_do_not_lock_each_other_out() -
     assert d.admitted() == []
     assert d.admitted(after_s=1.1) == ["a-child"]
     assert d.admitted(after_s=1.1) == ["b-child"]
+
+
+def test_an_ended_childs_name_may_be_another_runs_childs() -> None:
+    """Its old root is not revived for it, and does not take a second slot."""
+    d = occupied()
+    announce(d)
+    d.run_turn("child")
+    d.end("child")
+    d.end("parent")
+    d.tick(1)
+    d.ask("other")
+    assert d.admitted() == ["other"]
+    d.submit("other")
+    d.finish("other")
+    d.start_tool("other", tool="task")
+    announce(d, parent="other")
+    assert adopted(d.tick()) == [("child", "other", "")]
+    d.ask("child", "child.2")
+    assert d.admitted() == ["other", "child"]
+    d.run_turn("child", "child.2")
+    assert d.program("parent").status is Status.ENDED
+    assert (d.program("child").root_id, d.ledger.programs.charges.active_roots) == ("other", 1)
+    assert sums(d.ledger) == sums(recounted(d.ledger))
+
+
+def test_an_ended_childs_name_may_be_a_runs_own() -> None:
+    d = occupied()
+    announce(d)
+    d.run_turn("child")
+    d.end("child")
+    d.end("parent")
+    announce(d, parent="")
+    d.ask("child", "child.2")
+    assert d.admitted() == ["child"]
+    assert (d.program("parent").status, d.program("child").root_id) == (Status.ENDED, "child")
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["it ended", "it runs"])
+def test_a_child_that_is_announced_again_stays_its_roots(ends: bool) -> None:
+    d = occupied()
+    announce(d)
+    announce(d, child="sister")
+    d.run_turn("child")
+    if ends:
+        d.end("child")
+    announce(d, parent="sister" if ends else "other")
+    assert d.program("child").root_id == "parent"

@@ -47,6 +47,12 @@ def test_it_is_stepped_once_an_interval() -> None:
     assert decided.window == 10
 
 
+def test_it_stays_while_nothing_is_known_of_the_pool() -> None:
+    state = AimdState(window=8.0, interval_ends_ns=1)
+    state, decided = LAW.update(state, MadeFacts(), Pressure(interval_ends_ns=2), 1)
+    assert (state.window, decided.reason) == (8.0, "the pool's size is not known yet")
+
+
 @pytest.mark.parametrize("bad", [{"beta": 1.0}, {"use_low": 0.9}, {"window_initial": 0.5, "window_min": 1.0}])
 def test_what_makes_no_sense_is_refused(bad: dict[str, float]) -> None:
     with pytest.raises(ConfigError):

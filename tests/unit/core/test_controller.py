@@ -1,5 +1,6 @@
 """BalanceAndAdmit and what surrounds it: order, slots, backfill, overdue, the safety valve, families, recall."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,12 +11,14 @@ from controlplane.core import events as ev
 from controlplane.core.control import ControlRules
 from controlplane.core.controller import Controller
 from controlplane.core.errors import ConfigError, RemoteEventError
+from controlplane.core.facts import Facts
+from controlplane.core.ledger import Ledger
 from controlplane.core.lifecycle import Trigger
 from controlplane.core.packing.least_left import LeastLeft
 from controlplane.core.packing.pressure_aware import PressureAware
-from controlplane.core.policies import Window
+from controlplane.core.policies import PackingPolicy, Window
 from controlplane.core.presets import PRESETS
-from controlplane.core.types import Status, seconds
+from controlplane.core.types import Pressure, QueuedProgram, Status, seconds
 
 # Admission
 
@@ -94,6 +97,28 @@ def test_into_an_empty_engine_one_is_let_in_however_large_it_is() -> None:
     d.ask("larger", tokens=6000)
     assert d.admitted() == ["large"]
     assert d.admitted() == []
+
+
+def test_while_nobody_fits_they_are_not_ordered_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    ordered: list[int] = []
+
+    def order(packing: LeastLeft, queue: Sequence[QueuedProgram], *_: object) -> Sequence[QueuedProgram]:
+        ordered.append(len(queue))
+        return queue
+
+    monkeypatch.setattr(LeastLeft, "order", order)
+    d = Driver(PRESETS["penstock"])
+    d.pool(total=1000)
+    d.ask("here", tokens=900)
+    assert d.admitted() == ["here"]
+    d.submit("here", blocks=900)
+    for name in ("large", "larger"):
+        d.ask(name, tokens=500)
+    assert d.admitted() == []
+    assert ordered == [1]
+    d.ask("small", tokens=50)
+    assert d.admitted() == ["small"]
+    assert ordered == [1, 3]
 
 
 def test_backfill_as_soon_as_a_program_ends() -> None:
@@ -258,9 +283,9 @@ def test_who_comes_back_goes_before_newcomers() -> None:
 # The safety valve
 
 
-def stalled() -> Driver:
+def stalled(packing: PackingPolicy | None = None) -> Driver:
     """One slot, held by a program whose tool runs, and three that wait."""
-    d = Driver(fixed(1))
+    d = Driver(replace(fixed(1), packing=packing) if packing else fixed(1))
     d.run_turn("holder")
     d.start_tool("holder")
     for name in "abc":
@@ -302,6 +327,25 @@ def test_the_valve_opens_later_while_crowded_cpus_hold_up_who_is_in() -> None:
     d.wait((idle_ns + seconds(1.9) - d.now_ns) / 1e9)
     assert d.admitted() == []
     assert d.admitted(after_s=0.1) == ["a"]
+
+
+class LastFirstDouble(LeastLeft):
+    """An order by what is left, in which who came last has least."""
+
+    def order(
+        self, queue: Sequence[QueuedProgram], facts: Facts, pressure: Pressure, now_ns: int
+    ) -> Sequence[QueuedProgram]:
+        return queue[::-1]
+
+
+@pytest.mark.parametrize(("crowded", "first"), [(False, "a"), (True, "c")])
+def test_where_cpus_are_crowded_the_valve_goes_by_what_is_left(crowded: bool, first: str) -> None:
+    """The engine idles often there, and the valve lets most of them in."""
+    d = stalled(LastFirstDouble())
+    d.tick()
+    d.controller.state.overload = replace(d.controller.state.overload, cpu=crowded)
+    d.controller.state.interval_ends_ns += seconds(100)
+    assert d.admitted(after_s=2) == [first]
 
 
 def test_a_newcomer_to_an_idle_engine_waits_its_own_time() -> None:
@@ -520,6 +564,25 @@ def test_of_very_many_that_begin_to_act_at_once_the_rest_is_decided_in_the_next_
     assert d.controller.next_deadline_ns() == 0
     assert [pin.program_id for pin in of(cmd.Retain, d.tick(0))] == ["c"]
     assert d.controller.next_deadline_ns() > 0
+
+
+def test_among_very_many_the_forecast_is_anew_once_as_many_came_as_one_of_its_sample_stands_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("controlplane.core.outlook._MOST_FORECAST", 2)
+    made: list[int] = []
+
+    def growing(ledger: Ledger, *, returning: bool) -> list[tuple[float, float, float]]:
+        made.append(len(ledger.programs.active))
+        return []
+
+    monkeypatch.setattr("controlplane.core.controller.growing", growing)
+    d = Driver()
+    d.pool()
+    for number in range(12):
+        d.ask(f"p{number}")
+        d.tick()
+    assert made == [0, 1, 2, 3, 5, 9]  # of 4 and 5 each stands for 2, of 8 and 9 for 4
 
 
 def test_a_tool_that_is_told_before_its_turns_end_is_decided_when_that_comes() -> None:

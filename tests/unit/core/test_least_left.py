@@ -12,14 +12,16 @@ from controlplane.core.types import Pressure, QueuedProgram
 S = 1_000_000_000
 
 
-def waiting(name: str, left: float, arrived_s: float = 0.0) -> QueuedProgram:
+def waiting(name: str, left: float, arrived_s: float = 0.0, lifetimes: float = 1.0) -> QueuedProgram:
     at_ns = round(arrived_s * S)
-    return QueuedProgram(program_id=name, blocks=1, arrived_at_ns=at_ns, queued_at_ns=at_ns, left=left)
+    return QueuedProgram(
+        program_id=name, blocks=1, arrived_at_ns=at_ns, queued_at_ns=at_ns, left=left, lifetimes=lifetimes
+    )
 
 
-def names(queue: list[QueuedProgram], now_s: float, ageing: float = 1.0) -> str:
+def names(queue: list[QueuedProgram], now_s: float, ageing: float = 1.0, *, cpu_overloaded: bool = False) -> str:
     policy = LeastLeft(ageing=ageing)
-    order = policy.order(queue, MadeFacts(), Pressure(), round(now_s * S))
+    order = policy.order(queue, MadeFacts(), Pressure(cpu_overloaded=cpu_overloaded), round(now_s * S))
     return "".join(each.program_id for each in order)
 
 
@@ -29,6 +31,14 @@ def test_of_programs_that_came_together_the_least_goes_first() -> None:
 
 def test_programs_that_are_alike_go_by_arrival() -> None:
     assert names([waiting("c", 2, 3), waiting("a", 2, 1), waiting("b", 2, 2)], now_s=10) == "abc"
+
+
+def test_while_cpus_are_short_the_least_time_goes_first_whatever_it_holds() -> None:
+    queue = [waiting("a", 9, lifetimes=0.5), waiting("b", 1, lifetimes=3), waiting("c", 3, lifetimes=1)]
+    assert names(queue, now_s=10) == "bca"
+    assert names(queue, now_s=10, cpu_overloaded=True) == "acb"
+    aged = [waiting("a", 1, lifetimes=2), waiting("b", 1, 100, lifetimes=1)]
+    assert (names(aged, 190, cpu_overloaded=True), names(aged, 210, cpu_overloaded=True)) == ("ab", "ba")
 
 
 def test_who_is_here_for_twice_as_long_may_be_twice_as_large() -> None:

@@ -715,6 +715,15 @@ def test_the_gap_of_a_program_without_a_slot_is_one_too() -> None:
     assert d.ledger.estimates.gaps_ns("") == [seconds(40)]
 
 
+def test_a_gap_of_more_than_a_day_tells_of_no_program() -> None:
+    """A clock that was set while the daemon was away made forecasts useless for thousands of turns."""
+    d = Driver()
+    d.run_turn("a")
+    d.wait(10 * 365 * 86_400)
+    d.submit("a", "a.2")
+    assert (d.ledger.estimates.gaps_ns(""), d.ledger.estimates.lives.cycle_ns("")) == ([], 0)
+
+
 def test_a_turn_and_the_gap_behind_it_are_a_cycle() -> None:
     d = Driver()
     d.submit("a")

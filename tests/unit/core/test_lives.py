@@ -134,3 +134,22 @@ def test_how_good_the_forecast_was_is_told_of_all_and_of_each_class() -> None:
     assert [(each.kind, each.ended) for each in told] == [("", 4), ("many", 2), ("few", 1)]
     assert [each.expected_ratio for each in told[1:]] == pytest.approx([1.5, 0.5])
     assert [each.missed_ratio for each in told[1:]] == pytest.approx([0.5, 0.5])
+
+
+def test_what_was_answered_before_is_never_out_of_date() -> None:
+    population = Population()
+    asked = [("", 0), ("a", 2), ("b", 7)]
+    learn = [
+        lambda: population.went_on("a", 1),
+        lambda: population.ended("a", 2, expected_tokens=0, actual_tokens=0),
+        lambda: population.cycled("b", 90),
+        lambda: population.revived("a", 2),
+        lambda: population.cycled("a", 10),
+    ]
+    answers = []
+    for each in learn:
+        each()
+        answers.append([(population.turns_left(*of), population.cycle_ns(of[0])) for of in asked])
+        anew = Population(classes=population.classes)
+        assert answers[-1] == [(anew.turns_left(*of), anew.cycle_ns(of[0])) for of in asked]
+    assert len({tuple(told) for told in answers}) == len(learn)

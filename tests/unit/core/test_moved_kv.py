@@ -82,3 +82,59 @@ def test_moves_that_nobody_answers_are_forgotten_some_day() -> None:
     moving = d.controller.ledger.engines.moving
     assert len(moving) == 4096
     assert d.controller.numbering.sent in moving
+
+
+# What the engine does untold
+
+
+def moved(d: Driver, below_tokens: int, program_id: str = "a") -> None:
+    d.send(d.engine(ev.ContextMoved, program_id=program_id, below_tokens=below_tokens))
+
+
+def test_what_the_engine_evicted_lies_below_until_it_gives_its_copies_up() -> None:
+    d = Driver()
+    d.run_turn("a", prompt=1000)
+    own_tokens = d.program("a").context_tokens
+    moved(d, own_tokens)
+    assert d.program("a").kv_tier is Tier.HOST
+    moved(d, own_tokens // 2 + 1)
+    assert d.program("a").kv_tier is Tier.HOST, "most of it is there"
+    moved(d, own_tokens // 2 - 1)
+    assert d.program("a").kv_tier is Tier.NONE, "a return would be a cold one"
+    d.run_turn("a", "a.2", prompt=1000)
+    assert d.program("a").kv_tier is Tier.HBM
+
+
+def test_what_was_demoted_and_lost_is_known_to_be_gone() -> None:
+    d = asked(cmd.Demote(program_id="a"))
+    answer(d, ev.CommandApplied)
+    moved(d, 0)
+    assert d.program("a").kv_tier is Tier.NONE
+
+
+def test_only_what_no_prefix_shares_is_asked_for_below() -> None:
+    d = Driver()
+    d.run_turn("a", prompt=1000)
+    d.program("a").shared_blocks = 900
+    moved(d, 60)
+    assert d.program("a").kv_tier is Tier.HOST
+
+
+def test_moves_of_whom_nobody_knows_or_waits_for_or_who_runs_are_harmless() -> None:
+    d = Driver()
+    moved(d, 100, "stranger")
+    d.run_turn("a", prompt=1000)
+    d.send(d.engine(ev.TurnSubmitted, program_id="a", turn_id="a.2", projected_blocks=1000))
+    moved(d, 0)
+    assert d.program("a").kv_tier is Tier.HBM, "a turn holds it"
+    d.send(d.tools(ev.ProgramEnded, program_id="a"))
+    moved(d, 1000)
+    assert d.program("a").kv_tier is not Tier.HOST
+
+
+def test_another_engine_s_old_copy_says_nothing() -> None:
+    d = Driver()
+    d.run_turn("a", prompt=1000)
+    event = d.engine(ev.ContextMoved, program_id="a", below_tokens=1000)
+    d.send(replace(event, publisher="n/engine-2/boot", sequence=1))
+    assert d.program("a").kv_tier is Tier.HBM

@@ -8,7 +8,9 @@ from made_facts import MadeFacts
 
 from controlplane.core.errors import ConfigError
 from controlplane.core.placement.cost import is_resident, loss_ns, wait_ns
+from controlplane.core.placement.hashing import Hash
 from controlplane.core.placement.least_loaded import LeastLoaded
+from controlplane.core.placement.prefix import Prefix
 from controlplane.core.placement.round_robin import RoundRobin
 from controlplane.core.placement.session import Session
 from controlplane.core.placement.single import Single
@@ -19,10 +21,11 @@ FACTS = MadeFacts(prefill_ns_per_token=2, turn_service_ns=1000)
 NEW, STAY, MIGRATE, REPREFILL = Choice
 
 
-def turn(replica: str = "a", blocks: int = 10, tokens: int = 50, **changes: object) -> NextTurn:
-    """Of a program that kept its slot, with 8 blocks of context on ``replica``."""
+def turn(replica: str = "a", blocks: int = 10, tokens: int = 50, held: bool = True, **changes: object) -> NextTurn:
+    """Of a program that kept its slot, with 8 blocks of context on ``replica``; its gate holds the turn."""
     fields: dict[str, object] = {"replica": replica, "kv_blocks": 8, "kv_tier": Tier.HBM, "warm": True} | changes
-    return NextTurn(program=Program(program_id="p", **fields), blocks=blocks, reusable_tokens=tokens)  # type: ignore[arg-type]
+    program = Program(program_id="p", **fields)  # type: ignore[arg-type]
+    return NextTurn(program=program, blocks=blocks, reusable_tokens=tokens, held=held)
 
 
 def arriving() -> NextTurn:
@@ -116,13 +119,54 @@ def test_staying_by_chance_costs_the_wait_and_a_context_that_is_gone() -> None:
     assert gone.costs_ns == {STAY: 350}
 
 
+def test_a_hash_asks_nothing_and_moves_only_whom_an_engine_that_comes_or_goes_takes_or_leaves() -> None:
+    names = [f"engine-{number}" for number in range(5)]
+
+    def homes(engines: list[str]) -> dict[str, str]:
+        asks = {f"p{n}": NextTurn(program=Program(program_id=f"p{n}"), blocks=1) for n in range(500)}
+        found = [engine(name, demand=1000, turns=99) for name in engines]
+        return {name: Hash().place(STATELESS, each, found, FACTS, 0)[1].replica for name, each in asks.items()}
+
+    before, after = homes(names), homes(names[:4])
+    assert all(60 < list(before.values()).count(name) < 140 for name in names)
+    moved = {name for name in before if before[name] != after[name]}
+    assert moved == {name for name, home in before.items() if home == "engine-4"}
+    assert homes(names) == before
+
+
+def test_prefix_affinity_goes_where_the_prompt_was_seen_evicted_or_not() -> None:
+    """50 tokens of a prompt of 10 blocks of one token."""
+
+    def chosen(asks: NextTurn, *engines: Replica, facts: MadeFacts = FACTS) -> str:
+        return Prefix().place(STATELESS, asks, engines, facts, 0)[1].replica
+
+    crowded = (engine("a", demand=900, turns=60, used=900), engine("b"))
+    assert chosen(turn(kv_tier=Tier.NONE, warm=False), *crowded) == "a"
+    assert chosen(turn(tokens=2), *crowded) == "b", "too little of it: the one with the smallest record"
+    assert chosen(turn("gone"), *crowded) == chosen(arriving(), *crowded) == "b"
+    assert chosen(turn(), engine("a", turns=65), engine("b")) == "b", "turns have piled up"
+    assert chosen(turn(), engine("a", turns=65), engine("b", turns=60)) == "a", (
+        "more, but not so many times as many"
+    )
+    shared = MadeFacts(prefill_ns_per_token=2)
+    shared.shared_tokens.add(5)
+    assert chosen(arriving(), engine("a"), engine("b", demand=9), engine("c", demand=5), facts=shared) == "b"
+    assert chosen(arriving(), engine("a"), engine("b"), facts=shared) == "a", "nobody has seen anything yet"
+
+
+@pytest.mark.parametrize("wrong", [{"match": 1.5}, {"pile_turns": -1}, {"pile_ratio": 0.5}])
+def test_prefix_refuses_what_makes_no_sense(wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        Prefix(**wrong)  # type: ignore[arg-type]
+
+
 # The session-aware router
 
 
 def session(
     asks: NextTurn, *engines: Replica, link_tokens_per_s: float = 0.0
 ) -> tuple[str, Choice, dict[Choice, int]]:
-    policy = Session(link_tokens_per_s=link_tokens_per_s)
+    policy = Session(link_tokens_per_s=link_tokens_per_s, turns_ahead=1.0)
     _, placed = policy.place(policy.initial(), asks, engines, FACTS, 0)
     return placed.replica, placed.choice, dict(placed.costs_ns)
 
@@ -146,13 +190,29 @@ def test_it_waits_at_home_where_that_is_cheapest() -> None:
 
 
 def test_hard_affinity_waits_at_home_as_long_as_its_context_is_there() -> None:
-    """A wait of 250 ns against a prefill of 100."""
-    policy, engines = Session(hard=True), [engine("a", used=115), engine("b")]
+    """A wait of 250 ns against a prefill of 100. One in its host's memory binds always (MORI §4.3.1)."""
+    engines = [engine("a", used=115), engine("b")]
 
-    def chosen(asks: NextTurn) -> str:
-        return policy.place(policy.initial(), asks, engines, FACTS, 0)[1].replica
+    def chosen(hard: bool) -> list[str]:
+        asks = [turn(), turn(kv_tier=Tier.HOST), turn(kv_tier=Tier.NONE)]
+        return [Session(hard=hard).place(STATELESS, each, engines, FACTS, 0)[1].replica for each in asks]
 
-    assert (chosen(turn()), chosen(turn(kv_tier=Tier.HOST)), chosen(turn(kv_tier=Tier.NONE))) == ("a", "a", "b")
+    assert chosen(hard=True) == ["a", "a", "b"]
+    assert chosen(hard=False) == ["b", "a", "b"]
+
+
+def test_who_waits_somewhere_now_does_not_drive_a_turn_away_that_comes_after_a_tool() -> None:
+    """A wait of 250 ns against a prefill of 100; and of the contexts a fifth would be lost, 20 ns."""
+    later, engines = turn(held=False), [engine("a", used=115), engine("b")]
+    assert session(later, *engines) == ("a", STAY, {STAY: 0})
+    half = Session(passing_wait=0.5, turns_ahead=1.0).place(STATELESS, later, engines, FACTS, 0)[1]
+    assert (half.replica, half.costs_ns) == ("b", {STAY: 125, REPREFILL: 100})
+    crowded = (engine("a", demand=125, used=115), engine("b"))
+    assert session(later, *crowded, link_tokens_per_s=5e9) == (
+        "b",
+        MIGRATE,
+        {STAY: 20, MIGRATE: 10, REPREFILL: 100},
+    )
 
 
 def test_it_is_computed_anew_elsewhere_where_that_is_cheapest() -> None:
@@ -189,6 +249,18 @@ def test_a_program_leaves_an_engine_whose_contexts_do_not_fit() -> None:
     assert session(turn(), engine("a", demand=125), engine("b", demand=125), link_tokens_per_s=5e9)[1] is STAY
 
 
+def test_crowding_counts_for_the_turns_to_come_and_a_move_once() -> None:
+    """A fifth of the context is lost at each turn, 20 ns; computing all of it elsewhere takes 100 ns."""
+    engines = (engine("a", demand=125), engine("b", demand=50))
+
+    def chosen(turns_ahead: float) -> tuple[str, dict[Choice, int]]:
+        placed = Session(turns_ahead=turns_ahead).place(STATELESS, turn(), engines, FACTS, 0)[1]
+        return placed.replica, dict(placed.costs_ns)
+
+    assert chosen(5) == ("a", {STAY: 100, REPREFILL: 100})
+    assert chosen(6) == ("b", {STAY: 120, REPREFILL: 100})
+
+
 def test_who_lost_its_slot_may_go_anywhere_and_returns_where_there_is_room() -> None:
     """Its context is computed anew on any engine (ThunderAgent): only what is crowded counts."""
     paused = turn(warm=False)
@@ -199,8 +271,15 @@ def test_who_lost_its_slot_may_go_anywhere_and_returns_where_there_is_room() -> 
 
 def test_a_copy_on_a_host_is_not_sent() -> None:
     hosted = turn(kv_tier=Tier.HOST)
-    costs = {STAY: 50, REPREFILL: 100}
-    assert session(hosted, engine("a", used=95), engine("b"), link_tokens_per_s=9e9) == ("a", STAY, costs)
+    assert session(hosted, engine("a", used=95), engine("b"), link_tokens_per_s=9e9) == ("a", STAY, {STAY: 50})
+
+
+def test_a_context_on_an_engine_that_drains_is_sent_to_another() -> None:
+    """It is there, and no turn may go there. Where the engine is gone, so is the context."""
+    costs = {MIGRATE: 25, REPREFILL: 100}
+    assert session(turn("drains"), engine("a", 60), engine("b", 40), link_tokens_per_s=2e9) == ("b", MIGRATE, costs)
+    lost = turn("gone", kv_tier=Tier.NONE)
+    assert session(lost, engine("a", 60), engine("b", 40), link_tokens_per_s=2e9)[1] is REPREFILL
 
 
 def test_a_program_whose_engine_has_gone_is_computed_anew_where_there_is_room() -> None:
@@ -214,3 +293,7 @@ def test_alone_an_engine_keeps_everybody() -> None:
 def test_a_link_below_nothing_is_refused() -> None:
     with pytest.raises(ConfigError, match="link_tokens_per_s"):
         Session(link_tokens_per_s=-1.0)
+    with pytest.raises(ConfigError, match="passing_wait"):
+        Session(passing_wait=2.0)
+    with pytest.raises(ConfigError, match="turns_ahead"):
+        Session(turns_ahead=-1.0)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from controlplane.core.errors import ConfigError, UnknownPolicy, require
+from controlplane.core.admission.aimd import Aimd
+from controlplane.core.errors import ConfigError, UnknownPolicy, allowed, require
 from controlplane.core.presets import POLICIES, PRESETS, policy_name, preset
 from controlplane.core.types import seconds
 
@@ -57,3 +58,11 @@ def test_seconds_are_rounded_to_nanoseconds() -> None:
 )
 def test_a_policy_knows_its_registered_name(kind: str, name: str) -> None:
     assert policy_name(kind, POLICIES[kind][name]()) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "default", "text"),
+    [("kv_high", 1.0, "0 < kv_high <= 2"), ("beta", 0.7, "0 < beta < 1"), ("compute", False, "")],
+)
+def test_a_range_is_told_before_anybody_breaks_it(name: str, default: float, text: str) -> None:
+    assert allowed(Aimd, name, default) == text

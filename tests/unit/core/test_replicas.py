@@ -49,10 +49,10 @@ def test_a_turn_is_placed_beside_what_lenders_hold_and_not_on_top_of_it() -> Non
     d.tick(1)
     assert d.program("a").lends
     assert [each.demand_blocks for each in replicas(d.ledger)] == [0, 100]
-    assert [each.demand_blocks for each in engines(d.ledger)] == [400, 100]
+    assert [each.demand_blocks for each in engines(d.ledger).values()] == [400, 100]
     assert sums(d.ledger) == sums(recounted(d.ledger))
     d.on(1).submit("a", "a.2", blocks=420)
-    assert [each.demand_blocks for each in engines(d.ledger)] == [420, 100]
+    assert [each.demand_blocks for each in engines(d.ledger).values()] == [420, 100]
     assert not d.ledger.programs.charges.placed_lent_blocks.total()
 
 
@@ -122,8 +122,20 @@ def test_parts_fade_as_the_whole_does() -> None:
     assert [each.demand_blocks for each in parts(d.ledger, 0, d.now_ns)] == [400, 300]
 
 
-def test_who_has_not_run_yet_is_charged_where_it_will_be_placed() -> None:
+def test_who_has_not_run_yet_is_charged_where_it_was_placed() -> None:
     d = Pair()
+    d.on(1).submit("a", blocks=400)
+    d.ask("b", tokens=50)
+    d.tick()
+    assert d.program("b").status is Status.ACTIVE
+    assert [each.demand_blocks for each in parts(d.ledger, 0, d.now_ns)] == [400, 50]
+    assert [load[1] for load in d.loads()] == [400, 50]
+
+
+def test_whom_nobody_places_is_charged_where_there_is_most_room() -> None:
+    """Its gate stands before one engine, of which nothing was heard yet."""
+    d = Pair()
+    d.gate = Publisher("node/gate-3/1")
     d.on(1).submit("a", blocks=400)
     d.ask("b", tokens=50)
     d.tick()
@@ -221,6 +233,26 @@ def test_the_first_engine_says_how_large_a_block_is() -> None:
     d.sample(1, block_tokens=16)
     assert d.ledger.estimates.block_tokens == 16
     assert d.loads()[0] == ("node/engine-1", 3, 1, 3)
+    assert sums(d.ledger) == sums(recounted(d.ledger))
+
+
+def test_engines_with_blocks_of_their_own_size_are_compared_in_those_of_the_first() -> None:
+    """A vLLM with blocks of 16 tokens beside an SGLang with pages of one token has not a sixteenth of its room."""
+    d = Pair()
+    d.sample(2, total=1000, free_blocks=250, block_tokens=16)
+    assert [(each.total_blocks, each.free_blocks) for each in replicas(d.ledger)] == [(1000, 1000), (16000, 4000)]
+    assert total(d) == 17_000
+    d.on(2).submit("a", blocks=10)
+    assert d.loads()[1] == ("node/engine-2", 160, 1, 160)
+    d.send(d.engine(ev.PublisherState, open_turns=(ev.OpenTurn(program_id="b", turn_id="b.1", blocks=5),)))
+    assert d.ledger.turns.running["b.1"].blocks == 80
+    d.sample(1, total=1000, block_tokens=8)
+    assert [each.total_blocks for each in replicas(d.ledger)] == [1000, 2000]
+    assert d.loads()[1] == ("node/engine-2", 30, 1, 10), "of a, whose turn the state does not list, and of b"
+    d.sample(1, total=1000, block_tokens=16)
+    assert d.ledger.turns.block_tokens == {}
+    d.submit("c", blocks=7)
+    assert d.ledger.turns.running["c.1"].blocks == 7
     assert sums(d.ledger) == sums(recounted(d.ledger))
 
 

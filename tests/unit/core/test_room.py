@@ -65,7 +65,7 @@ def test_without_a_forecast_nobody_is_passed_over() -> None:
 
 
 def test_not_very_many_are_passed_over_in_one_tick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "_MOST_PASSED_OVER", 2)
+    monkeypatch.setattr(room, "MOST_PASSED_OVER", 2)
     into = window(100, ahead=(0.0, 0.0))
     queue = [waiting("a", 101, turns=1), waiting("b", 101, turns=1), waiting("c", 1, turns=1)]
     assert chosen(queue[1:], into) == "c"

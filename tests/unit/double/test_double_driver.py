@@ -124,7 +124,7 @@ async def test_commands_are_obeyed_or_rejected_with_a_reason() -> None:
         assert applied == [1, 2, 3, 4, 5]
         assert [(event.command_id, event.reason) for event in rejected] == [
             (6, "there is no memory below the device, unpinned only: give the engine a tier"),
-            (7, "the engine model does not support Prefetch"),
+            (7, "there is no memory below the device: give the engine a tier"),
         ]
 
     await play(story)

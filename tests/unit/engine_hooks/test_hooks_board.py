@@ -57,6 +57,26 @@ def test_a_shorter_text_replaces_a_longer_one_whole() -> None:
         assert board.read() == told
 
 
+def test_each_of_several_schedulers_has_a_place_of_its_own() -> None:
+    board = Board()
+    for slot in (1, 0):
+        teller = iter([f"of {slot}"])
+        thread = post(lambda teller=teller: next(teller), slot=lambda slot=slot: slot, every_s=0)  # type: ignore[misc]
+        assert thread is not None
+        thread.join(TIMEOUT_S)
+    assert (board.read(0), board.read(1), board.read(2)) == ("of 0", "of 1", None)
+
+
+def test_each_of_several_http_processes_reads_their_parents() -> None:
+    parents = Board()
+    of_a_child = Board(shared=True)
+    teller = iter(["told"])
+    thread = post(lambda: next(teller), slot=lambda: 1, every_s=0)
+    assert thread is not None
+    thread.join(TIMEOUT_S)
+    assert parents.read(1) == of_a_child.read(1) == "told"
+
+
 def test_without_a_board_nobody_posts() -> None:
     assert post(Teller()) is None
 

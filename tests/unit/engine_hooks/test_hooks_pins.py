@@ -50,7 +50,7 @@ def pins(budget_ratio: float = 0.5, **contexts: int) -> tuple[Pins, ViewDouble]:
     known = view.known
     for key in contexts:
         known.remember(key, partial(str, key), len(key), 0)
-    return Pins(view, known, lambda: budget_ratio), view
+    return Pins(view, known, lambda: budget_ratio, lambda: time.monotonic_ns()), view
 
 
 def test_a_retained_context_is_locked_until_released() -> None:
@@ -115,6 +115,7 @@ def test_pins_are_reclaimed_earliest_deadline_first_and_no_more_than_needed() ->
     assert p.reclaim(500, Lru(), stuck=False)  # 400 are free
     assert view.locked == ["a", "c"]
     assert not p.reclaim(500, Lru(), stuck=False)
+    assert (p.take_reclaimed(), p.take_reclaimed()) == (["b"], [])
 
 
 def test_kept_pins_go_only_when_nothing_else_can_begin_and_the_latest_program_first() -> None:
@@ -200,6 +201,7 @@ def test_what_is_held_back_goes_before_any_pin() -> None:
     p.retain("a", seconds(60))
     assert p.reclaim(600, Lru(keep_pins=True), stuck=False)
     assert view.locked == ["a", "c"]
+    assert p.take_reclaimed() == [], "nobody had asked for what went"
 
 
 def test_what_the_budget_has_no_room_for_is_not_held_back() -> None:

@@ -49,6 +49,7 @@ class Beat:
     limit: int = 4
     draining: bool = False
     command_id: int = 0
+    fence: int = 0
 
 
 @dataclass

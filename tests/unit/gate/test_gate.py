@@ -62,6 +62,20 @@ def test_a_grant_may_come_before_the_turn() -> None:
     in_virtual_time(story)
 
 
+def test_a_grant_for_one_request_is_taken_by_the_gate_that_holds_it_only() -> None:
+    """Each gate of a node hears it, and at another nobody would ever end that program."""
+
+    async def story(bench: Bench) -> None:
+        assert not bench.gate.on_command(Admit(program_id="anonymous-of-another"))
+        assert bench.granted == []
+        waiting = bench.enter("anonymous-here/1", anonymous=True)
+        await bench.settle()
+        assert bench.gate.on_command(Admit(program_id="anonymous-here"))
+        await waiting
+
+    in_virtual_time(story)
+
+
 def test_children_pass_on_their_roots_grant_and_are_announced_once() -> None:
     async def story(bench: Bench) -> None:
         bench.gate.on_command(Admit(program_id="root"))
@@ -388,5 +402,34 @@ def test_a_node_whose_daemon_was_lost_while_draining_takes_programs_again() -> N
         bench.gate.on_heartbeat(Beat(draining=True, limit=2))
         await asyncio.sleep(6)
         assert (await bench.gate.enter(ticket("new/1"))).reason.startswith("the daemon is lost")
+
+    in_virtual_time(story)
+
+
+def test_a_turn_that_was_held_elsewhere_before_goes_first_and_has_less_time_left() -> None:
+    async def story(bench: Bench) -> None:
+        late, early = bench.enter("late/1"), bench.enter("early/1", waited_ns=seconds(590))
+        await bench.settle()
+        assert [turn.program_id for turn in bench.gate.state().held_turns] == ["early", "late"]
+        await bench.heartbeats_for(11)
+        with pytest.raises(Refused, match="600 s"):
+            await early
+        assert not late.done()
+        late.cancel()
+
+    in_virtual_time(story)
+
+
+def test_many_turns_come_and_go_under_one_that_stays() -> None:
+    async def story(bench: Bench) -> None:
+        stays = bench.enter("stays/1")
+        for number in range(300):
+            passing = bench.enter(f"passing-{number}/1")
+            await bench.settle()
+            passing.cancel()
+            await bench.settle()
+        assert len(bench.gate._holds._by_age) < 100
+        assert [turn.program_id for turn in bench.gate.state().held_turns] == ["stays"]
+        stays.cancel()
 
     in_virtual_time(story)

@@ -162,3 +162,66 @@ def test_of_requests_that_name_nobody_no_proof_is_kept(anonymous: bool) -> None:
         assert (entered is None) is anonymous
 
     in_virtual_time(story)
+
+
+def ended_family(bench: Bench) -> None:
+    """A child that rode its parent's slot, whose run is over."""
+    active_parent(bench)
+    bench.gate.on_command(Adopt(program_id="child", parent_id="parent"))
+    turn = ticket("child/1")
+    assert bench.gate.try_enter(turn) is not None
+    bench.gate.leave(turn)
+    bench.gate.on_command(Pause(program_id="parent", reason="ended"))
+
+
+def test_an_ended_childs_name_may_be_another_runs_childs() -> None:
+    async def story(bench: Bench) -> None:
+        ended_family(bench)
+        bench.gate.on_command(Admit(program_id="other"))
+        bench.gate.on_command(Adopt(program_id="child", parent_id="other"))
+        assert bench.gate.parent_of("child") == "other"
+        assert bench.gate.try_enter(ticket("child/2")) is not None
+        bench.gate.on_command(Pause(program_id="other"))
+        assert bench.gate.try_enter(ticket("child/3")) is None
+
+    in_virtual_time(story)
+
+
+def test_its_held_turn_goes_with_its_new_parents_grant() -> None:
+    async def story(bench: Bench) -> None:
+        ended_family(bench)
+        waiting = [bench.enter("child/2"), bench.enter("parent/2")]
+        await bench.settle()
+        bench.gate.on_command(Admit(program_id="other"))
+        bench.gate.on_command(Adopt(program_id="child", parent_id="other"))
+        await bench.settle()
+        assert [task.done() for task in waiting] == [True, False]
+        assert bench.gate.health()["held_turns"] == 1
+        bench.gate.on_command(Admit(program_id="parent"))
+        await bench.settle()
+        assert waiting[1].done()
+
+    in_virtual_time(story)
+
+
+def test_a_childs_name_stays_its_parents_while_that_runs() -> None:
+    async def story(bench: Bench) -> None:
+        active_parent(bench)
+        bench.gate.on_command(Adopt(program_id="child", parent_id="parent"))
+        bench.gate.on_command(Admit(program_id="other"))
+        bench.gate.on_command(Adopt(program_id="child", parent_id="other"))
+        assert bench.gate.parent_of("child") == "parent"
+
+    in_virtual_time(story)
+
+
+def test_a_turn_of_its_new_parent_proves_it_too() -> None:
+    async def story(bench: Bench) -> None:
+        ended_family(bench)
+        bench.gate.on_command(Admit(program_id="other"))
+        assert bench.gate.try_enter(ticket("other/1")) is not None
+        assert bench.gate.try_enter(ticket("child/2", parent_id="other", parent_turn="guessed")) is None
+        assert bench.gate.try_enter(ticket("child/3", parent_id="other", parent_turn="other/1")) is not None
+        assert bench.of(ProgramArrived)[-1] == ProgramArrived(program_id="child", parent_id="other")
+
+    in_virtual_time(story)

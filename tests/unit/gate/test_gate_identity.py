@@ -94,6 +94,20 @@ def test_whatever_others_send_names_a_program_that_can_be_written_down(body: dic
     identity.program_id.encode("utf-8")
 
 
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        ("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", True),
+        ("00-00000000000000000000000000000000-00f067aa0ba902b7-01", False),
+        ("00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01", False),
+        ("00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01; drop", False),
+        ("", False),
+    ],
+)
+def test_the_clients_trace_travels_along_if_it_is_one(sent: str, kept: bool) -> None:
+    assert identify([(b"Traceparent", sent.encode())], {}).trace == (sent if kept else "")
+
+
 def test_the_size_of_a_prompt_is_its_text_in_utf8() -> None:
     messages = [{"role": "user", "content": "häh"}, {"role": "user", "content": [{"type": "text", "text": "abc"}]}]
     assert prompt_size({"messages": messages, "model": "ignored"}) == (4 + 4 + 4 + 4 + 3, 0)
@@ -118,3 +132,39 @@ def test_any_body_has_a_size(value: Any) -> None:
     size_bytes, tokens = prompt_size({"messages": value})
     assert size_bytes >= 0
     assert tokens >= 0
+
+
+def test_ids_are_compared_as_they_are_written() -> None:
+    """Other letters, composed letters and letters with marks are other programs, wherever a request names them."""
+    alike = ["Café", "café", "CAFÉ", "cafe\u0301", "cafe", "ｃａｆé", "caf\u00e9\u0301"]
+    by_header = [identify([(b"x-penstock-program-id", name.encode())], {}).program_id for name in alike]
+    by_body = [identify([], {"program_id": name}).program_id for name in alike]
+    assert by_header == by_body == alike
+    assert len(set(alike)) == len(alike)
+
+
+@pytest.mark.parametrize(
+    ("headers", "program_id", "parent_id"),
+    [
+        ({}, "s", ""),
+        ({"x-claude-code-agent-id": "a"}, "s/a", "s"),
+        ({"x-claude-code-agent-id": "b", "x-claude-code-parent-agent-id": "a"}, "s/b", "s/a"),
+        ({"x-claude-code-parent-agent-id": "a"}, "s", ""),
+        ({"x-claude-code-agent-id": "a", "x-penstock-program-id": "own"}, "own", ""),
+        ({"x-claude-code-agent-id": "a", "x-session-id": "t"}, "t", ""),
+    ],
+)
+def test_claude_codes_sub_agents_are_programs_within_their_session(
+    headers: dict[str, str], program_id: str, parent_id: str
+) -> None:
+    told = {"x-claude-code-session-id": "s", **headers}
+    identity = identify([(name.encode(), value.encode()) for name, value in told.items()], {})
+    assert (identity.program_id, identity.parent_id) == (program_id, parent_id)
+    assert identity.within is bool(parent_id)
+
+
+def test_a_sub_agents_name_is_made_good() -> None:
+    told = {"x-claude-code-session-id": "s", "x-claude-code-agent-id": "a" * 400}
+    identity = identify([(name.encode(), value.encode()) for name, value in told.items()], None)
+    assert identity.program_id.startswith("sha256-")
+    assert identity.parent_id == "s"

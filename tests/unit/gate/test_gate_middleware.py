@@ -156,6 +156,16 @@ async def test_each_way_to_ask_for_a_turn_is_gated(path: str) -> None:
     await run(story)
 
 
+async def test_what_a_gate_before_held_is_told_with_the_rest() -> None:
+    async def story(bench: Bench) -> None:
+        for before, told in (("1200", "1200"), ("long", "0")):
+            exchange = bench.request(CHAT, x_penstock_hold_ms=before)
+            await exchange.task
+            assert exchange.headers["x-penstock-hold-ms"] == told
+
+    await run(story, governed=False)
+
+
 async def test_everything_else_passes_untouched() -> None:
     async def story(bench: Bench) -> None:
         for method, path in (

@@ -9,6 +9,7 @@ from test_gate_middleware import CHAT, Bench, Exchange, run, settle
 from controlplane.core.commands import Admit
 from controlplane.core.events import TurnQueued
 
+NAMELESS = {name: value for name, value in CHAT.items() if name != "program_id"}
 pytestmark = pytest.mark.asyncio
 
 
@@ -100,5 +101,30 @@ async def test_a_long_id_of_another_tenant_becomes_a_digest() -> None:
         assert name.startswith("sha256-")
         exchange.leave()
         await asyncio.wait((exchange.task,))
+
+    await run(story)
+
+
+async def test_claude_codes_sub_agents_ride_their_sessions_slot_by_its_name() -> None:
+    async def story(bench: Bench) -> None:
+        session = {"x_claude_code_session_id": "session"}
+        first = bench.request(NAMELESS, **session)
+        await settle()
+        bench.gate.on_command(Admit(program_id="session"))
+        await first.task
+        before = asked(bench)
+        child = bench.request(NAMELESS, **session, x_claude_code_agent_id="a1")
+        await child.task
+        assert (child.status, asked(bench)) == (200, before)
+        identity = bench.app.requests[-1].identity
+        assert (identity.program_id, identity.parent_id) == ("session/a1", "session")
+        below = bench.request(NAMELESS, **session, x_claude_code_agent_id="a2", x_claude_code_parent_agent_id="a1")
+        await below.task
+        assert bench.app.requests[-1].identity.parent_id == "session", "the root, as with every child of a child"
+        stranger = bench.request(NAMELESS, x_claude_code_session_id="other", x_claude_code_agent_id="a1")
+        await settle()
+        assert stranger.sent == [], "whose session has no slot"
+        bench.gate.on_command(Admit(program_id="other"))
+        await stranger.task
 
     await run(story)

@@ -83,6 +83,20 @@ async def test_with_a_run_id_the_programs_say_the_same_words_again() -> None:
 
 
 @pytest.mark.asyncio
+async def test_who_came_first_has_the_lowest_number_in_all_its_turns() -> None:
+    endpoint = EndpointDouble()
+    programs = [program(name, (10, 1), (20, 1)) for name in "abc"]
+    await run(endpoint, *programs, run_id="x", arrival=Poisson(100.0), first_come=True)
+    ids = [headers["x-litellm-session-id"] for headers in endpoint.headers]
+    numbers = {(program_id, body["priority"]) for program_id, body in zip(ids, endpoint.requests, strict=True)}
+    assert numbers == {(f"replay-x-{number:05d}", number) for number in range(3)}
+
+    unasked = EndpointDouble()
+    await run(unasked, program("a", (10, 1)))
+    assert "priority" not in unasked.requests[0]
+
+
+@pytest.mark.asyncio
 async def test_open_arrivals_count_completion_time_from_the_scheduled_arrival() -> None:
     programs = [program(str(n), (10, 1)) for n in range(8)]
     result, _ = await run(EndpointDouble(), *programs, arrival=Poisson(100.0), seed=3)
@@ -153,6 +167,23 @@ async def test_a_stream_cut_short_is_a_failure_not_a_short_reply() -> None:
 
     result, _ = await run(EndpointDouble(script=[cut]), program("a", (10, 4)))
     assert result.programs[0].error == "the stream was cut before its end"
+
+
+@pytest.mark.asyncio
+async def test_a_turn_whose_stream_is_cut_is_asked_for_again_if_that_is_wanted() -> None:
+    async def cut(request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(data_line({"choices": [{"index": 0, "delta": {"content": "half"}}]}))
+        assert request.transport is not None
+        request.transport.close()
+        return response
+
+    endpoint = EndpointDouble(script=[cut, cut])
+    result, _ = await run(endpoint, program("a", (10, 4)), retry=RetryRule(after_cut=2))
+    assert result.programs[0].error == ""
+    assert result.turns[0].output_tokens == 4
+    assert len(endpoint.requests) == 3
 
 
 @pytest.mark.asyncio

@@ -1,11 +1,14 @@
 """The picture of ``penstock top``."""
 
 import io
+from dataclasses import fields
 from typing import Any
 
 from rich.console import Console
 
+from controlplane.operate.tables import has_engines
 from controlplane.operate.top import History, screen
+from controlplane.shell.engines import EngineRow
 from controlplane.wire.control import METHODS, Fields
 
 
@@ -39,22 +42,31 @@ def program(name: str, phase: str, **more: Any) -> Fields:
         "retained_ns": 0,
         "idleness_ratio": 0.25,
         "held_by_operator": False,
+        "replica": "",
+        "moves": 0,
+        "waits_for": "",
     }
     return Fields(**{**values, **more})
 
 
 def drawn(
-    seen: Fields, programs: list[Fields], history: History | None = None, height: int = 24, more: int = 0
+    seen: Fields,
+    programs: list[Fields],
+    history: History | None = None,
+    height: int = 24,
+    more: int = 0,
+    engines: Fields | None = None,
+    width: int = 120,
 ) -> list[str]:
     """``more``: programs that the daemon counts and does not list."""
-    console = Console(width=120, height=height, record=True, file=io.StringIO())
+    console = Console(width=width, height=height, record=True, file=io.StringIO())
     phases = [
         Fields(phase=phase, programs=len(them), context_tokens=sum(each.context_tokens for each in them))
         for phase in ("reasoning", "acting", "held")
         if (them := [each for each in programs if each.phase == phase])
     ]
     listed = Fields(programs=programs, total=len(programs) + more, phases=phases)
-    console.print(screen(seen, listed, history or History(), width=120, height=height))
+    console.print(screen(seen, listed, history or History(), engines, width=width, height=height))
     return console.export_text().splitlines()
 
 
@@ -91,6 +103,52 @@ def test_orders_and_a_refused_configuration_are_told() -> None:
     seen.orders.draining, seen.config.refused, seen.bus_connected = True, "penstock.toml:3: $.x: no", False
     text = "\n".join(drawn(seen, []))
     assert "the bus is away; draining: nobody is let in; configuration refused: penstock.toml:3" in text
+
+
+def test_an_engine_that_steers_nothing_is_told() -> None:
+    seen = status()
+    seen.passive_engines.append("engine-30000: rank 1 decided otherwise than rank 0")
+    assert "passive: engine-30000: rank 1 decided otherwise than rank 0" in "\n".join(drawn(seen, []))
+
+
+def engine(place: str, **more: Any) -> Fields:
+    row = EngineRow(**{"place": place, "kv_total_blocks": 1000, "kv_use_ratio": 0.5, "heard_ns": 10**9, **more})
+    return Fields(**{field.name: getattr(row, field.name) for field in fields(row)})
+
+
+def test_each_of_several_engines_has_a_row_and_programs_say_where_they_are() -> None:
+    seen = status()
+    seen.engines.known, seen.engines.serving, seen.engines.gone, seen.engines.moves = 3, 2, 1, 12
+    seen.fence = 41
+    engines = Fields(
+        engines=[
+            engine("gpu6/engine-30000", address="10.0.0.6:30000", programs=2),
+            engine("gpu7/engine-30000", standing="gone", silent=True, heard_ns=0),
+        ],
+        total=3,
+        moves=[],
+    )
+    programs = [
+        program("a", "acting", replica="gpu6/engine-30000", moves=2),
+        program("b", "reasoning", replica="gpu7/engine-30000"),
+    ]
+    lines = drawn(seen, programs, engines=engines, width=180)
+    text = "\n".join(lines)
+    assert "3 engines: 2 serving, 1 gone; 12 moves between them  leads, by lease 41" in lines[0]
+    assert "gpu6/engine-30000 (10.0.0.6:30000)" in text
+    assert "gone, does not answer" in text
+    assert "… and 1 more engines" in text
+    (row,) = (line for line in lines if line.startswith("a "))
+    assert row.split()[-2:] == ["gpu6/engine-30000", "2"]
+    assert len(lines) == 24
+
+
+def test_one_engine_that_serves_has_no_table() -> None:
+    seen = status()
+    seen.engines.known = seen.engines.serving = 1
+    assert not has_engines(seen)
+    seen.engines.serving, seen.engines.draining = 0, 1
+    assert has_engines(seen)
 
 
 def test_a_thousand_programs_fit_and_the_rest_is_counted() -> None:

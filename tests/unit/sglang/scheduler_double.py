@@ -1,5 +1,6 @@
 """Doubles of what the plugin meets in SGLang's scheduler: requests, the scheduler itself, its view of the tree."""
 
+import select
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -46,6 +47,7 @@ class SchedulerDouble:
         self.waiting_queue: list[Any] = []
         self.chunked_req: Any = None
         self.server_args = SimpleNamespace()
+        self.idle_sleeper = SimpleNamespace(poller=select.poll())
         self.tree_cache = SimpleNamespace()
 
 

@@ -70,6 +70,8 @@ class AppDouble:
 class GenerateReqInput:
     """SGLang's, as far as the plugin looks."""
 
+    routed_dp_rank: int | None = None
+
     def __init__(self, sampling_params: Any = None, session_id: str | None = None) -> None:
         self.sampling_params = sampling_params
         self.session_id = session_id

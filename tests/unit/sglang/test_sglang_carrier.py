@@ -20,12 +20,13 @@ class RequestDouble:
         self.scope = scope
 
 
-def gated(parent_id: str = "") -> dict[str, Any]:
+def gated(parent_id: str = "", place: str = "", trace: str = "") -> dict[str, Any]:
     request = GatedRequest(
         identity=Identity(program_id="p", parent_id=parent_id),
-        ticket=Ticket(turn_id="t-1", program_id="p"),
+        ticket=Ticket(turn_id="t-1", program_id="p", trace=trace),
         body={},
         entered=Entered(hold_ns=0, reason=""),
+        place=place,
     )
     return {"headers": [], "penstock": request}
 
@@ -49,11 +50,31 @@ def test_a_child_carries_its_parent() -> None:
     assert labelled(None, gated("root"))["custom_params"] == {**GATED, "penstock_parent": "root"}
 
 
+def test_a_traced_turn_carries_its_clients_span() -> None:
+    assert labelled(None, gated(trace="00-1-2-01"))["custom_params"] == {**GATED, "penstock_trace": "00-1-2-01"}
+
+
 def test_what_the_client_sent_stays_and_is_not_changed_in_place() -> None:
     sent = {"temperature": 0.5, "custom_params": {"thinking_budget": 3, "program_id": "of the body"}}
     copy = {"temperature": 0.5, "custom_params": dict(sent["custom_params"])}  # type: ignore[call-overload]
     assert labelled(sent, gated()) == {"temperature": 0.5, "custom_params": {"thinking_budget": 3, **GATED}}
     assert sent == copy
+
+
+@pytest.mark.parametrize(
+    ("place", "chosen", "sent"),
+    [
+        ("node/engine-30000-dp1", None, 1),
+        ("node/engine-30000-dp1", 0, 0),  # its client says where
+        ("node/engine-30000-dp0", None, 0),
+        ("", None, None),
+    ],
+)
+def test_a_turn_is_sent_to_the_rank_that_its_gate_named(place: str, chosen: int | None, sent: int | None) -> None:
+    obj = GenerateReqInput()
+    obj.routed_dp_rank = chosen
+    label(obj, gated(place=place))
+    assert obj.routed_dp_rank == sent
 
 
 def test_every_request_of_a_batch_is_labelled() -> None:
@@ -85,6 +106,7 @@ def test_without_a_gate_what_names_nobody_is_left_alone(headers: dict[str, str])
 
 def test_a_client_cannot_name_a_turn_of_its_own() -> None:
     sent = {"custom_params": {"penstock_turn": "forged", "penstock_parent": "forged", "mine": 1}}
+    sent["custom_params"]["penstock_trace"] = "forged"
     assert labelled(sent, ungated())["custom_params"] == {"mine": 1}
     assert labelled(sent, gated())["custom_params"] == {"mine": 1, **GATED}
 

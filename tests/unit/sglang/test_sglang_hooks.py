@@ -9,9 +9,9 @@ import pytest
 from scheduler_double import RequestDouble, SchedulerDouble, ViewDouble
 from sglang_double import SglangDouble
 
-from controlplane.core.commands import Admit, Pause, Retain
+from controlplane.core.commands import Admit, Pause, Place, Retain, SetWindow
 from controlplane.core.engine_policies import EnginePolicies
-from controlplane.core.events import CommandApplied, Event, FirstToken
+from controlplane.core.events import CommandApplied, Event, FirstToken, PoolSampled
 from controlplane.core.memory.lru import Lru
 from controlplane.core.memory.opportunistic import Opportunistic
 from controlplane.core.priority.mlfq import Mlfq
@@ -22,6 +22,7 @@ from engine_hooks.sglang import attached, scheduler_side
 from engine_hooks.sglang.attached import Attached
 from engine_hooks.sglang.scheduler_side import CHUNKS, EVICTIONS, PRIORITY, RELEASE, SCHEDULER
 
+LONG_MS = 60_000  # far longer than a test lasts
 MARS = EnginePolicies(priority=Mlfq(), memory=Opportunistic())
 
 
@@ -148,6 +149,29 @@ def broken(*args: Any) -> Any:
 # Pins
 
 
+def test_a_command_ends_the_sleep_of_an_idle_engine(engine: Engine) -> None:
+    engine.ran("kept", 100)
+    poll = engine.scheduler.idle_sleeper.poller.poll
+    assert poll(0) == []
+    engine.attached.on_command(Retain(program_id="kept", ttl_ns=seconds(60)))
+    assert poll(LONG_MS)
+    engine.step()
+    engine.attached.on_command(SetWindow(limit=1, window=1.0))
+    assert poll(0) == [], "it is the gate's"
+
+
+def test_an_idle_engine_sleeps_to_the_end_of_a_pin_which_it_tells_of_at_once(engine: Engine) -> None:
+    engine.ran("kept", 100)
+    engine.command(Retain(program_id="kept", ttl_ns=seconds(0.02)))
+    (before,) = [event for event in engine.sent if isinstance(event, PoolSampled)]
+    assert before.retained_blocks == 100
+    engine.scheduler.idle_sleeper.poller.poll(LONG_MS)
+    engine.scheduler.idle_sleeper.poller.poll(LONG_MS)  # the command had rung as well
+    engine.step()
+    after = [event for event in engine.sent if isinstance(event, PoolSampled)][-1]
+    assert (after is before, after.retained_blocks) == (False, 0)
+
+
 def test_the_daemon_s_memory_policy_says_how_much_pins_may_take(engine: Engine) -> None:
     total_tokens = int(engine.scheduler.max_total_num_tokens)
     engine.steered().ran("p", total_tokens * 3 // 4)
@@ -213,6 +237,32 @@ def test_paused_programs_are_evicted_first_until_they_are_let_in_again(engine: E
     engine.evict(700)
     assert engine.view.cached == {"a": 300, "b": 0, "c": 500}
     assert not any(isinstance(event, CommandApplied) for event in engine.sent), "the gate answers these"
+
+
+def test_what_lies_here_of_a_program_that_goes_elsewhere_is_evicted_first_and_not_pinned(engine: Engine) -> None:
+    engine.steered()
+    for name in ("a", "goes", "stays", "comes back"):
+        engine.ran(name, 500)
+    for name in ("goes", "stays"):
+        engine.command(Retain(program_id=name, ttl_ns=seconds(60)))
+    engine.command(Place(program_id="goes", replica="local/engine-1-dp1"))
+    engine.command(Place(program_id="comes back", replica="local/engine-1-dp1"))
+    engine.command(Place(program_id="stays", replica="local/engine"))
+    engine.command(Admit(program_id="goes"))  # every engine hears of every slot
+    engine.ran("comes back", 500)
+    engine.evict(700)
+    assert engine.view.cached == {"a": 300, "goes": 0, "stays": 500, "comes back": 500}
+
+
+def test_a_rank_tells_in_its_own_name(sglang: SglangDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(sglang, monkeypatch, PluginMode.ON)
+    assert engine.attached.emitter.publisher.startswith("local/engine/")
+    scheduler = SchedulerDouble()
+    scheduler.server_args = SimpleNamespace(port=30000, dp_size=2)
+    scheduler.ps = SimpleNamespace(dp_rank=1)  # type: ignore[attr-defined]
+    engine.side.scheduler_made(None, None, scheduler)
+    assert engine.side.rank == 1
+    assert engine.attached.emitter.publisher.startswith("local/engine-30000-dp1/")
 
 
 @pytest.mark.parametrize("result", [EvictResultDouble(5), None])

@@ -92,11 +92,11 @@ def test_a_programs_own_part_moves_and_what_others_share_stays(write_back: bool)
     tree = TreeDouble(is_write_back=write_back)
     key, other = tree.add(SYSTEM, FIRST, SECOND), tree.add(SYSTEM, OTHER)
     host = tier(tree)
-    move = host.demote(key, [other])
+    move = host.demote("p", key, [other])
     if write_back:
         assert (move, tree.where(key)) == (Move(waits=True), "DDD"), "the copy has only begun"
         tree.look()
-        move = host.demote(key, [other])
+        move = host.demote("p", key, [other])
     assert move == Move(tokens=50)
     assert (tree.where(key), tree.where(other)) == ("DHH", "DD")
 
@@ -105,8 +105,8 @@ def test_the_shared_part_stays_even_while_only_the_host_has_the_others() -> None
     tree = TreeDouble()
     key, other = tree.add(SYSTEM, FIRST), tree.add(SYSTEM, OTHER)
     host = tier(tree)
-    assert host.demote(other, [key]).tokens == 50
-    assert host.demote(key, [other]).tokens == 20
+    assert host.demote("p", other, [key]).tokens == 50
+    assert host.demote("p", key, [other]).tokens == 20
     assert (tree.where(key), tree.where(other)) == ("DH", "DH")
 
 
@@ -118,16 +118,16 @@ def test_a_context_without_a_copy_gets_one_parents_first() -> None:
     for node in tree._nodes:
         node.on_host = False
     host = tier(tree)
-    assert host.demote(key, [other]).waits
+    assert host.demote("p", key, [other]).waits
     tree.look()
-    assert host.demote(key, [other]).tokens == 50
+    assert host.demote("p", key, [other]).tokens == 50
     assert tree.where(key) == "DHH"
 
 
 def test_a_full_host_is_told_and_nothing_leaves_the_device() -> None:
     tree = TreeDouble(is_write_back=True, host_tokens=30)
     key = tree.add(SYSTEM, FIRST)
-    assert tier(tree).demote(key, []).problem == "no room in host memory"
+    assert tier(tree).demote("p", key, []).problem == "no room in host memory"
     tree.look()
     assert tree.where(key) == "DD"
 
@@ -137,8 +137,8 @@ def test_what_a_turn_holds_is_not_touched() -> None:
     key, longer = tree.add(SYSTEM, FIRST), tree.add(SYSTEM, FIRST, SECOND)
     tree.hold(key)
     host = tier(tree)
-    assert "holds it" in host.demote(key, []).problem
-    assert host.demote(longer, []).tokens == 30, "only its own end is free to go"
+    assert "holds it" in host.demote("p", key, []).problem
+    assert host.demote("p", longer, []).tokens == 30, "only its own end is free to go"
     assert tree.where(longer) == "DDH"
 
 
@@ -146,9 +146,9 @@ def test_with_nothing_of_its_own_on_the_device_nothing_is_moved() -> None:
     tree = TreeDouble()
     key, same = tree.add(SYSTEM, FIRST), tree.add(SYSTEM, FIRST)
     host = tier(tree)
-    assert "shared" in host.demote(key, [same]).problem
-    assert host.demote(key, []).tokens == 60
-    assert "on the device" in host.demote(key, []).problem
+    assert "shared" in host.demote("p", key, [same]).problem
+    assert host.demote("p", key, []).tokens == 60
+    assert "on the device" in host.demote("p", key, []).problem
 
 
 def test_a_node_that_goes_on_otherwise_is_not_the_programs() -> None:
@@ -156,7 +156,7 @@ def test_a_node_that_goes_on_otherwise_is_not_the_programs() -> None:
     tree = TreeDouble()
     tree.add(SYSTEM, [*FIRST, *SECOND])
     key = KeyDouble([*SYSTEM, *FIRST])
-    assert tier(tree).demote(key, []).tokens == 0
+    assert tier(tree).demote("p", key, []).tokens == 0
     assert tree.where(KeyDouble([*SYSTEM, *FIRST, *SECOND])) == "DD"
 
 
@@ -174,7 +174,7 @@ def test_a_discard_waits_for_the_copy_that_holds_the_context() -> None:
     tree = TreeDouble(is_write_back=True)
     key = tree.add(SYSTEM)
     host = tier(tree)
-    host.demote(key, [])
+    host.demote("p", key, [])
     assert host.discard(key, []).waits
     tree.look()
     assert host.discard(key, []).tokens == 40
@@ -188,7 +188,7 @@ def test_what_lies_on_the_host_alone_is_loaded_back() -> None:
     key = tree.add(SYSTEM, FIRST)
     host = tier(tree)
     assert "on the host" in host.load_back(key)
-    host.demote(key, [])
+    host.demote("p", key, [])
     assert not host.loads
     assert host.load_back(key) == ""
     host.start_loading()
@@ -202,7 +202,7 @@ def test_a_load_leaves_room_to_the_running_turns() -> None:
     key = tree.add(SYSTEM, FIRST)
     scheduler = scheduler_double(tree)
     host = HostTier(EngineView(scheduler))
-    host.demote(key, [])
+    host.demote("p", key, [])
     scheduler.running_batch.reqs = [RequestDouble(f"runs-{number}") for number in range(3)]
     assert host.load_back(key) == "no room on the device: it needs 60 tokens and 8 could be had"
     scheduler.running_batch.reqs = []
@@ -213,7 +213,7 @@ def test_too_little_to_be_worth_a_load_is_told() -> None:
     tree = TreeDouble()
     key = tree.add(range(5))
     host = tier(tree)
-    host.demote(key, [])
+    host.demote("p", key, [])
     assert "too little" in host.load_back(key)
 
 
@@ -223,7 +223,7 @@ def test_batches_wait_for_a_load_of_ours_for_as_long_as_it_runs() -> None:
     host = tier(tree)
     early, during, own, late = batch(), batch(), batch(consumer=2), batch()
     host.hold_back(early)
-    host.demote(key, [])
+    host.demote("p", key, [])
     host.load_back(key)
     host.start_loading()
     for planned in (during, own):
@@ -238,7 +238,7 @@ def test_after_a_reset_of_the_tree_no_batch_waits_for_an_old_load() -> None:
     tree = TreeDouble()
     key = tree.add(SYSTEM)
     host = tier(tree)
-    host.demote(key, [])
+    host.demote("p", key, [])
     host.load_back(key)
     host.start_loading()
     host.forget_all()
@@ -272,17 +272,17 @@ def test_the_end_of_a_context_leaves_for_the_host_where_there_is_a_copy() -> Non
     tree = TreeDouble()
     key, other = tree.add(SYSTEM, FIRST, SECOND), tree.add(SYSTEM, OTHER)
     host = tier(tree)
-    assert host.evict_tail(key, 10) == 30
+    assert host.evict_tail("p", key, 10) == 30
     assert tree.where(key) == "DDH"
-    assert host.evict_tail(key, 1000) == 20, "what the other begins with is no leaf"
+    assert host.evict_tail("p", key, 1000) == 20, "what the other begins with is no leaf"
     assert (tree.where(key), tree.where(other)) == ("DHH", "DD")
-    assert host.evict_tail(key, 1000) == 0
+    assert host.evict_tail("p", key, 1000) == 0
 
 
 def test_what_is_not_copied_yet_is_left_to_the_engine() -> None:
     tree = TreeDouble(is_write_back=True)
     key = tree.add(SYSTEM, FIRST)
-    assert tier(tree).evict_tail(key, 10) == 0
+    assert tier(tree).evict_tail("p", key, 10) == 0
     assert tree.where(key) == "DD"
 
 
@@ -290,4 +290,4 @@ def test_nothing_is_evicted_by_name_where_nothing_can_be_moved() -> None:
     tree = TreeDouble()
     key = tree.add(SYSTEM, FIRST)
     tree.linker = object()
-    assert tier(tree).evict_tail(key, 10) == 0
+    assert tier(tree).evict_tail("p", key, 10) == 0

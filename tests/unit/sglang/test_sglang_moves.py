@@ -8,6 +8,7 @@ import pytest
 from controlplane.core.commands import Demote, Discard, Prefetch
 from controlplane.core.types import seconds
 from engine_hooks.engine.contexts import Contexts
+from engine_hooks.sglang.host_copies import HostCopies
 from engine_hooks.sglang.host_tier import Move
 from engine_hooks.sglang.moves import Moves, TierCommand
 
@@ -24,6 +25,7 @@ class HostTierDouble:
         self.started = 0
         self.held: list[object] = []
         self.forgot = False
+        self.copies = HostCopies()
 
     def _next(self, what: str, key: str, others: Iterable[str]) -> Any:
         self.asked.append((what, key, sorted(others)))
@@ -32,7 +34,7 @@ class HostTierDouble:
             raise said
         return said
 
-    def demote(self, key: str, others: Iterable[str]) -> Move:
+    def demote(self, program_id: str, key: str, others: Iterable[str]) -> Move:
         move: Move = self._next("demote", key, others)
         return move
 
@@ -210,3 +212,13 @@ def test_a_move_is_tried_once_a_step(scene: Scene) -> None:
     for _ in range(3):
         scene.step(*([Demote(program_id="a")] if not scene.host.asked else []), says=[Move(waits=True)])
         assert scene.host.says == []
+
+
+def test_what_still_waits_is_looked_at_again_soon(scene: Scene) -> None:
+    assert scene.moves.next_look_ns() is None
+    scene.step(Demote(program_id="a"), says=[Move(waits=True)])
+    soon_ns = scene.moves.next_look_ns()
+    assert soon_ns is not None
+    assert 0 < soon_ns - scene.now_ns < seconds(0.1), "an idle engine takes no step by itself"
+    scene.step(says=[Move(tokens=5)])
+    assert scene.moves.next_look_ns() is None

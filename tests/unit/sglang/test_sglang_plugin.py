@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sglang_double import GenerateReqInput, SglangDouble
 
-from controlplane.core.commands import Admit, Retain, StateRequest
+from controlplane.core.commands import Admit, Place, Retain, StateRequest
 from controlplane.core.events import CommandApplied, Event, PublisherState, TurnQueued
 from controlplane.emit.emitter import Emitter
 from controlplane.gate import GATED_PATHS, Gate, GateMiddleware, HealthPage
@@ -33,6 +33,7 @@ class Beat:
     limit = 1
     draining = False
     command_id = 0
+    fence = 0
 
 
 @pytest.fixture(autouse=True)
@@ -173,10 +174,11 @@ class Exchange:
 
     def __init__(self, app: GateMiddleware | HealthPage, path: str, method: str = "POST") -> None:
         self.sent: list[Any] = []
-        scope = {"type": "http", "method": method, "path": path, "headers": [(b"x-session-id", b"p")]}
+        self.scope: dict[str, Any] = {"type": "http", "method": method, "path": path}
+        self.scope["headers"] = [(b"x-session-id", b"p")]
         self._inbound: asyncio.Queue[Any] = asyncio.Queue()
         self._inbound.put_nowait({"type": "http.request", "body": b'{"text": "one"}', "more_body": False})
-        self.task = asyncio.ensure_future(app(scope, self._inbound.get, self._send))
+        self.task = asyncio.ensure_future(app(self.scope, self._inbound.get, self._send))
 
     async def _send(self, message: Any) -> None:
         self.sent.append(message)
@@ -222,7 +224,7 @@ async def test_what_the_scheduler_tells_is_shown(sglang: SglangDouble, monkeypat
     assert (await health(app))["scheduler"] is None
     told: list[Any] = []
     monkeypatch.setattr(multiprocessing, "current_process", lambda: types.SimpleNamespace(name="Spawn-1"))
-    monkeypatch.setattr(board, "post", told.append)
+    monkeypatch.setattr(board, "post", lambda tell, slot: told.append(tell))
     plugin.register()
     file = os.open(os.environ[BOARD], os.O_WRONLY)
     os.pwrite(file, json.dumps(told[0]()).encode(), 0)
@@ -250,8 +252,8 @@ async def test_a_probe_serves_its_health_and_nothing_else(
     exchange = Exchange(app, "/generate")
     await exchange.task
     assert exchange.json == "the engine"
-    sglang.app.server_args.tp_size = 2
-    assert "tp_size=2" in (await health(app))["plugin"]["passive_because"]
+    sglang.app.server_args.nnodes = 2
+    assert "nnodes=2" in (await health(app))["plugin"]["passive_because"]
 
 
 @pytest.mark.asyncio
@@ -268,6 +270,24 @@ async def test_a_governed_gate_holds_a_turn_until_it_is_admitted(sglang: SglangD
     await exchange.task
     assert exchange.status == 200
     assert [event.command_id for event in sent if isinstance(event, CommandApplied)] == [2]
+
+
+@pytest.mark.asyncio
+async def test_turns_of_a_server_with_ranks_go_where_the_daemon_said(sglang: SglangDouble) -> None:
+    sglang.app.server_args.port, sglang.app.server_args.dp_size = 30000, 2
+    side, app, sent = started(sglang)
+    told = await health(app)
+    ranks = ["local/engine-30000-dp0", "local/engine-30000-dp1"]
+    assert told["schedulers"] == dict.fromkeys(ranks)
+    side._inbox.post(Beat())
+    side._inbox.post(Place(command_id=1, program_id="p", replica=ranks[1]))
+    side._inbox.post(Place(command_id=2, program_id="p", replica="local/engine-30001-dp0"))
+    side._inbox.post(Admit(command_id=3, program_id="p"))
+    await asyncio.sleep(0)
+    exchange = Exchange(app, "/v1/completions")
+    await exchange.task
+    assert exchange.scope["penstock"].place == ranks[1]
+    assert [event.command_id for event in sent if isinstance(event, CommandApplied)] == [1, 3]
 
 
 @pytest.mark.asyncio
@@ -304,14 +324,14 @@ async def test_sigterm_closes_the_gate_of_a_governed_engine_only(sglang: SglangD
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("cause", ["tp_size", "unbound"])
+@pytest.mark.parametrize("cause", ["nnodes", "unbound"])
 async def test_where_it_may_not_hold_the_gate_never_hears_the_daemon(
     sglang: SglangDouble, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, cause: str
 ) -> None:
     starts: list[Emitter] = []
     monkeypatch.setattr(Emitter, "start", starts.append)
-    if cause == "tp_size":
-        sglang.app.server_args.tp_size = 2
+    if cause == "nnodes":
+        sglang.app.server_args.nnodes = 2
     else:
         sglang.registry.refused.add(GENERATE)
 

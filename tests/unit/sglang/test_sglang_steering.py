@@ -336,7 +336,7 @@ class HostDouble:
         self.on_device = on_device
         self.touched: list[str] = []
 
-    def evict_tail(self, key: Any, most_tokens: int) -> int:
+    def evict_tail(self, program_id: str, key: Any, most_tokens: int) -> int:
         freed = min(most_tokens, self.on_device[key[0]])
         self.on_device[key[0]] -= freed
         return freed

@@ -10,7 +10,7 @@ from support.package_double import made_function
 
 from engine_hooks.engine.verify import verify
 from engine_hooks.sglang import verify as module
-from engine_hooks.sglang.targets import ADD_MIDDLEWARE, GENERATE, TARGETS, Feature, Target
+from engine_hooks.sglang.targets import ADD_MIDDLEWARE, GENERATE, REQUEST, TARGETS, Feature, Target
 from engine_hooks.sglang.verify import main, report_problems, unbound, unproven
 
 
@@ -115,16 +115,29 @@ def test_a_hook_on_a_target_that_is_gone_is_unbound(sglang: SglangDouble) -> Non
     [
         ({}, ""),
         ({"tp_size": 1, "dp_size": 1, "disaggregation_mode": "null"}, ""),
-        ({"tp_size": 2}, "tp_size=2"),
-        ({"dp_size": 4}, "dp_size=4"),
+        ({"dp_size": 4}, ""),
+        ({"dp_size": 4, "tp_size": 1}, ""),
+        ({"dp_size": 4, "enable_dp_attention": True}, "dp_size=4 with enable_dp_attention"),
+        ({"dp_size": 4, "elastic_ep_backend": "mooncake"}, "dp_size=4 with elastic ranks"),
+        ({"tp_size": 2}, ""),
+        ({"tp_size": 2, "pp_size": 2}, "pp_size=2"),
+        ({"tp_size": 2, "attn_cp_size": 2}, "attn_cp_size=2"),
+        ({"dp_size": 4, "tp_size": 2}, "dp_size=4 together with tp_size=2"),
         ({"tokenizer_worker_num": 2}, "tokenizer_worker_num=2"),
         ({"disaggregation_mode": "prefill"}, "disaggregation_mode=prefill"),
+        ({"disaggregation_mode": "decode"}, "a turn is two requests"),
     ],
 )
-def test_what_is_unproven_is_named(arguments: dict[str, Any], told: str) -> None:
+def test_what_is_unproven_is_named(arguments: dict[str, Any], told: str, sglang: SglangDouble) -> None:
     because = unproven(SimpleNamespace(**arguments))
     assert bool(because) is bool(told)
     assert told in because
+
+
+def test_ranks_need_requests_that_name_theirs(sglang: SglangDouble) -> None:
+    sglang.set(REQUEST, object)
+    assert "cannot name the rank" in unproven(SimpleNamespace(dp_size=2))
+    assert unproven(SimpleNamespace(dp_size=1)) == ""
 
 
 def test_the_report_lists_every_target(

@@ -4,6 +4,7 @@ It keeps the rules that the plugin must not break: only a leaf of the device tha
 only while it is listed; a copy to the host locks its node until the engine's next look; a fourth load is the end.
 """
 
+from array import array
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from types import SimpleNamespace
@@ -50,6 +51,7 @@ class NodeDouble:
         self.children: list[NodeDouble] = []
         self.on_device = True
         self.on_host = False
+        self.slots = array("q", range(1000 * handle, 1000 * handle + len(tokens)))  # of its copy on the host
         self.locks = 0
 
     def path(self) -> "Iterator[NodeDouble]":
@@ -129,6 +131,12 @@ class TreeDouble:
                 node.locks -= 1
         self.ongoing_load_back.clear()
         self.cache_controller.ack_load_queue.clear()
+
+    def give_up(self, key: KeyDouble) -> dict[ComponentType, list[Any]]:
+        """The engine evicts the last node of the key's way from host memory; the slots that it frees."""
+        node = self._way(key)[-1]
+        node.on_host = False
+        return {ComponentType.FULL: [node.slots]}
 
     def _way(self, key: KeyDouble) -> list[NodeDouble]:
         way, node, at = [], self._nodes[0], 0
@@ -234,6 +242,14 @@ class TreeDouble:
         node.on_device = False
         tracker[ComponentType.FULL] += len(node.tokens)
         return True
+
+    def build_load_back_spec(self, handle: int) -> tuple[Any, dict[ComponentType, Any]]:
+        slots = array("q")
+        for node in [node for node in self._nodes[handle].path() if not node.on_device][::-1]:
+            if not node.on_host:
+                raise Core(f"{node.handle} has no copy")
+            slots += node.slots
+        return SimpleNamespace(host_indices=slots), {}
 
     def load_back(self, handle: int, mem_quota: int) -> bool:
         nodes = [node for node in self._nodes[handle].path() if not node.on_device]

@@ -8,12 +8,13 @@ import pytest
 from support.core_driver import Driver, fixed
 
 from controlplane.core import events as ev
+from controlplane.core.commands import Place
 from controlplane.core.control import ControlRules
 from controlplane.core.errors import ConfigError
 from controlplane.core.types import seconds
-from controlplane.operate.explain import lines, names, story
+from controlplane.operate.explain import lines, names, stories, story, ways
 from controlplane.shell.decision_log import DecisionLog
-from controlplane.wire.decisions import DecisionRecord, read_decisions
+from controlplane.wire.decisions import DecisionRecord, RunRecord, read_decisions
 
 
 class Logged:
@@ -81,7 +82,7 @@ def test_a_decision_its_rule_its_numbers_who_else_and_what_came_of_it(logged: Lo
     text = "\n".join(lines(told))
     assert "admit for 15m00s: slot 1 of 2; 10 blocks" in text
     assert "instead of: b (10 blocks, waited 3.0s), c (10 blocks, waited 3.0s), d" in text
-    assert "outcome after 1.0s: its turn began" in text
+    assert "outcome after 1.0s on node/engine: its turn began" in text
 
 
 def test_a_rejection_and_an_end_are_outcomes(logged: Logged) -> None:
@@ -141,3 +142,55 @@ def test_every_line_is_json(logged: Logged) -> None:
     assert all(
         json.loads(line)["record"] in ("decision", "outcome") for line in logged.path.read_text().splitlines()
     )
+
+
+def test_two_daemons_tell_one_story_with_the_way_of_each_turn(tmp_path: Path) -> None:
+    """The fleet's gate holds a turn for 3 s, then the node's for 1 s; the engine tells both."""
+    waited_s = {"fleet": 3.0, "gpu7": 1.0}
+    for node, wait_s in waited_s.items():
+        logged = Logged(tmp_path / node / "decisions.jsonl")
+        logged.driver.pool()
+        logged.send(logged.driver.gate(ev.TurnQueued, program_id="a", turn_id="a.1"))
+        logged.tick(wait_s)
+        logged.send(logged.driver.engine(ev.FirstToken, program_id="a", turn_id="a.1", prompt_tokens=1000))
+        logged.log.close()
+    logs = {node: read_decisions(tmp_path / node / "decisions.jsonl") for node in waited_s}
+    told = stories(logs, "a")
+    text = "\n".join(lines(told))
+    assert [each.source for each in told] == ["fleet", "gpu7"]
+    assert "  fleet  admit for" in text
+    assert "    turns: a.1, held for 3.0s" in text
+    (way,) = ways(told)
+    assert way.startswith("turn a.1: waited 3.0s at fleet, then 1.0s at gpu7; on node/engine its turn began after")
+
+
+def test_a_placement_says_from_where_to_where_and_what_else_was_weighed(logged: Logged) -> None:
+    logged.driver.ask("a")
+    why = "re_prefill: expected to cost 41 ms; weighed: stay 210 ms"
+    place = Place(program_id="a", command_id=7, replica="n/engine-1", leaves="n/engine-0", reason=why)
+    logged.log.command(place, logged.driver.now_ns)
+    told = story(read_decisions(logged.path), "a")
+    (first, rule) = list(lines(told))[:2]
+    assert first.endswith(f"place on n/engine-1, from n/engine-0: {why}")
+    assert "placement session" in rule
+
+
+def test_runs_of_a_tree_are_written_down_as_they_end_and_no_others(logged: Logged) -> None:
+    driver = logged.driver
+    for name in ("alone", "root"):
+        driver.run_turn(name)
+    driver.start_tool("root", tool="Task")
+    driver.send(driver.tools(ev.ProgramArrived, program_id="child", parent_id="root"))
+    driver.run_turn("child")
+    driver.wait(5)
+    logged.send(driver.tools(ev.ProgramEnded, program_id="child"))
+    driver.wait(2)
+    for name in ("alone", "root"):
+        logged.send(driver.tools(ev.ProgramEnded, program_id=name))
+    runs = [each for each in read_decisions(logged.path) if isinstance(each, RunRecord)]
+    assert [(each.program_id, each.parent_id, each.turns) for each in runs] == [
+        ("child", "root", 1),
+        ("root", "", 1),
+    ]
+    assert [(each.ended_ns - each.began_ns) / seconds(1) for each in runs] == [5, 7]
+    assert story(read_decisions(logged.path), "root") == []

@@ -10,7 +10,7 @@ from anyio.lowlevel import checkpoint
 
 from controlplane.core.errors import ConfigError, EngineUnavailable
 from controlplane.eventloop import on_signals, run, task_group
-from controlplane.shell.compose import _ending
+from controlplane.shell.compose import ending_stack
 
 pytestmark = pytest.mark.asyncio
 
@@ -71,7 +71,7 @@ async def test_what_is_done_in_the_end_is_done_whoever_fails_meanwhile() -> None
         done.append(True)
 
     with pytest.raises(ConfigError, match="something beside it"):
-        async with task_group() as group, _ending() as ending:
+        async with task_group() as group, ending_stack() as ending:
             ending.push_async_callback(close)
             group.start_soon(fail, ConfigError("something beside it"))
             await sleep_forever()

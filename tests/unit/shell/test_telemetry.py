@@ -1,40 +1,67 @@
 """Metrics and traces, read in memory."""
 
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
+import pytest
+from anyio import create_task_group
+from anyio.lowlevel import checkpoint
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from support.core_driver import Driver, fixed
+from prometheus_client.parser import text_string_to_metric_families
+from support.core_driver import Driver, Publisher, fixed
 
 from controlplane.config import Config, Resolved, Source
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
+from controlplane.core.control import ControlRules
+from controlplane.core.tenants import Tenancy, Tenant
 from controlplane.core.types import seconds
-from controlplane.shell.metrics import STATES, Metrics
+from controlplane.shell.engine_metrics import ENGINE_STATES, WITH_ALL_ENGINES, EngineTokens, exposed, instruments
+from controlplane.shell.engines import EngineRow, engine_rows
+from controlplane.shell.metrics import STATES, Look, Metrics
 from controlplane.shell.pump import Pump
 from controlplane.shell.reload import Reloader
+from controlplane.shell.shadow import EstimatedChange, Shadow, ShadowEstimate
 from controlplane.shell.status import Status, describe
 from controlplane.shell.traces import Traces
+
+CHANGE = EstimatedChange(name="mean_jct_s", value=-0.2, low=-0.3, high=-0.1, is_bounded=True, replay_error=0.0)
 
 
 class Measured:
     """A controller of one slot, and what is measured of it."""
 
-    def __init__(self) -> None:
-        self.driver = Driver(fixed(1))
+    def __init__(self, rules: ControlRules | None = None) -> None:
+        self.driver = Driver(fixed(1), rules)
         self.pump = Pump(self.driver.controller)
         self.reloader = Reloader(Source(), Resolved(config=Config(), origins={}), lambda config: None)
+        self.shadow = Shadow(lambda: self.driver.controller)
+        self.shadow.want(Config())
         self.reader = InMemoryMetricReader()
-        meter = MeterProvider(metric_readers=[self.reader]).get_meter("penstock")
-        self.metrics = Metrics(meter, self.status, lambda: self.driver.controller)
+        meter = MeterProvider(metric_readers=[self.reader], views=[WITH_ALL_ENGINES]).get_meter("penstock")
+        look, self.tokens = Look(self.status, self.engines), EngineTokens()
+        self.metrics = Metrics(meter, look, lambda: self.driver.controller, self.tokens)
+        instruments(meter, look.engines, self.tokens)
 
     def status(self) -> Status:
         return describe(
-            self.pump, self.reloader, boot_id="b", position=1, bus_connected=True, now_ns=self.driver.now_ns
+            self.pump,
+            self.reloader,
+            boot_id="b",
+            position=1,
+            bus_connected=True,
+            now_ns=self.driver.now_ns,
+            fence=7,
+            shadow=self.shadow.status(self.driver.now_ns, ShadowEstimate(changes=(CHANGE,))),
         )
+
+    def engines(self) -> list[EngineRow]:
+        return engine_rows(self.driver.ledger, (), self.driver.now_ns)
 
     def tick(self, after_s: float = 0.0) -> None:
         for command in self.driver.tick(after_s):
@@ -51,7 +78,7 @@ class Measured:
 
 
 def test_every_state_is_read() -> None:
-    measured = Measured()
+    measured = Measured(ControlRules(tenancy=Tenancy(named={"ours": Tenant(turns=4)})))
     measured.driver.pool(total=1000, free=400)
     measured.driver.cpus(4)
     measured.driver.ask("a")
@@ -62,7 +89,95 @@ def test_every_state_is_read() -> None:
     assert measured.values("penstock.programs") == {"active": 1, "waiting": 1}
     assert measured.values("penstock.kv.blocks")["free"] == 400
     assert measured.values("penstock.window.limit") == {"": 1}
+    assert measured.values("penstock.waiting.turns") == {"": 1}
+    assert measured.values("penstock.tenant.waiting") == {"ours": 0, "default": 1}
+    assert measured.values("penstock.waiting.kv_tokens")[""] > 0
     assert measured.values("penstock.events")["applied"] == 4
+    assert measured.values("penstock.shadow.deciding") == {"penstock": 0}, "it has heard nothing yet"
+    assert measured.values("penstock.shadow.change_ratio") == {"mean_jct_s": -0.2}
+
+
+def test_each_engine_is_told_of_by_its_name() -> None:
+    measured = Measured()
+    driver = measured.driver
+    for name, total in (("node/engine-1/a", 1000), ("node/engine-2/b", 2000)):
+        driver.send(Publisher(name)(ev.PoolSampled, total_blocks=total, free_blocks=400, block_tokens=1))
+    ended = ev.TurnEnded(publisher="node/engine-2/b", program_id="p", turn_id="1", prompt_tokens=9, cached_tokens=8)
+    measured.metrics.event(ended, driver.now_ns)
+    assert {state.name for state in ENGINE_STATES} <= set(measured.points())
+    assert measured.values("penstock.engine.kv_blocks")["node/engine-2,total"] == 2000
+    assert measured.values("penstock.engine.up") == {"node/engine-1": 1, "node/engine-2": 1}
+    assert measured.values("penstock.engine.tokens")["node/engine-2,cached"] == 8
+    assert measured.values("penstock.engines")["serving"] == 2
+    assert measured.values("penstock.leading") == {"local": 1}
+
+
+def families(rows: list[EngineRow], tokens: EngineTokens) -> list[Any]:
+    return list(text_string_to_metric_families(b"".join(exposed(rows, tokens)).decode()))
+
+
+def test_prometheus_reads_of_each_engine_what_the_sdk_would_tell() -> None:
+    measured = Measured()
+    driver, engines = measured.driver, 450  # with five states each, more points than the SDK keeps unasked
+    for number in range(engines):
+        publisher = Publisher(f"node/engine-{number}/a")
+        driver.send(publisher(ev.PoolSampled, total_blocks=1000 + number, free_blocks=4, block_tokens=1))
+    ended = ev.TurnEnded(publisher="node/engine-2/b", program_id="p", turn_id="1", prompt_tokens=9, cached_tokens=8)
+    measured.metrics.event(ended, driver.now_ns)
+    read = {
+        sample.name: {",".join(each.labels.values()): each.value for each in family.samples}
+        for family in families(measured.engines(), measured.tokens)
+        for sample in family.samples[:1]
+    }
+    assert len(read["penstock_engine_kv_blocks"]) == 5 * engines
+    for name, values in read.items():
+        assert values == measured.values(name.removesuffix("_total").replace("_", ".", 2))
+
+
+def test_the_name_of_an_engine_is_quoted() -> None:
+    first, *_ = families([EngineRow(place='a"b\\c\nd')], EngineTokens())
+    assert [sample.labels for sample in first.samples] == [{"engine": 'a"b\\c\nd'}]
+
+
+@pytest.mark.asyncio
+async def test_all_instruments_read_one_look() -> None:
+    looks: list[int] = []
+
+    def status() -> Any:
+        looks.append(1)
+        return "status"
+
+    look = Look(status, list)
+    assert [look.status("a"), look.status("b"), look.engines("c")] == ["status", "status", []]
+    assert len(looks) == 1
+    await look.take()
+    look.status("a")
+    assert len(looks) == 2, "what was taken beforehand is read"
+    look.status("a")
+    assert len(looks) == 3, "who reads again collects anew"
+
+
+@pytest.mark.asyncio
+async def test_a_look_at_very_many_engines_lets_others_go_on() -> None:
+    went_on: list[int] = []
+    looked = 0
+
+    def rows() -> Iterator[EngineRow]:
+        nonlocal looked
+        for looked in range(1, 1001):
+            yield EngineRow(place=f"engine-{looked}")
+
+    async def others() -> None:
+        while looked < 1000:
+            went_on.append(looked)
+            await checkpoint()
+
+    look = Look(lambda: "status", rows)  # type: ignore[arg-type, return-value]
+    async with create_task_group() as tasks:
+        tasks.start_soon(others)
+        tasks.start_soon(look.take)
+    assert max(b - a for a, b in pairwise(went_on)) < 100
+    assert len(look.engines("a")) == 1000
 
 
 def test_what_happens_is_counted() -> None:
@@ -86,6 +201,26 @@ def test_what_happens_is_counted() -> None:
     assert measured.values("penstock.tokens") == {"prompt": 100, "cached": 80, "output": 9}
     assert measured.values("penstock.commands")["admit"] == 1
     assert measured.values("penstock.turns") == {"true": 1}
+
+
+def test_a_turns_first_token_is_timed_from_its_arrival_at_the_gate() -> None:
+    measured = Measured()
+    for at_s, event in (
+        (0, ev.TurnQueued(program_id="a", turn_id="held")),
+        (1, ev.TurnQueued(program_id="a", turn_id="left")),
+        (2, ev.TurnAbandoned(program_id="a", turn_id="left")),
+        (3, ev.TurnQueued(program_id="a", turn_id="held")),  # asked again
+        (4, ev.TurnSubmitted(program_id="a", turn_id="held", projected_blocks=1)),
+        (4, ev.TurnSubmitted(program_id="b", turn_id="passed", projected_blocks=1)),
+        (5, ev.TurnSubmitted(program_id="b", turn_id="failed", projected_blocks=1)),
+        (6, ev.FirstToken(program_id="a", turn_id="held")),
+        (6, ev.FirstToken(program_id="b", turn_id="passed")),
+        (7, ev.TurnEnded(program_id="b", turn_id="failed", ok=False)),
+        (8, ev.FirstToken(program_id="b", turn_id="failed")),
+        (8, ev.FirstToken(program_id="a", turn_id="left")),
+    ):
+        measured.metrics.event(event, seconds(at_s))
+    assert [(p.count, p.sum) for p in measured.points()["penstock.ttft"]] == [(2, 8.0)]
 
 
 # Traces
@@ -156,6 +291,55 @@ def test_a_child_is_in_its_parents_trace() -> None:
     assert child.parent is not None
     assert root.context is not None
     assert child.parent.span_id == root.context.span_id
+
+
+CLIENT_TRACE, CLIENT_SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+
+
+def test_a_turn_joins_the_trace_of_its_client() -> None:
+    traced = Traced()
+    traced.tell(
+        ev.TurnQueued(program_id="p", turn_id="1", trace=f"00-{CLIENT_TRACE}-{CLIENT_SPAN}-01"),
+        ev.TurnSubmitted(publisher="gpu7/engine-1/b", program_id="p", turn_id="1", projected_blocks=1),
+        ev.TurnEnded(program_id="p", turn_id="1"),
+        ev.ToolStarted(program_id="p", call_id="c", tool="bash"),
+        ev.ToolEnded(program_id="p", call_id="c", tool="bash", duration_ns=1),
+        ev.ProgramEnded(program_id="p"),
+    )
+    spans = traced.spans
+    assert {f"{span.context.trace_id:032x}" for span in spans.values() if span.context} == {CLIENT_TRACE}
+    turn = spans["turn"]
+    assert turn.parent is not None
+    assert turn.attributes is not None
+    assert f"{turn.parent.span_id:016x}" == CLIENT_SPAN
+    assert [link.context for link in turn.links] == [spans["program"].context]
+    assert turn.attributes["penstock.engine"] == "gpu7/engine-1"
+
+
+def test_a_turn_that_passes_at_once_joins_the_trace_of_its_client_too() -> None:
+    traced = Traced()
+    traced.tell(
+        ev.TurnQueued(program_id="p", turn_id="1"),
+        ev.TurnEnded(program_id="p", turn_id="1"),
+        ev.TurnSubmitted(
+            program_id="p", turn_id="2", projected_blocks=1, trace=f"00-{CLIENT_TRACE}-{CLIENT_SPAN}-01"
+        ),
+        ev.TurnEnded(program_id="p", turn_id="2"),
+    )
+    first, second = traced.exporter.get_finished_spans()
+    assert first.parent is not None
+    assert second.parent is not None
+    assert f"{first.parent.trace_id:032x}" != CLIENT_TRACE
+    assert (f"{second.parent.trace_id:032x}", f"{second.parent.span_id:016x}") == (CLIENT_TRACE, CLIENT_SPAN)
+
+
+def test_a_client_that_is_not_sampled_is_not_traced() -> None:
+    traced = Traced()
+    traced.tell(
+        ev.TurnQueued(program_id="p", turn_id="1", trace=f"00-{CLIENT_TRACE}-{CLIENT_SPAN}-00"),
+        ev.TurnAbandoned(program_id="p", turn_id="1"),
+    )
+    assert traced.spans == {}
 
 
 def test_what_is_open_at_the_end_is_closed() -> None:

@@ -88,3 +88,22 @@ def test_of_many_some_of_each_kind_are_shown_and_the_rest_is_counted() -> None:
 )
 def test_places_go_to_each_kind_alike(sizes: list[int], places: int, shares: list[int]) -> None:
     assert fair_places(sizes, places) == shares
+
+
+def test_why_each_that_waits_has_no_slot() -> None:
+    driver = Driver(fixed(1), ControlRules(stall_s=60))
+    for name in ("in", "held", "next"):
+        driver.ask(name)
+    driver.tick()
+    driver.send(ev.OperatorOrders(held=("held",)))
+
+    def why() -> dict[str, str]:
+        listed = listing(driver.ledger, driver.now_ns, limit=1).programs
+        return {row.program_id: row.waits_for for row in listed}
+
+    assert why() == {"in": "", "held": "an operator holds it", "next": "all 1 slots are taken"}
+    driver.send(ev.OperatorOrders(draining=True))
+    assert why()["held"] == "the node drains"
+    driver.send(ev.OperatorOrders())
+    driver.end("in")
+    assert why()["next"] == "room for its 10 blocks"

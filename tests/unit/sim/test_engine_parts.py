@@ -188,7 +188,8 @@ def test_the_kernel_runs_by_time_rank_and_order() -> None:
 
 
 def test_only_a_named_publisher_counts() -> None:
-    assert [Publisher("").next() for _ in range(2)] == [0, 0]
-    named = Publisher("n")
-    assert [named.next(), named.next()] == [1, 2]
+    def numbers(publisher: Publisher) -> list[int]:
+        return [publisher.stamp(7)["sequence"] for _ in range(2)]
+
+    assert (numbers(Publisher("")), numbers(Publisher("n"))) == ([0, 0], [1, 2])
     assert TOY.source

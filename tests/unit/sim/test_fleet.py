@@ -15,9 +15,9 @@ from controlplane.core import events as ev
 from controlplane.core.controller import Controller
 from controlplane.core.errors import ConfigError
 from controlplane.core.placement.session import Session as SessionAware
-from controlplane.core.policies import Choice, Placed
+from controlplane.core.policies import Choice, NextTurn, Placed
 from controlplane.core.presets import PRESETS
-from controlplane.core.types import seconds
+from controlplane.core.types import Program, Replica, seconds
 from controlplane.lab.experiment import Hardware
 from controlplane.lab.sim.call import Call
 from controlplane.lab.sim.engine_model import EngineModel
@@ -43,7 +43,7 @@ class RouterDouble:
     def __init__(self, *script: tuple[str, Choice]) -> None:
         self._script = iter(script)
 
-    def place(self, call: Call, now_ns: int) -> Placed:
+    def route(self, call: Call) -> Placed:
         name, choice = next(self._script)
         return Placed(replica=name, choice=choice, costs_ns={choice: 7})
 
@@ -285,8 +285,9 @@ def test_every_engine_is_sampled_under_its_own_name() -> None:
 
 
 def routed(policy: Any, *programs: ProgramTrace, **options: Any) -> Pair:
-    control = Controller(PRESETS["fcfs"])
-    return Pair(Router(policy, control.ledger), *programs, control=control, **options).run()
+    router = Router(policy)
+    control = Controller(replace(PRESETS["fcfs"], placement=router))
+    return Pair(router, *programs, control=control, **options).run()
 
 
 def test_programs_that_come_together_get_an_engine_each_and_take_their_ideal_time() -> None:
@@ -309,12 +310,21 @@ def test_round_robin_misses_where_session_hits() -> None:
     assert hits["least_loaded"] <= hits["session"]
 
 
-def test_a_program_that_the_ledger_forgot_is_a_new_one() -> None:
-    control = Controller(PRESETS["fcfs"])
-    control.receive(ev.PoolSampled(publisher=f"{ONE}/1", total_blocks=10, free_blocks=10), 0)
-    router = Router(SessionAware(), control.ledger)
-    placed = router.place(Call(turn_id="t", program_id="nobody", prompt_tokens=9, output_tokens=1), 0)
-    assert (placed.replica, placed.choice) == (ONE, Choice.NEW)
+def test_where_nothing_was_said_since_the_last_turn_it_stays() -> None:
+    """The record of it may be forgotten, or its next turn comes in the instant in which the last one ended."""
+    router, call = Router(SessionAware()), Call(turn_id="t", program_id="p", prompt_tokens=9, output_tokens=1)
+    turn = NextTurn(program=Program(program_id="p"), blocks=1)
+    router.place(
+        router.initial(),
+        turn,
+        [Replica(name=ONE, total_blocks=10)],
+        Controller(PRESETS["fcfs"]).ledger.estimates,
+        0,
+    )
+    assert [(placed.replica, placed.choice) for placed in (router.route(call), router.route(call))] == [
+        (ONE, Choice.NEW),
+        (ONE, Choice.STAY),
+    ]
 
 
 # Whole runs

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.core.errors import ConfigError
+from controlplane.core.events import ContextMoved
 from controlplane.core.memory.lru import Lru
 from controlplane.core.memory.opportunistic import Opportunistic
 from controlplane.core.memory.typed import Typed
@@ -113,10 +114,16 @@ def run(model: EngineModel, name: str, prompt: int, reusable: int = 0, program: 
         **more,
     )
     model.submit(call, 0)
+    events = rest(model)
+    return [event for event in events if hasattr(event, "turn_id")][-2:]
+
+
+def rest(model: EngineModel) -> list[Any]:
+    """What happens until nothing has to be done."""
     events: list[Any] = []
     while (wake_ns := model.next_wake_ns()) is not None:
         events += model.advance(wake_ns)
-    return events[-2:]
+    return events
 
 
 def in_two_pieces(model: EngineModel) -> None:
@@ -317,3 +324,70 @@ def test_a_profile_must_say_how_large_a_tokens_kv_is() -> None:
     unknown = dataclasses.replace(TOY, kv_bytes_per_token=0)
     with pytest.raises(ConfigError, match="kv_bytes_per_token"):
         EngineModel(unknown, pool_blocks=10, tiers=(DRAM,))
+
+
+# What is fetched before it is needed, and what is told
+
+
+def test_what_was_fetched_is_there_without_a_load() -> None:
+    model = engine(100)
+    run(model, "a", 160)
+    model.demote("a")
+    assert model.fetch("a") == ""
+    model.advance(10**12)
+    token, _ = run(model, "a2", 176, reusable=160, program="a")
+    assert (token.cached_tokens, token.loaded_tokens, token.prefill_ns) == (160, 0, 10_000 + 16_000)
+    assert model.cache.below is not None
+    assert model.cache.below.loaded_blocks == 10
+
+
+def test_what_was_fetched_too_late_is_waited_for() -> None:
+    """As long as a load that began with the turn would take, less what has passed."""
+    slow = TierSpec(name="slow", tokens=4000, gb_per_s=0.001)
+    took_ns = []
+    for fetched in (False, True):
+        model = engine(100, (slow,))
+        run(model, "a", 160)
+        model.demote("a")
+        if fetched:
+            assert model.fetch("a") == ""
+        took_ns.append(run(model, "a2", 176, reusable=160, program="a")[0].prefill_ns)
+    assert took_ns[1] == pytest.approx(took_ns[0], rel=0.01)
+
+
+def test_a_shared_prefix_must_be_there_for_what_is_fetched_behind_it() -> None:
+    model = engine(30)
+    shared = {"prefix_group": "system", "prefix_tokens": 64}
+    run(model, "a", 160, **shared)
+    model.demote("a")
+    assert model.fetch("a") == ""
+    assert run(model, "a2", 176, reusable=160, program="a", **shared)[1].cached_tokens == 160
+    model.demote("a")
+    run(model, "b", 470)
+    assert "could be used" in model.fetch("a")
+
+
+def test_what_cannot_be_fetched_is_told_why() -> None:
+    assert "no memory below" in engine(100, ()).fetch("a")
+    model = engine(20)
+    assert "lies below" in model.fetch("nobody")
+    run(model, "a", 160)
+    assert "lies below" in model.fetch("a"), "it is on the device"
+    model.demote("a")
+    model.submit(Call(turn_id="b", program_id="b", prompt_tokens=300, output_tokens=20), 10**12)
+    model.advance(10**12)
+    assert "no room" in model.fetch("a")
+
+
+def moves(model: EngineModel, name: str, prompt: int) -> list[tuple[str, int]]:
+    """What is told of contexts while a call runs."""
+    model.submit(Call(turn_id=name, program_id=name, prompt_tokens=prompt, output_tokens=1), 0)
+    return [(event.program_id, event.below_tokens) for event in rest(model) if isinstance(event, ContextMoved)]
+
+
+def test_what_left_the_device_unasked_or_lost_its_copy_is_told() -> None:
+    model = engine(20, (TierSpec(name="dram", tokens=160, gb_per_s=10.0),))
+    run(model, "a", 160)
+    assert model.demote("a")
+    assert moves(model, "b", 160) == [], "who demoted it knows"
+    assert sorted(moves(model, "c", 170)) == [("a", 0), ("b", 160)]

@@ -24,7 +24,7 @@ from controlplane.lab.sweep.command import run_sweep
 from controlplane.lab.sweep.executors import executor
 from controlplane.lab.sweep.run_cell import Outcome, check_workloads, code, run_cell
 from controlplane.lab.sweep.runner import run_missing
-from controlplane.lab.sweep.spec import Cell, SweepSpec, cells, load_sweep
+from controlplane.lab.sweep.spec import Cell, SweepSpec, cells, load_sweep, places
 from controlplane.lab.workload.synthetic import synthesize
 from controlplane.lab.workload.telemetry import Telemetry
 from controlplane.lab.workload.tool_fits import fit_tools
@@ -91,7 +91,7 @@ def test_a_workload_is_enough(tmp_path: Path) -> None:
         ('[[workload]]\ntrace = "x"\n[[hardware]]\nlink_gb_per_s = -1.0', "link_gb_per_s"),
         (
             '[[workload]]\ntrace = "x"\n[[hardware]]\nrouting = "randomly"',
-            "no placement policy 'randomly'; there are: single, round_robin, least_loaded, session",
+            "no placement policy 'randomly'; there are: single, round_robin, least_loaded, hash, prefix, session",
         ),
     ],
 )
@@ -201,12 +201,14 @@ def test_workloads_are_read_before_any_work(tmp_path: Path) -> None:
     fit_tools(synthesize("swe-like", programs=9).programs, "t").save(fits)
     text = SMALL.replace("programs = 4", f'programs = 4\ntools = "{fits}"').replace("swe-like", "bfcl-v4")
     spec = read(tmp_path, text)
-    (note,) = check_workloads(spec)
+    (note,) = check_workloads(spec, places(spec))
     assert note.startswith("synthetic:bfcl-v4: ")
     assert f"{fits} has no times of edit, search, test: " in note
-    assert list(check_workloads(read(tmp_path, SMALL))) == []
+    plain = read(tmp_path, SMALL)
+    assert list(check_workloads(plain, places(plain))) == []
+    nowhere = read(tmp_path, SMALL.replace("synthetic:swe-like", "nowhere.jsonl"))
     with pytest.raises(ConfigError, match="nowhere"):
-        list(check_workloads(read(tmp_path, SMALL.replace("synthetic:swe-like", "nowhere.jsonl"))))
+        list(check_workloads(nowhere, places(nowhere)))
 
 
 # Results

@@ -25,11 +25,16 @@ def workers_find_this_folder(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ran(
-    folder: Path, on: Executor, run: Callable[..., Any], name: str = "", seeds: tuple[int, ...] = (1, 2, 3)
+    folder: Path,
+    on: Executor,
+    run: Callable[..., Any],
+    name: str = "",
+    seeds: tuple[int, ...] = (1, 2, 3),
+    replicas: int = 1,
 ) -> dict[str, results.Row]:
     spec = SweepSpec(
         workload=(Workload(trace="synthetic:swe-like", name=name or str(folder), programs=4),),
-        hardware=(Hardware(pool_tokens=100_000),),
+        hardware=(Hardware(pool_tokens=100_000, replicas=replicas),),
         presets=("mars",),
         seeds=seeds,
     )
@@ -41,7 +46,7 @@ def ran(
 
 def test_results_are_those_of_local_processes(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="pip install 'penstock[ray]'")
-    local, there = (ran(tmp_path, executor(on, 2, 9), run_cell, "w") for on in ("local", "ray"))
+    local, there = (ran(tmp_path, executor(on, 2, 9), run_cell, "w", replicas=3) for on in ("local", "ray"))
     assert len(local) == 3
     for seed, row in local.items():
         assert {name: there[seed][name] for name in row if name not in results.COSTS} == {

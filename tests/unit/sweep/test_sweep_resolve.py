@@ -12,7 +12,7 @@ from controlplane.lab.sweep import results
 from controlplane.lab.sweep.here import run_here
 from controlplane.lab.sweep.resolve import found, resolved, saturation_rate
 from controlplane.lab.sweep.run_cell import Outcome, check_workloads, run_cell
-from controlplane.lab.sweep.spec import SweepSpec, cells, load_sweep
+from controlplane.lab.sweep.spec import SweepSpec, cells, load_sweep, places
 from controlplane.lab.workload.arrivals import Burst, Closed, Poisson
 from controlplane.lab.workload.telemetry import Telemetry
 
@@ -82,15 +82,15 @@ def test_several_traces_are_a_mix_and_telemetry_is_a_dimension(tmp_path: Path) -
         (told, name) for told in (Telemetry.NONE, Telemetry.FULL) for name in ("fcfs", "clairvoyant")
     ]
     assert len({cell.digest for cell in grid}) == 2
-    assert any("saturated at" in note for note in check_workloads(spec))
+    assert any("saturated at" in note for note in check_workloads(spec, places(spec)))
     rows = {(cell.telemetry, cell.preset): run_cell(spec, cell) for cell in grid}
     assert {row["programs_ended"] for row in rows.values()} == {6}
     assert all(row["bound_jct_mean_s"] <= row["jct_mean_s"] for row in rows.values())
-    assert {row["saturation_rate"] for row in rows.values()} == {saturation_rate(*places(spec))}
-    assert {row["kv_pool_tokens"] for row in rows.values()} == {pool_tokens(*places(spec))}
+    assert {row["saturation_rate"] for row in rows.values()} == {saturation_rate(*place(spec))}
+    assert {row["kv_pool_tokens"] for row in rows.values()} == {pool_tokens(*place(spec))}
 
 
-def places(spec: SweepSpec) -> tuple[Workload, Hardware]:
+def place(spec: SweepSpec) -> tuple[Workload, Hardware]:
     return spec.workload[0], spec.hardware[0]
 
 

@@ -70,3 +70,24 @@ def test_a_bus_that_is_away_holds_the_agent_up_for_a_moment_only(tmp_path: Path)
     )
     assert done.returncode == 0
     assert time.monotonic() - began_s < 10
+
+
+def test_a_sub_agent_is_a_child_of_its_session_and_so_are_its_tools(tmp_path: Path) -> None:
+    events: list[Event] = []
+    story: list[tuple[str, dict[str, Any]]] = [
+        ("PreToolUse", {"tool_name": "Task", "tool_use_id": "toolu_9", "tool_input": {}}),
+        ("SubagentStart", {"agent_id": "a1", "agent_type": "Explore"}),
+        ("PreToolUse", {**TOOL, "agent_id": "a1"}),
+        ("PostToolUse", {**TOOL, "agent_id": "a1"}),
+        ("SubagentStop", {"agent_id": "a1"}),
+        ("SubagentStop", {}),
+    ]
+    for kind, more in story:
+        reports = Reports()
+        report(hook(kind, **more), reports, tmp_path / "kept")
+        events += reports.events
+    names = [getattr(event, "program_id", "") for event in events]
+    assert names == ["session", "session/a1", "session/a1", "session/a1", "session/a1"]
+    assert isinstance(events[1], ProgramArrived)
+    assert (events[1].parent_id, events[1].aside) == ("session", False)
+    assert isinstance(events[-1], ProgramEnded)

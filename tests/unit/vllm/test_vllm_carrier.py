@@ -12,15 +12,21 @@ from engine_hooks.guard import Guard
 from engine_hooks.vllm import carrier as module
 from engine_hooks.vllm.carrier import Carry, label, labelling
 
-GATED = {"program_id": "p", "penstock_turn": "t-1", "penstock_parent": "root"}
+GATED = {
+    "program_id": "p",
+    "penstock_turn": "t-1",
+    "penstock_parent": "root",
+    "penstock_trace": "00-1-2-01",
+}
 
 
-def gated() -> dict[str, Any]:
+def gated(place: str = "") -> dict[str, Any]:
     request = GatedRequest(
         identity=Identity(program_id="p", parent_id="root"),
-        ticket=Ticket(turn_id="t-1", program_id="p"),
+        ticket=Ticket(turn_id="t-1", program_id="p", trace="00-1-2-01"),
         body={},
         entered=Entered(hold_ns=0, reason=""),
+        place=place,
     )
     return {"type": "http", "headers": [], "penstock": request}
 
@@ -32,7 +38,7 @@ def labelled(extra_args: Any, scope: Any) -> Any:
 
 
 @pytest.mark.parametrize("extra_args", [None, {}])
-def test_a_gated_turn_carries_program_turn_and_parent(extra_args: Any) -> None:
+def test_a_gated_turn_carries_program_turn_parent_and_its_clients_span(extra_args: Any) -> None:
     assert labelled(extra_args, gated()) == {"penstock": GATED}
 
 
@@ -58,7 +64,7 @@ def test_a_request_that_names_nobody_is_left_alone() -> None:
     assert labelled(None, {"headers": []}) is None
 
 
-def call(prompt: Any, params: Any, guard: Guard, scope: Any = None) -> list[Any]:
+def call(prompt: Any, params: Any, guard: Guard, scope: Any = None, **more: Any) -> list[Any]:
     """What the engine's own function is given by a handler behind the middleware."""
     given: list[Any] = []
 
@@ -68,7 +74,7 @@ def call(prompt: Any, params: Any, guard: Guard, scope: Any = None) -> list[Any]
 
     async def handler(scope: Any, receive: Any, send: Any) -> None:
         hooked = labelling(add_request, guard)
-        assert await hooked("client", request_id="r", prompt=prompt, params=params, priority=1) == "collector"
+        assert await hooked("client", request_id="r", prompt=prompt, params=params, **more) == "collector"
 
     async def nothing(*args: Any) -> Any:
         return {}
@@ -80,7 +86,7 @@ def call(prompt: Any, params: Any, guard: Guard, scope: Any = None) -> list[Any]
 def test_what_a_handler_asks_of_the_engine_is_labelled_with_its_request() -> None:
     params = SimpleNamespace(extra_args=None)
     prompt = SimpleNamespace(sampling_params=SimpleNamespace(extra_args=None))
-    given = call(prompt, params, Guard())
+    given = call(prompt, params, Guard(), priority=1)
     assert given == [("client", "r", prompt, params), {"priority": 1}]
     assert params.extra_args == prompt.sampling_params.extra_args == {"penstock": GATED}
 
@@ -93,6 +99,21 @@ def test_a_failure_leaves_the_request_as_it_was(monkeypatch: pytest.MonkeyPatch)
     params, guard = SimpleNamespace(extra_args=None), Guard()
     call("text", params, guard)
     assert (params.extra_args, guard.failures) == (None, {"add_request": 1})
+
+
+@pytest.mark.parametrize(
+    ("place", "given", "sent"),
+    [
+        ("node/engine-8000-dp1", {"data_parallel_rank": None}, {"data_parallel_rank": 1}),
+        ("node/engine-8000-dp1", {"data_parallel_rank": 0}, {"data_parallel_rank": 0}),  # its client says where
+        ("node/engine-8000-dp1", {}, {}),  # a vLLM that takes none
+        ("", {"data_parallel_rank": None}, {"data_parallel_rank": None}),
+    ],
+)
+def test_a_turn_is_sent_to_the_rank_that_its_gate_named(
+    place: str, given: dict[str, Any], sent: dict[str, Any]
+) -> None:
+    assert call("text", SimpleNamespace(), Guard(), gated(place), **given)[1] == sent
 
 
 def test_a_request_without_such_parameters_passes() -> None:

@@ -1,5 +1,6 @@
 """The entry point and the HTTP side: what is wrapped, what becomes of an app; nothing stops vLLM's start."""
 
+import multiprocessing
 import os
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from engine_hooks.engine.board import VARIABLE as BOARD
 from engine_hooks.vllm import plugin
 from engine_hooks.vllm import verify as verify_module
 from engine_hooks.vllm.carrier import Carry
-from engine_hooks.vllm.scheduler_side import PORT_VARIABLE
+from engine_hooks.vllm.scheduler_side import PORT_VARIABLE, RANKS_VARIABLE
 from engine_hooks.vllm.targets import ADD_REQUEST, BUILD_STACK, FROM_ARGS, SCHEDULER_CLASS, SHUTDOWN, TARGETS
 from engine_hooks.vllm.verify import main, unproven_engine, unproven_server, vllm_version
 
@@ -45,7 +46,7 @@ class Authentication:
 def environment(vllm: VllmDouble, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in VARIABLES:
         monkeypatch.delenv(f"PENSTOCK_{name}", raising=False)
-    for name in (BOARD, PORT_VARIABLE):
+    for name in (BOARD, PORT_VARIABLE, RANKS_VARIABLE):
         monkeypatch.setenv(name, "")
     monkeypatch.setattr(plugin, "_installed", False)
     monkeypatch.setattr(plugin, "_be_heard", lambda: None)
@@ -156,7 +157,7 @@ def test_a_server_that_ends_closes_its_gate_first(vllm: VllmDouble) -> None:
 
 def why(app: AppDouble, monkeypatch: pytest.MonkeyPatch, told: Any) -> str:
     side = app.user_middleware[0].options["on_loop"].__self__
-    monkeypatch.setattr(board.Board, "read", lambda self: told)
+    monkeypatch.setattr(board.Board, "read", lambda self, slot=0: told)
     side._start(SimpleNamespace())
     passive_because: str = side.health()["plugin"]["passive_because"]
     return passive_because
@@ -172,14 +173,73 @@ def test_the_gate_is_passive_where_the_schedulers_process_is(
 
 
 def test_what_is_not_proved_is_named() -> None:
-    args = SimpleNamespace(api_server_count=2)
-    assert "api_server_count=2" in unproven_server(args)
-    assert "data_parallel_size=2" in unproven_server(SimpleNamespace(api_server_count=1, data_parallel_size=2))
     assert unproven_server(SimpleNamespace(api_server_count=None, data_parallel_size=1)) == ""
-    config = SimpleNamespace(kv_transfer_config=SimpleNamespace(kv_role="kv_producer"), parallel_config=None)
-    assert "kv_producer" in unproven_engine(config, "8000")
-    config.kv_transfer_config.kv_role = "kv_both"
-    assert unproven_engine(config, "8000") == ""
+
+
+@pytest.mark.parametrize(
+    ("role", "connector", "extra", "told"),
+    [
+        ("kv_producer", "ExampleConnector", {}, "kv_role=kv_producer"),
+        ("kv_consumer", "LMCacheConnectorV1", {}, "kv_role=kv_consumer"),
+        ("kv_both", "NixlConnector", {}, "kv_connector=NixlConnector"),
+        ("kv_both", "MultiConnector", {"connectors": [{"kv_connector": "NixlConnector"}]}, "NixlConnector"),
+        ("kv_both", "MultiConnector", {"connectors": [{"kv_connector": "OffloadingConnector"}]}, ""),
+        ("kv_both", "MultiConnector", {"connectors": "nonsense"}, ""),
+        ("kv_both", "OffloadingConnector", {}, ""),
+        (None, None, None, ""),
+    ],
+)
+def test_where_prefill_and_decoding_are_apart_it_is_passive_and_says_why(
+    role: str | None, connector: str | None, extra: dict[str, object] | None, told: str
+) -> None:
+    transfer = SimpleNamespace(kv_role=role, kv_connector=connector, kv_connector_extra_config=extra)
+    because = unproven_engine(SimpleNamespace(kv_transfer_config=transfer, parallel_config=None), "8000")
+    assert bool(because) is bool(told)
+    assert told in because
+    assert not told or "two requests" in because
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({}, ""),
+        ({"data_parallel_backend": "mp", "data_parallel_size_local": 2}, ""),
+        ({"data_parallel_external_lb": True}, "external_lb"),
+        ({"data_parallel_hybrid_lb": True}, "hybrid_lb"),
+        ({"data_parallel_rank": 0}, "one rank"),
+        ({"data_parallel_size_local": 1}, "several hosts"),
+        ({"data_parallel_backend": "ray"}, "backend ray"),
+        ({"enable_elastic_ep": True}, "come and go"),
+    ],
+)
+def test_ranks_are_chosen_where_the_server_starts_them_all(more: dict[str, Any], told: str) -> None:
+    because = unproven_server(SimpleNamespace(data_parallel_size=2, **more))
+    assert bool(because) is bool(told)
+    assert told in because
+    assert unproven_server(SimpleNamespace(data_parallel_size=1, **more)) == ""
+
+
+def test_each_of_several_servers_has_a_gate_of_its_own_and_their_parents_board(
+    vllm: VllmDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent = serve(vllm)
+    assert gate_of(parent).health()["plugin"]["role"] == "gate-8000"
+    monkeypatch.setattr(multiprocessing, "current_process", lambda: SimpleNamespace(name="ApiServer_1"))
+    file = os.open(os.environ[board.VARIABLE], os.O_WRONLY)
+    os.pwrite(file, b'{"passive_because": "told to the parent"}', 0)
+    os.close(file)
+    monkeypatch.setattr(plugin, "_installed", False)
+    plugin.register()  # in the middle of the call that makes something of the arguments: they are not told
+    app = AppDouble()
+    vllm.find(BUILD_STACK)(app)
+    child = gate_of(app)
+    child._start(SimpleNamespace())  # type: ignore[arg-type]
+    told = child.health()["plugin"]
+    assert (told["role"], told["passive_because"]) == ("gate-8000-1", "told to the parent")
+
+
+def gate_of(app: AppDouble) -> Any:
+    return app.user_middleware[0].options["on_loop"].__self__
 
 
 # The report

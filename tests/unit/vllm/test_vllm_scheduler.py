@@ -30,7 +30,7 @@ from engine_hooks.engine.steering import Steering
 from engine_hooks.vllm import attached as attached_module
 from engine_hooks.vllm.attached import Attached
 from engine_hooks.vllm.engine_view import EngineView
-from engine_hooks.vllm.scheduler_side import PORT_VARIABLE, SchedulerSide
+from engine_hooks.vllm.scheduler_side import PORT_VARIABLE, RANKS_VARIABLE, SchedulerSide
 
 MARS = EnginePolicies(priority=Mlfq(), memory=Opportunistic())
 A, B = "a1 a2 a3 a4", "b1 b2 b3 b4"
@@ -410,6 +410,15 @@ def test_where_it_cannot_work_it_is_passive_and_says_why(
     assert engine.side.attached is None
     assert sent == []
     assert why in str(engine.side.account()["passive_because"])
+
+
+def test_a_rank_tells_in_its_own_name(sent: list[Event], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that steps alone is told of no other: how many there are the server says, and which it is its index."""
+    assert Engine(sent).attached.emitter.publisher.startswith("local/engine-8000/")
+    monkeypatch.setenv(RANKS_VARIABLE, "2")
+    engine = Engine(sent)
+    assert engine.side.rank == 1
+    assert engine.attached.emitter.publisher.startswith("local/engine-8000-dp1/")
 
 
 def test_the_rust_frontend_has_no_place_for_a_gate(sent: list[Event], monkeypatch: pytest.MonkeyPatch) -> None:

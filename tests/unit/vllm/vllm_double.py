@@ -150,7 +150,8 @@ class SchedulerDouble:
         self.kv_cache_manager = ManagerDouble(blocks)
         self.kv_cache_config = SimpleNamespace(kv_cache_groups=[object()] * groups)
         self.vllm_config = SimpleNamespace(
-            kv_transfer_config=None, parallel_config=SimpleNamespace(data_parallel_size=data_parallel_size)
+            kv_transfer_config=None,
+            parallel_config=SimpleNamespace(data_parallel_size=data_parallel_size, data_parallel_index=1),
         )
         self.waiting: deque[Any] = deque()
         self.running: list[Any] = []

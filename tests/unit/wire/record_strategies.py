@@ -1,6 +1,7 @@
 """Hypothesis strategies for every event and command of core, drawn from their fields."""
 
 import typing
+from collections.abc import Sequence
 from dataclasses import MISSING, fields
 
 from hypothesis import strategies as st
@@ -15,7 +16,6 @@ ratios = st.floats(min_value=0, allow_infinity=False, allow_nan=False)
 _SPECIAL: dict[str, st.SearchStrategy[object]] = {
     "tool_calls": st.integers(min_value=-1, max_value=2**31),
     "block_tokens": st.integers(min_value=1, max_value=2**31),
-    "held": st.lists(names, max_size=3).map(tuple),
     "priority": st.integers(min_value=-(2**63), max_value=2**63 - 1),
 }
 
@@ -31,6 +31,8 @@ def records(kind: type, **fixed: object) -> st.SearchStrategy[typing.Any]:
             drawn[field.name] = _SPECIAL[field.name]
         elif hints[field.name] is str:
             drawn[field.name] = names if field.default is MISSING else st.one_of(st.just(""), names)
+        elif hints[field.name] == Sequence[str]:
+            drawn[field.name] = st.lists(names, max_size=3).map(tuple)
         elif hints[field.name] is bool:
             drawn[field.name] = st.booleans()
         elif hints[field.name] is float:

@@ -64,6 +64,9 @@ def test_what_cannot_be_encoded_is_our_own_error(command: Any) -> None:
         limit=st.integers(0, 2**62),
         window=st.floats(min_value=0, allow_nan=False),
         command_id=st.integers(0, MOST_COMMAND_ID),
+        asked_ago_ns=st.integers(0, 2**62),
+        lost_ns=st.integers(0, 2**62),
+        fence=st.integers(0, 2**62),
     )
 )
 def test_a_heartbeat_survives_the_wire(heartbeat: Heartbeat) -> None:
@@ -79,6 +82,8 @@ def test_a_heartbeat_survives_the_wire(heartbeat: Heartbeat) -> None:
         control_pb2.Heartbeat(node="n", command_id=-1),
         control_pb2.Heartbeat(node="n", command_id=MOST_COMMAND_ID + 1),
         control_pb2.Heartbeat(node="n", window=float("nan")),
+        control_pb2.Heartbeat(node="n", asked_ago_ns=-1),
+        control_pb2.Heartbeat(node="n", lost_ns=-1),
     ],
 )
 def test_a_heartbeat_that_makes_no_sense_is_refused(message: control_pb2.Heartbeat) -> None:

@@ -98,3 +98,4 @@ def test_what_is_told_of_a_url_proves_nothing() -> None:
     assert shown("nats://penstock:a-secret@127.0.0.1:4222") == "nats://127.0.0.1:4222"
     assert shown("nats://a-token@host:1 and nats://user:word@host:2") == "nats://host:1 and nats://host:2"
     assert shown("nats://127.0.0.1:4222") == "nats://127.0.0.1:4222"
+    assert shown("nats://user:word@a:1,b:2,other:word@c:3") == "nats://a:1,b:2,c:3"

@@ -7,7 +7,7 @@ import pytest
 import trustme
 
 from controlplane.core.errors import ConfigError
-from controlplane.wire.nats_options import nats_options
+from controlplane.wire.nats_options import nats_options, servers
 
 
 @pytest.fixture
@@ -47,3 +47,17 @@ def test_certificates(pem: dict[str, str]) -> None:
 def test_what_is_wrong_is_told(environment: dict[str, str], said: str, pem: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=said):
         nats_options({name: pem.get(path, path) for name, path in environment.items()})
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("nats://user:word@one:4222", "nats://user:word@one:4222"),
+        ("unix:/run/node.sock", "unix:/run/node.sock"),
+        ("nats://user:word@one:1,two:2", ["nats://user:word@one:1", "nats://user:word@two:2"]),
+        ("tls://one:1, tls://other:word@two:2", ["tls://one:1", "tls://other:word@two:2"]),
+        ("one,two:2", ["one", "two:2"]),
+    ],
+)
+def test_a_url_may_name_several_servers(url: str, expected: str | list[str]) -> None:
+    assert servers(url) == expected

@@ -1,9 +1,12 @@
 """Names on the bus."""
 
+from pathlib import Path
+
 import pytest
 
 from controlplane.core.errors import ConfigError
-from controlplane.wire import subjects
+from controlplane.wire import endpoint, subjects
+from controlplane.wire.roles import BusRole, user_name
 
 
 def test_subjects_lie_below_their_node() -> None:
@@ -38,3 +41,32 @@ def test_a_name_that_would_break_a_subject_is_refused(name: str) -> None:
 def test_the_refusal_suggests_a_name() -> None:
     with pytest.raises(ConfigError, match="'gpu-1-example-com' would do"):
         subjects.command_subject("gpu-1.example.com")
+
+
+def test_nodes_whose_names_are_alike_share_nothing() -> None:
+    """One server may carry them all, and one folder their files."""
+    nodes = ["a", "A", "a-", "a-b", "a_b", "ab", "a-engine", "a-engine-30000", "event", "command", "status"]
+    roles = ["engine", "engine-30000", "gate-30000", "tool", "host", "control"]
+    said = {node: {subjects.event_subject(node, role) for role in roles} for node in nodes}
+    for node in nodes:
+        said[node] |= {subjects.command_subject(node), subjects.tool_command_subject(node)}
+        said[node] |= {subjects.heartbeat_subject(node), subjects.status_subject(node)}
+        assert all(node_of(subject) == node for subject in said[node])
+    for node in nodes:
+        others = set().union(*(said[other] for other in nodes if other != node))
+        everything = subjects.all_events_subject(node).removesuffix(">")
+        assert not said[node] & others
+        assert not [subject for subject in others if subject.startswith(everything)]
+    for names in (
+        [subjects.stream_name(node) for node in nodes],
+        [endpoint.endpoint_path(node, Path("/state")) for node in nodes],
+        [endpoint.socket_path(node, Path("/state")) for node in nodes],
+        [user_name(node, role) for node in nodes for role in BusRole],
+        [subjects.publisher_name(node, role, "0") for node in nodes for role in roles],
+    ):
+        assert len(set(names)) == len(names)
+
+
+def node_of(subject: str) -> str:
+    """The node that a subject lies below."""
+    return subject.removeprefix(f"{subjects.PREFIX}.").partition(".")[0]

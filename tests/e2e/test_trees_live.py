@@ -1,0 +1,80 @@
+"""Programs that send sub-agents and wait for them: a real daemon, bus and load generator, and the engine double."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.daemon_process import NODE
+from support.whole_loop import Loop
+
+from controlplane.lab.workload.trace import ProgramTrace, Trace, Turn
+from controlplane.operate.tree import critical_path, tree
+from controlplane.wire.decisions import DecisionRecord, RunRecord, log_path, read_decisions
+
+ROOTS, CHILDREN = 6, 3
+
+
+@pytest.fixture
+def governed(tmp_path: Path) -> Iterator[Loop]:
+    loop = Loop(tmp_path, "penstock", rate=2.0)
+    try:
+        loop.start()
+        yield loop
+    finally:
+        loop.stop()
+
+
+def forest() -> Trace:
+    """Roots whose first call sends children of two turns each; together they overfill the pool."""
+    call = Turn(input_tokens=4000, output_tokens=100, tool="Task", tool_ms=0.0)
+    programs = []
+    for root in range(ROOTS):
+        last = Turn(input_tokens=5000, output_tokens=200)
+        programs.append(ProgramTrace(program_id=f"r{root}", source="test", turns=(call, last)))
+        for child in range(CHILDREN):
+            turns = (
+                Turn(input_tokens=3000, output_tokens=100 * (child + 1), tool="bash", tool_ms=2000.0),
+                Turn(input_tokens=4000, output_tokens=100),
+            )
+            programs.append(
+                ProgramTrace(
+                    program_id=f"r{root}.{child}",
+                    source="test",
+                    turns=turns,
+                    parent_id=f"r{root}",
+                    family_tokens=2000,
+                )
+            )
+    return Trace(programs=tuple(programs), rejected=[])
+
+
+def test_a_forest_ends_and_its_log_tells_what_each_trees_time_was_made_of(governed: Loop) -> None:
+    result = governed.run(0, trace=forest())
+    assert (result.summary.programs_ended, result.summary.programs_failed) == (ROOTS, 0)
+    assert len(result.programs) == ROOTS * (1 + CHILDREN)
+    path = log_path(NODE, governed.folder)
+    roots = [each.program_id for each in result.programs if not each.parent_id]
+
+    def told() -> bool:
+        return sum(isinstance(each, RunRecord) for each in read_decisions(path)) >= ROOTS * (1 + CHILDREN)
+
+    governed.until(told, "the daemon wrote fewer runs than there were")
+    records = list(read_decisions(path))
+    for root in roots:
+        found = tree(records, root)
+        assert found is not None
+        assert len(found.children) == CHILDREN
+        stretches = critical_path(found)
+        assert (stretches[0].program_id, stretches[-1].program_id) == (root, root)
+        assert sum(each.ended_ns - each.began_ns for each in stretches) == found.run.ended_ns - found.run.began_ns
+    adopted = {each.program_id for each in records if isinstance(each, DecisionRecord) and each.kind == "adopt"}
+    assert adopted == {each.program_id for each in result.programs if each.parent_id}
+
+    command = [sys.executable, "-m", "controlplane", "explain", roots[0], "--node", NODE]
+    shown = subprocess.run(
+        [*command, "--state-dir", str(governed.folder)], check=True, capture_output=True, text=True
+    )
+    assert f"tree: {1 + CHILDREN} programs" in shown.stdout
+    assert "critical path" in shown.stdout

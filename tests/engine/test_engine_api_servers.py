@@ -1,0 +1,114 @@
+"""Several API servers before one vLLM: as many gates, and one admission."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_load import PROMPT_TOKENS
+from engine_scene import NODE, TIMEOUT_S, Bus, Scene, opened, play
+from engine_server import ROOT
+from engine_versions import vllm_only
+from support.daemon_process import eventually
+from tiny_model import words
+from vllm_server import VllmServer
+
+from controlplane.core.events import TurnEnded, TurnQueued, TurnSubmitted, place_of
+
+SERVERS, WINDOW, PROGRAMS, TURNS = 2, 2, 8, 4
+NAME = Path(__file__).parent / "vllm_name"
+
+pytestmark = vllm_only
+
+
+class ServeCommand(VllmServer):
+    """``vllm serve``, which starts several API servers where the module starts one."""
+
+    def _launch(self, model: Path) -> list[str]:
+        arguments = super()._launch(model)
+        at = arguments.index("vllm.entrypoints.openai.api_server")
+        return [*arguments[:at], "vllm.entrypoints.cli.main", "serve", *arguments[at + 1 :]]
+
+
+@pytest.fixture(scope="module")
+def servers_state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("servers-state")
+
+
+@pytest.fixture(scope="module")
+def servers(
+    engine_env: Path, tiny_model: Path, servers_state_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[VllmServer]:
+    """The engine with two API servers and the plugin."""
+    server = ServeCommand(
+        tmp_path_factory.mktemp("servers"),
+        environment=engine_env,
+        model=tiny_model,
+        plugins=("penstock",),
+        variables={
+            "PENSTOCK_NODE": NODE,
+            "PENSTOCK_STATE_DIR": str(servers_state_dir),
+            "PYTHONPATH": f"{ROOT}:{NAME}",
+        },
+        arguments=("--api-server-count", str(SERVERS)),
+    )
+    try:
+        server.start().wait_ready()
+        yield server
+    finally:
+        server.kill()
+
+
+@pytest.fixture
+def servers_bus(nats_server: Any, servers_state_dir: Path, tmp_path: Path) -> Iterator[Bus]:
+    yield from opened(Bus(nats_server, servers_state_dir, tmp_path))
+
+
+async def all_governed(scene: Scene) -> list[str]:
+    """The roles of the gates, once each of them hears the daemon; a request meets one or the other."""
+    modes: dict[str, str] = {}
+
+    async def look() -> bool:
+        health = await scene.penstock()
+        assert health["plugin"]["passive_because"] == ""
+        modes[health["plugin"]["role"]] = health["mode"]
+        return len(modes) == SERVERS and set(modes.values()) == {"governed"}
+
+    await eventually(look, what="two gates that are governed", timeout_s=TIMEOUT_S)
+    return sorted(modes)
+
+
+def most_at_once(scene: Scene) -> int:
+    """How many programs had a turn in the engine at once, by the engine's own clock."""
+    begun = [(event.at_ns, 1) for event in scene.heard(TurnSubmitted)]
+    ended = [(event.at_ns, -1) for event in scene.heard(TurnEnded)]
+    running = most = 0
+    for _, by in sorted(begun + ended):
+        running += by
+        most = max(most, running)
+    return most
+
+
+def test_the_daemon_admits_programs_over_all_of_them(servers: VllmServer, servers_bus: Bus) -> None:
+    async def program(scene: Scene, name: str, seed: int) -> None:
+        messages = [{"role": "user", "content": words(seed, PROMPT_TOKENS)}]
+        for turn in range(TURNS):
+            reply = await scene.chat(name, messages, is_last_step=turn == TURNS - 1)
+            assert reply.status == 200
+            messages = [*messages, {"role": "assistant", "content": reply.text}, {"role": "user", "content": "w5"}]
+
+    async def story(scene: Scene) -> None:
+        roles = await all_governed(scene)
+        assert roles == [f"gate-{servers.port}-{number}" for number in range(SERVERS)]
+        names = [f"over-all-{number}" for number in range(PROGRAMS)]
+        await asyncio.gather(*(program(scene, name, 600 + number) for number, name in enumerate(names)))
+        await scene.until(TurnEnded, count=PROGRAMS * TURNS)
+        asked = scene.heard(TurnQueued)
+        assert {place_of(event.publisher) for event in asked} == {f"{NODE}/{role}" for role in roles}
+        assert most_at_once(scene) == WINDOW
+        # Who was let in at one gate passes at the other: it asks for its first turn only.
+        assert len({event.turn_id for event in asked}) == PROGRAMS
+
+    servers_bus.daemon(f'preset = "fcfs"\n[admission]\npolicy = "fixed"\nwindow = {WINDOW}\n')
+    play(story, servers, servers_bus)

@@ -1,0 +1,1 @@
+"""A whole fleet of real processes: Envoy, NATS, fleet daemons, engine doubles."""

@@ -1,0 +1,143 @@
+"""Three real nats-servers as one cluster, and leaf nodes as ``deploy/nats`` has them."""
+
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import nats
+import pytest
+from nats.errors import Error as NatsError
+from nats.js.api import ExternalStream, StreamConfig, StreamSource
+from support.daemon_process import eventually
+from support.nats import nats_server_binary
+from support.ports import free_port, is_listening
+
+from controlplane.fleet.nats_cluster import LocalCluster
+from controlplane.wire.nats_options import servers
+from controlplane.wire.subjects import all_events_subject, event_subject, stream_name
+
+DEPLOY = Path(__file__).parents[2] / "deploy" / "nats"
+
+
+@contextmanager
+def running(*commands: tuple[str, ...], log: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
+    with log.open("ab") as output:
+        processes = [subprocess.Popen(command, stdout=output, stderr=output) for command in commands]
+        try:
+            yield processes
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait(10)
+
+
+async def _connected(url: str) -> nats.aio.client.Client:
+    async def listens() -> bool:
+        return all(is_listening(int(port)) for port in re.findall(r":(\d+)(?=,|$)", url))
+
+    await eventually(listens, what=f"a server at {url}")
+    return await nats.connect(servers(url), error_cb=_quiet, reconnect_time_wait=0.1)
+
+
+async def _quiet(error: Exception) -> None:
+    """Servers are killed here."""
+
+
+async def _made(client: nats.aio.client.Client, config: StreamConfig) -> None:
+    async def attempt() -> bool:
+        try:
+            await client.jetstream().add_stream(config)
+        except (NatsError, TimeoutError):  # the cluster has no leader yet
+            return False
+        return True
+
+    await eventually(attempt, what=f"stream {config.name}")
+
+
+@pytest.mark.asyncio
+async def test_a_stream_of_three_copies_goes_on_without_a_server(tmp_path: Path) -> None:
+    cluster = LocalCluster.make(tmp_path / "cluster")
+    with running(*(server.command for server in cluster.servers), log=tmp_path / "log") as processes:
+        client = await _connected(cluster.url)
+        await _made(client, StreamConfig(name="KEPT", subjects=["kept.>"], num_replicas=3))
+        await client.jetstream().publish("kept.1", b"before")
+        led_by = (await client.jetstream().stream_info("KEPT")).cluster.leader
+        which = next(n for n, server in enumerate(cluster.servers) if server.name != led_by)
+        processes[which].kill()
+        processes[which].wait(10)
+
+        async def published() -> bool:
+            try:
+                await client.jetstream().publish("kept.2", b"after", timeout=1)
+            except (NatsError, TimeoutError):
+                return False
+            return True
+
+        await eventually(published, what="an acknowledgement of the two that are left")
+        assert (await client.jetstream().get_msg("KEPT", 1)).data == b"before"
+        await client.close()
+
+
+@pytest.mark.asyncio
+async def test_a_site_takes_over_what_engines_tell_of_a_node_that_is_a_leaf(tmp_path: Path) -> None:
+    site, leaves, node = (f"127.0.0.1:{free_port()}" for _ in range(3))
+    settings = {
+        "site.conf": {"0.0.0.0:4222": site, "0.0.0.0:7422": leaves, "http:.*": "", r"cluster \{[^}]*\}": ""},
+        "node.conf": {
+            "listen: 127.0.0.1:4222": f"listen: {node}",
+            "urls:.*": f'urls: ["nats-leaf://gpu7:change-me-too@{leaves}"]',
+        },
+    }
+    commands = []
+    for name, changes in settings.items():
+        text = (DEPLOY / name).read_text()
+        for old, new in (*changes.items(), ("/var/lib/nats", str(tmp_path / name.removesuffix(".conf")))):
+            text, count = re.subn(old, new, text)
+            assert count == 1, f"{name}: {old}"
+        (tmp_path / name).write_text(text)
+        commands.append((str(nats_server_binary()), "-c", str(tmp_path / name)))
+    with running(*commands, log=tmp_path / "log"):
+        leaf = await _connected(f"nats://{node}")
+        fleet = await _connected(f"nats://fleet:change-me@{site}")
+        await _made(
+            leaf, StreamConfig(name=stream_name("gpu7"), subjects=[all_events_subject("gpu7")], no_ack=True)
+        )
+
+        async def in_reach() -> bool:
+            try:
+                await fleet.jetstream(domain="gpu7").stream_info(stream_name("gpu7"))
+            except (NatsError, TimeoutError):
+                return False
+            return True
+
+        await eventually(in_reach, what="the leaf at its site")  # else the server tries again after a minute
+        source = StreamSource(
+            name=stream_name("gpu7"),
+            filter_subject=event_subject("gpu7", "engine-30000"),
+            external=ExternalStream(api="$JS.gpu7.API", deliver=""),
+        )
+        await _made(fleet, StreamConfig(name=stream_name("fleet"), sources=[source]))
+        forged = await fleet.subscribe("penstock.v1.gpu8.>")
+        await leaf.publish(event_subject("gpu8", "engine-30000"), b"in another's name")
+        await leaf.publish(event_subject("gpu7", "gate"), b"of no use to the fleet")
+        await leaf.publish(event_subject("gpu7", "engine-30000"), b"an engine's")
+
+        async def taken() -> bool:
+            return bool((await fleet.jetstream().stream_info(stream_name("fleet"))).state.messages)
+
+        await eventually(taken, what="an event of the node at the site")
+        assert (await fleet.jetstream().get_msg(stream_name("fleet"), 1)).data == b"an engine's"
+        assert (await fleet.jetstream().stream_info(stream_name("fleet"))).state.messages == 1
+        assert forged.pending_msgs == 0
+        await leaf.close()
+        await fleet.close()
+
+
+@pytest.mark.parametrize("name", ["site.conf", "node.conf"])
+def test_nats_server_accepts_the_files(name: str) -> None:
+    said = subprocess.run(
+        [str(nats_server_binary()), "-t", "-c", str(DEPLOY / name)], capture_output=True, text=True
+    )
+    assert said.returncode == 0, said.stderr

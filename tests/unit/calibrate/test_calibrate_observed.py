@@ -1,0 +1,108 @@
+"""Step times are found again from turns that an engine of known step times served side by side."""
+
+from dataclasses import replace
+
+import pytest
+
+from controlplane.core.errors import ConfigError
+from controlplane.core.events import Event, FirstToken, TurnEnded, TurnSubmitted
+from controlplane.lab.calibrate.observed import Served, StepCosts, fit_served
+from controlplane.lab.sim.engine_model import Call, EngineModel
+from controlplane.lab.sim.profile_file import FittedProfile, fitted
+
+CHUNK = 2048
+MADE = FittedProfile(
+    name="made",
+    source="a test",
+    step_overhead_us=7000,
+    prefill_token_us=25,
+    attention_ps=1500,
+    attends_anew=False,
+    decode_base_us=6000,
+    decode_sequence_us=40,
+    decode_context_ns=60,
+    kv_pool_tokens=1_000_000,
+    max_context_tokens=100_000,
+)
+
+
+def served(profile: FittedProfile, turns: int = 60) -> list[Served]:
+    """Turns of many sizes, several at a time."""
+    engine = EngineModel(fitted(profile), pool_blocks=60_000, chunk_tokens=CHUNK)
+    events: list[Event] = []
+    for number in range(turns):
+        at_ns = number * 400_000_000
+        while (wake_ns := engine.next_wake_ns()) is not None and wake_ns <= at_ns:
+            events += engine.advance(wake_ns)
+        prompt = 200 + (number * 977) % 6000
+        call = Call(
+            turn_id=str(number),
+            program_id=str(number),
+            prompt_tokens=prompt,
+            output_tokens=50 + (number * 53) % 300,
+        )
+        engine.submit(call, at_ns)
+    while (wake_ns := engine.next_wake_ns()) is not None:
+        events += engine.advance(wake_ns)
+    told: dict[str, dict[type, Event]] = {}
+    for event in events:
+        if isinstance(event, TurnSubmitted | FirstToken | TurnEnded):
+            told.setdefault(event.turn_id, {})[type(event)] = event
+    return [_served(each) for each in told.values()]
+
+
+def _served(told: dict[type, Event]) -> Served:
+    submitted, first, ended = told[TurnSubmitted], told[FirstToken], told[TurnEnded]
+    assert isinstance(submitted, TurnSubmitted)
+    assert isinstance(first, FirstToken)
+    assert isinstance(ended, TurnEnded)
+    scheduled_ns = submitted.at_ns + first.launch_delay_ns
+    return Served(
+        engine="n/engine",
+        scheduled_ns=scheduled_ns,
+        first_token_ns=scheduled_ns + first.prefill_ns,
+        ended_ns=ended.at_ns,
+        prompt_tokens=first.prompt_tokens,
+        cached_tokens=first.cached_tokens,
+        output_tokens=ended.output_tokens,
+    )
+
+
+def prefill_s(costs: StepCosts, tokens: int) -> float:
+    return costs.overhead + costs.token * tokens + costs.attention * tokens**2
+
+
+def decode_s(costs: StepCosts, batch: int, context: int) -> float:
+    return costs.base + costs.sequence * batch + costs.context * context
+
+
+def test_step_times_are_found_again() -> None:
+    costs = fit_served(served(MADE), CHUNK)
+    assert prefill_s(costs, 1500) == pytest.approx(0.007 + 1500 * 25e-6 + 1500**2 * 1.5e-9, rel=0.05)
+    assert decode_s(costs, 5, 20_000) == pytest.approx(0.006 + 5 * 40e-6 + 20_000 * 60e-9, rel=0.03)
+    assert costs.prefill_error_ratio < 0.05
+    assert costs.decode_error_ratio < 0.02
+    assert not costs.attends_anew
+
+
+def test_an_engine_that_attends_anew_is_known_by_its_times() -> None:
+    assert fit_served(served(replace_attention(anew=True)), CHUNK).attends_anew
+
+
+def replace_attention(*, anew: bool) -> FittedProfile:
+    import msgspec
+
+    return msgspec.structs.replace(MADE, attends_anew=anew, attention_ps=6000)
+
+
+def test_a_turn_that_the_machine_held_up_counts_for_little() -> None:
+    turns = served(MADE)
+    late = replace(turns[30], first_token_ns=turns[30].first_token_ns + 3_000_000_000)
+    late = replace(late, ended_ns=max(late.ended_ns, late.first_token_ns))
+    costs = fit_served([*turns[:30], late, *turns[31:]], CHUNK)
+    assert prefill_s(costs, 1500) == pytest.approx(prefill_s(fit_served(turns, CHUNK), 1500), rel=0.1)
+
+
+def test_too_little_is_refused() -> None:
+    with pytest.raises(ConfigError, match="too little was served to tell step times from: 2 prefills"):
+        fit_served(served(MADE, turns=2), CHUNK)

@@ -1,0 +1,190 @@
+"""The small parts of a fleet daemon: its configuration, what it takes of engines' events, when Envoy may ask it."""
+
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from controlplane.config import Source, load
+from controlplane.core.errors import ConfigError
+from controlplane.core.events import Event, PublisherState, TurnQueued, TurnSubmitted
+from controlplane.core.retention.lend import Lend
+from controlplane.core.retention.never import Never
+from controlplane.fleet.leader import Leader, Parts
+from controlplane.fleet.registry import _as_seen, _engines, _value, parse_engine
+from controlplane.fleet.roster import Engine, Roster, Standing
+from controlplane.fleet.settings import FleetSource
+from controlplane.fleet.stream import of_engines
+
+ONE = Engine(place="a/engine-30000", address="10.0.0.1:30000")
+
+
+# Configuration
+
+
+def test_a_fleet_has_its_own_name_and_patience_and_retains_nothing() -> None:
+    config = FleetSource().read().config
+    assert config.node == "fleet"
+    assert config.control.silence.ask_publisher_after_s == 5
+    assert config.policies.retention == Lend()  # slots are lent; contexts are the nodes'
+    assert FleetSource(options={"preset": "mori"}).read().config.policies.retention == Never()
+
+
+def test_what_is_said_holds_for_a_fleet_too(tmp_path: Any) -> None:
+    path = tmp_path / "fleet.toml"
+    path.write_text('node = "west"\n[control.silence]\nask_publisher_after_s = 30.0\n[fleet]\nrank = 1\n')
+    config = FleetSource(path=path, options={"fleet.rank": 2}).read().config
+    assert (config.node, config.fleet.rank) == ("west", 2)
+    assert config.control.silence.ask_publisher_after_s == 30
+    assert config.control.silence.ask_publisher_every_s == 1
+
+
+def test_options_of_tables_are_put_beside_what_the_file_has(tmp_path: Any) -> None:
+    path = tmp_path / "fleet.toml"
+    path.write_text("[fleet]\nlease_ttl_s = 6.0\n")
+    resolved = Source(path=path, options={"fleet.listen": "127.0.0.1:1", "http.listen": None}).read()
+    assert (resolved.config.fleet.lease_ttl_s, resolved.config.fleet.listen) == (6.0, "127.0.0.1:1")
+    assert resolved.origins["fleet.listen"] == "--listen"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[fleet]\nlisten = "here"\n', r"\$\.fleet\.listen: expected HOST:PORT or unix:PATH"),
+        ("[fleet]\nlease_ttl_s = 1.0\n", r"\$\.fleet\.lease_ttl_s"),
+        ('[fleet]\ndomains = ["east"]\n', r"\$\.fleet\.domains: expected NODE=DOMAIN"),
+        ("fleet = 3\n", r"\$\.fleet"),
+    ],
+)
+def test_a_wrong_table_of_the_fleet_is_refused_with_its_path(tmp_path: Any, text: str, said: str) -> None:
+    path = tmp_path / "fleet.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        load(path, {"fleet.rank": 1})
+
+
+# Engines
+
+
+def test_an_engine_is_written_as_its_place_and_its_address() -> None:
+    assert parse_engine("a/engine-30000=10.0.0.1:30000") == ONE
+    assert parse_engine("a/engine-30000=10.0.0.1:30000,plain") == replace(ONE, has_plugin=False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "a/engine",
+        "a/engine=x",
+        "a/engine=x:0",
+        "engine=x:1",
+        "a/gate=x:1",
+        "a b/engine=x:1",
+        "a/engine=x:1,odd",
+    ],
+)
+def test_what_is_no_engine_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_engine(text)
+
+
+def test_the_registry_tells_of_engines_as_they_are_and_leaves_out_what_makes_no_sense() -> None:
+    two = Engine(place="b/engine", address="h:1", has_plugin=False, pool_tokens=9, standing=Standing.DRAINING)
+    assert _engines(_value([ONE, two])) == {ONE.place: ONE, two.place: two}
+    assert _engines(b'{"a/engine": {"address": "h:1"}, "b/engine": {"address": 3}, "c": 1}').keys() == {"a/engine"}
+    assert _engines(b"no JSON") == _engines(b"[1]") == {}
+
+
+def test_an_engine_that_does_not_answer_stays_gone_until_it_is_told_of_as_another() -> None:
+    gone = replace(ONE, standing=Standing.GONE)
+    draining = replace(ONE, standing=Standing.DRAINING)
+    moved = replace(ONE, address="10.0.0.2:30000")
+    assert _as_seen(ONE, None) == _as_seen(ONE, draining) == ONE
+    assert _as_seen(ONE, gone) == _as_seen(draining, gone) == gone
+    assert _as_seen(moved, gone) == moved
+
+
+def test_of_an_engine_that_is_its_own_gate_only_the_engine_counts() -> None:
+    sift = of_engines("fleet")
+    turn = TurnSubmitted(program_id="p", turn_id="t", projected_blocks=1)
+    held = TurnQueued(program_id="p", turn_id="t")
+    state = PublisherState(role="engine", held_turns=("h",), grants=("g",))  # type: ignore[arg-type]
+    events: list[Event] = [held, turn, state]
+    assert sift(events, "penstock.v1.a.event.engine") == [turn, PublisherState(role="engine")]
+    assert sift(events, "penstock.v1.fleet.event.gate.fleet") == events
+
+
+# Whom Envoy asks
+
+
+@dataclass
+class Seen:
+    """What one daemon sees of its fleet. ``heard``: the boot id of a daemon that leads, if one is heard."""
+
+    leads: bool = False
+    governed: bool = True
+    connected: bool = True
+    taking_over: bool = False
+    rank: int = 0
+    leader_rank: int | None = 0
+    heard: str = ""
+    was_led: bool = True
+    serving: bool = False
+
+    def may_serve(self) -> bool:
+        front = SimpleNamespace(
+            is_governed=self.governed,
+            was_led=self.was_led,
+            hears_other=lambda boot_id: self.heard not in ("", boot_id),
+        )
+        daemon = SimpleNamespace(
+            is_leader=self.leads, boot_id="own", on_change=[], config=SimpleNamespace(node="fleet")
+        )
+        lease = SimpleNamespace(leading=self.taking_over, rank=self.rank, leader_rank=self.leader_rank)
+        parts: Any = Parts(
+            daemon=daemon,  # type: ignore[arg-type]
+            bus=SimpleNamespace(connected=self.connected),  # type: ignore[arg-type]
+            lease=lease,  # type: ignore[arg-type]
+            roster=Roster(),
+            front=front,  # type: ignore[arg-type]
+            picker=SimpleNamespace(),  # type: ignore[arg-type]
+            plain=SimpleNamespace(),  # type: ignore[arg-type]
+        )
+        return Leader(parts)._may_serve(serving=self.serving)
+
+
+@pytest.mark.parametrize(
+    ("seen", "may"),
+    [
+        (Seen(leads=True), True),
+        (Seen(leads=True, governed=False), False),  # its gate would let everything pass
+        (Seen(leads=True, governed=False, serving=True), True),  # a hiccup of the bus
+        (Seen(rank=1, leader_rank=0, heard="other"), True),  # Envoy asks the leader, and this one if that is lost
+        (Seen(rank=0, leader_rank=1, heard="other"), False),  # Envoy would ask it in the leader's place
+        (Seen(rank=1, leader_rank=0, heard=""), True),  # the leader is lost: turns wait here
+        (Seen(rank=0, leader_rank=1, heard=""), True),
+        (Seen(rank=0, leader_rank=0, heard="own", serving=True), True),  # handed over, and nobody leads yet
+        (Seen(rank=0, leader_rank=None, serving=True), True),
+        (Seen(rank=0, leader_rank=1, heard="other", serving=True), False),  # the other one leads
+        (Seen(taking_over=True, rank=1, leader_rank=1, serving=True), True),
+        (Seen(was_led=False), False),  # there was never anybody who leads
+        (Seen(rank=1, connected=False, heard="other", serving=True), False),  # cut off
+    ],
+)
+def test_envoy_asks_the_leader_or_who_waits_for_one(seen: Seen, may: bool) -> None:
+    assert seen.may_serve() is may
+
+
+def test_who_leads_no_more_forgets_which_engines_it_found_gone() -> None:
+    gone, draining = (
+        replace(ONE, standing=Standing.GONE),
+        replace(ONE, place="b/engine-30000", standing=Standing.DRAINING),
+    )
+    daemon = SimpleNamespace(on_change=[], config=SimpleNamespace(node="fleet"))
+    parts: Any = SimpleNamespace(daemon=daemon, roster=Roster((gone, draining)))
+    Leader(parts)
+    for told in daemon.on_change:
+        told(False)
+    assert list(parts.roster) == [ONE, draining]

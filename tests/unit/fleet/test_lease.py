@@ -1,0 +1,201 @@
+"""The lease in virtual time, over a double of the bucket that all contenders write to."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from controlplane.core.errors import ConfigError
+from controlplane.fleet.lease import Entry, Lease, Outrun
+
+TTL_S = 12.0
+
+
+class BucketDouble:
+    """A key that all see alike. ``away``: nobody is answered; ``keeps``: what is written is kept all the same."""
+
+    def __init__(self) -> None:
+        self.entry: Entry | None = None
+        self.away = False
+        self.keeps = False
+
+    async def read(self) -> Entry | None:
+        if self.away:
+            raise TimeoutError
+        return self.entry
+
+    async def write(self, holder: bytes, last: int) -> int:
+        if self.away and not self.keeps:
+            raise TimeoutError
+        revision = self.entry.revision if self.entry else 0
+        if last != revision:
+            raise Outrun
+        self.entry = Entry(holder, revision + 1)
+        if self.away:
+            raise TimeoutError
+        return revision + 1
+
+
+class Fleet:
+    """Contenders for one lease, on one clock."""
+
+    def __init__(self) -> None:
+        self.bucket = BucketDouble()
+        self.now_s = 100.0
+
+    def contender(self, name: str, bucket: BucketDouble | None = None) -> Lease:
+        return Lease(bucket or self.bucket, name, ttl_s=TTL_S, monotonic_s=lambda: self.now_s)
+
+    def run(self, duration_s: float, *leases: Lease, every_s: float = 1.0) -> None:
+        """All step once ``every_s``."""
+
+        async def steps() -> None:
+            end_s = self.now_s + duration_s
+            while self.now_s < end_s:
+                for lease in leases:
+                    await lease.step()
+                self.now_s += every_s
+
+        anyio.run(steps)
+
+    def do(self, call: Callable[[], Awaitable[Any]]) -> None:
+        async def done() -> None:
+            await call()
+
+        anyio.run(done)
+
+
+def test_the_first_one_leads_and_goes_on_leading() -> None:
+    fleet = Fleet()
+    a, b = fleet.contender("a"), fleet.contender("b")
+    fleet.run(100, a, b)
+    assert (a.leading, b.leading) == (True, False)
+    assert a.fence == 1
+    assert fleet.bucket.entry is not None and fleet.bucket.entry.revision > 50
+
+
+def test_another_one_leads_once_the_leader_was_not_heard_for_the_whole_lease() -> None:
+    fleet = Fleet()
+    a, b = fleet.contender("a"), fleet.contender("b")
+    fleet.run(5, a, b)
+    fleet.run(TTL_S - 1, b)
+    assert not b.leading
+    fleet.run(3, b)
+    assert b.leading
+    assert b.fence > a.fence
+
+
+def test_two_never_lead_at_once_whoever_is_frozen() -> None:
+    fleet = Fleet()
+    a, b = fleet.contender("a"), fleet.contender("b")
+    fleet.run(5, a, b)
+    for _ in range(40):  # a is frozen, and would look at the clock at any time
+        fleet.run(1, b)
+        assert not (a.leading and b.leading)
+    assert b.leading
+    fleet.run(2, a, b)
+    assert (a.leading, b.leading) == (False, True)
+
+
+def test_who_cannot_renew_steps_down_a_second_before_the_lease_ends() -> None:
+    fleet = Fleet()
+    a = fleet.contender("a")
+    fleet.run(5, a)
+    fleet.bucket.away = True
+    fleet.run(TTL_S - 3, a)
+    assert a.leading
+    fleet.run(2, a)
+    assert not a.leading
+
+
+def test_a_short_outage_costs_nothing() -> None:
+    fleet = Fleet()
+    a, b = fleet.contender("a"), fleet.contender("b")
+    fleet.run(5, a, b)
+    changes: list[bool] = []
+    a.on_change.append(lambda: changes.append(a.leading))
+    fleet.bucket.away = True
+    fleet.run(7, a, b)
+    fleet.bucket.away = False
+    fleet.run(20, a, b)
+    assert (a.leading, b.leading) == (True, False)
+    assert changes == []
+
+
+def test_a_write_that_nobody_answered_and_was_kept_is_ours() -> None:
+    fleet = Fleet()
+    a, b = fleet.contender("a"), fleet.contender("b")
+    fleet.run(5, a, b)
+    changes: list[bool] = []
+    a.on_change.append(lambda: changes.append(a.leading))
+    fleet.bucket.away = fleet.bucket.keeps = True
+    fleet.run(1, a)
+    fleet.bucket.away = fleet.bucket.keeps = False
+    fleet.run(5, a, b)
+    assert (a.leading, changes) == (True, [])
+
+
+def test_who_starts_again_under_its_name_has_its_lease_back_at_once() -> None:
+    fleet = Fleet()
+    a, b = fleet.contender("a"), fleet.contender("b")
+    fleet.run(5, a, b)
+    again = fleet.contender("a")
+    fleet.run(1, b, again)
+    assert again.leading
+    assert again.fence > a.fence
+
+
+def test_a_lease_that_is_handed_over_is_the_others_at_once() -> None:
+    fleet = Fleet()
+    a, b = fleet.contender("a"), fleet.contender("b")
+    fleet.run(5, a, b)
+    fleet.do(a.hand_over)
+    fleet.run(1, a, b)
+    assert (a.leading, b.leading) == (False, True)
+
+
+def test_who_handed_over_leads_again_if_nobody_else_does() -> None:
+    fleet = Fleet()
+    a = fleet.contender("a")
+    fleet.run(5, a)
+    fleet.do(a.hand_over)
+    fleet.run(2, a)
+    assert not a.leading
+    fleet.run(3, a)
+    assert a.leading
+
+
+def test_all_can_read_how_preferred_the_leader_is() -> None:
+    fleet = Fleet()
+    b = Lease(fleet.bucket, "b", ttl_s=TTL_S, rank=1, monotonic_s=lambda: fleet.now_s)
+    a = fleet.contender("a")
+    fleet.run(3, b, a)
+    assert (a.leader_rank, b.leader_rank) == (1, 1)
+    fleet.do(b.hand_over)
+    fleet.run(1, b, a)
+    assert (a.leader_rank, b.leader_rank) == (0, None)
+    fleet.run(1, b, a)
+    assert b.leader_rank == 0
+
+
+def test_who_hears_a_later_leader_leads_no_more() -> None:
+    fleet = Fleet()
+    a = fleet.contender("a")
+    fleet.run(2, a)
+    a.outrun()
+    assert not a.leading
+
+
+def test_a_store_that_nobody_reaches_makes_no_leader() -> None:
+    fleet = Fleet()
+    fleet.bucket.away = True
+    a, b = fleet.contender("a"), fleet.contender("b")
+    fleet.run(60, a, b)
+    assert not a.leading
+    assert not b.leading
+
+
+def test_a_lease_must_outlast_its_renewal() -> None:
+    with pytest.raises(ConfigError):
+        Lease(BucketDouble(), "a", ttl_s=1.0)

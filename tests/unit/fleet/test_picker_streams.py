@@ -1,0 +1,512 @@
+"""The picker over a gRPC channel, message by message, without Envoy."""
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import trustme
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from support.pickers import Asked, Mode, Picker, asking, chosen, picker, refused, until
+
+from controlplane.core.errors import ConfigError
+from controlplane.core.events import ProgramEnded, ReplyRead, TurnAbandoned, TurnQueued
+from controlplane.core.types import seconds
+from controlplane.fleet import running
+from controlplane.fleet.ext_proc import PickerServer
+from controlplane.fleet.messages import DESTINATION, SERVICE
+from controlplane.fleet.roster import Engine, Roster, Standing
+from controlplane.gate import Continuity, Gate
+
+pytestmark = pytest.mark.asyncio
+
+A = Engine(place="node-a/engine-1", address="10.0.0.1:1")
+B = Engine(place="node-b/engine-2", address="10.0.0.2:2")
+C = Engine(place="node-c/engine-3", address="10.0.0.3:3")
+OWN = {"x-penstock-program-id": "p"}
+
+
+def chat(**more: Any) -> bytes:
+    return json.dumps({"messages": [{"role": "user", "content": "one two"}], **more}).encode()
+
+
+async def has_passed(asked: Asked, headers: Mapping[str, str] = OWN) -> dict[str, str]:
+    """Ask by headers, and return those that come back with the choice."""
+    await asked.headers(headers)
+    reply = await asked.reply()
+    if reply.HasField("override_message_timeout"):
+        reply = await asked.reply()
+    return chosen(reply)[0]
+
+
+async def test_a_granted_program_goes_at_once_to_its_engine_and_then_to_another() -> None:
+    async with picker(A, B) as it, asking(it.port) as ask:
+        first = asyncio.ensure_future(has_passed(ask()))
+        await until(lambda: it.of(TurnQueued), "it asks")
+        it.admit("p", B.place)
+        headers = await first
+        assert headers[DESTINATION] == f"{B.address},{A.address}"
+        asked = ask()
+        await asked.headers(OWN)
+        reply = await asked.reply()
+        assert not reply.HasField("override_message_timeout")
+        again, metadata = chosen(reply)
+        assert again[DESTINATION] == metadata == f"{B.address},{A.address}"
+        assert (
+            len(again["x-penstock-turn-id"]) == 32 and again["x-penstock-turn-id"] != headers["x-penstock-turn-id"]
+        )
+        assert again["x-penstock-program-id"] == "p"
+        await asked.answer_headers(200, {"x-penstock-hold-ms": "40"})
+        told = chosen(await asked.reply())[0]
+        assert told["x-penstock-turn-id"] == again["x-penstock-turn-id"] and told["x-penstock-hold-ms"] == "40"
+        await asked.finish()
+        await until(lambda: len(it.turns.told) >= 4, "its end is told")
+        assert ("first_byte", "p", B.place, 200) in it.turns.told and ("ended", "p", B.place, 200) in it.turns.told
+
+
+async def test_whoever_waits_tells_envoy_so_and_is_let_in_by_a_grant() -> None:
+    async with picker(A, B, hold_ns=seconds(20)) as it, asking(it.port) as ask:
+        asked = ask(request=Mode.BUFFERED)
+        await asked.headers({"content-length": "99"})
+        assert (await asked.reply()).WhichOneof("response") == "request_headers"
+        body = chat(program_id="q")
+        await asked.body(body)
+        assert (await asked.reply()).override_message_timeout.seconds == 30
+        await until(lambda: it.of(TurnQueued), "it asks")
+        queued = it.of(TurnQueued)[0]
+        assert (queued.program_id, queued.prompt_bytes) == ("q", len("user") + len("one two"))
+        it.admit("q", A.place)
+        reply = await asked.reply()
+        assert reply.WhichOneof("response") == "request_body"
+        headers, metadata = chosen(reply)
+        assert headers[DESTINATION] == metadata == f"{A.address},{B.address}"
+        assert headers["x-penstock-turn-id"] == queued.turn_id
+        assert it.gate.health()["running_turns"] == 1
+        await asked.finish()
+        await until(lambda: it.gate.health()["running_turns"] == 0, "it has left")
+
+
+async def test_an_identity_in_our_own_header_needs_no_body() -> None:
+    async with picker(A, governed=False) as it, asking(it.port) as ask:
+        asked = ask(request=Mode.BUFFERED)
+        await asked.headers({**OWN, "content-length": "100000"})
+        reply = await asked.reply()
+        assert chosen(reply)[0][DESTINATION] == A.address
+        assert reply.mode_override.request_body_mode == Mode.NONE
+        assert reply.mode_override.response_trailer_mode == Mode.SEND
+        # Where an override is not allowed the body comes all the same.
+        await asked.body(b"{}")
+        assert (await asked.reply()).WhichOneof("response") == "request_body"
+
+
+async def test_a_session_header_does_not_win_over_a_program_that_the_body_names() -> None:
+    async with picker(A, governed=False) as it, asking(it.port) as ask:
+        asked = ask(request=Mode.BUFFERED)
+        await asked.headers({"x-session-id": "s"})
+        await asked.reply()
+        await asked.body(chat(program_id="mine"))
+        assert chosen(await asked.reply())[0]["x-penstock-program-id"] == "mine"
+
+
+@pytest.mark.parametrize("trailers", [False, True])
+async def test_in_duplex_mode_the_whole_body_comes_back_after_the_choice(trailers: bool) -> None:
+    async with picker(A, B) as it, asking(it.port) as ask:
+        asked = ask(request=Mode.FULL_DUPLEX_STREAMED)
+        await asked.headers({})
+        body = chat(program_id="p", pad="x" * 150_000)
+        for start in range(0, len(body), 40_000):
+            await asked.body(body[start : start + 40_000], end=not trailers and start + 40_000 >= len(body))
+        if trailers:
+            await asked.send(request_trailers={})
+        await until(lambda: it.of(TurnQueued), "it asks")
+        it.admit("p", A.place)
+        assert chosen(await asked.reply())[0][DESTINATION] == f"{A.address},{B.address}"
+        back, ends = b"", []
+        while len(back) < len(body):
+            piece = (await asked.reply()).request_body.response.body_mutation.streamed_response
+            back, ends = back + piece.body, [*ends, piece.end_of_stream]
+            assert len(piece.body) < 64 * 1024
+        assert back == body
+        assert ends == [False] * (len(ends) - 1) + [not trailers]
+        if trailers:
+            assert (await asked.reply()).WhichOneof("response") == "request_trailers"
+        await asked.finish()
+
+
+async def test_in_duplex_mode_pieces_pass_where_no_body_is_needed_and_so_does_the_answer() -> None:
+    async with picker(A, governed=False) as it, asking(it.port) as ask:
+        asked = ask(request=Mode.FULL_DUPLEX_STREAMED, response=Mode.FULL_DUPLEX_STREAMED)
+        await asked.headers(OWN)
+        reply = await asked.reply()
+        assert chosen(reply)[0][DESTINATION] == A.address and not reply.HasField("mode_override")
+        await asked.body(b"abc")
+        assert (await asked.reply()).request_body.response.body_mutation.streamed_response.body == b"abc"
+        await asked.answer_headers(200)
+        assert (await asked.reply()).WhichOneof("response") == "response_headers"
+        await asked.send(response_body={"body": b"answer", "end_of_stream": True})
+        streamed = (await asked.reply()).response_body.response.body_mutation.streamed_response
+        assert (streamed.body, streamed.end_of_stream) == (b"answer", True)
+        await asked.finish()
+
+
+@pytest.mark.parametrize("headers", [{":method": "GET", ":path": "/v1/models?x=1"}, {":path": "/tokenize"}])
+async def test_what_is_no_turn_passes_at_once_to_any_engine(headers: Mapping[str, str]) -> None:
+    async with picker(A, B) as it, asking(it.port) as ask:
+        firsts = set()
+        for _ in range(4):
+            asked = ask(request=Mode.BUFFERED)
+            await asked.headers(headers, end=":method" in headers)
+            own, metadata = chosen(await asked.reply())
+            assert own[DESTINATION] == metadata and "x-penstock-turn-id" not in own
+            firsts.add(metadata.partition(",")[0])
+            await asked.answer_headers(200)
+            assert chosen(await asked.reply())[0] == {}
+            await asked.finish()
+        assert firsts == {A.address, B.address}
+        assert it.server.counters.passed == 4 and not it.turns.told
+
+
+async def test_a_body_that_is_no_object_passes_as_in_the_middleware() -> None:
+    async with picker(A) as it, asking(it.port) as ask:
+        asked = ask(request=Mode.BUFFERED)
+        await asked.headers({})
+        await asked.reply()
+        await asked.body(b"[1, 2")
+        reply = await asked.reply()
+        assert reply.WhichOneof("response") == "request_body" and chosen(reply)[0][DESTINATION] == A.address
+
+
+async def test_only_a_subset_is_chosen_from() -> None:
+    async with picker(A, B, C, governed=False) as it, asking(it.port) as ask:
+        for hint in ([B.address], B.address):
+            asked = ask()
+            await asked.headers(
+                OWN, metadata={"envoy.lb.subset_hint": {"x-gateway-destination-endpoint-subset": hint}}
+            )
+            assert chosen(await asked.reply())[0][DESTINATION] == B.address
+        asked = ask()
+        await asked.headers(OWN, metadata={"envoy.lb.subset_hint": {"x-gateway-destination-endpoint-subset": []}})
+        status, told, _ = refused(await asked.reply())
+        assert (status, told["error"]["code"]) == (503, "no_engine")
+
+
+async def test_refusals_have_the_gates_words() -> None:
+    async with picker(A, B, max_held=1) as it, asking(it.port) as ask:
+        waiting = ask()
+        await waiting.headers(OWN)
+        await until(lambda: it.of(TurnQueued), "one waits")
+        asked = ask()
+        await asked.headers({"x-penstock-program-id": "other"})
+        reply = await asked.reply()
+        while not reply.HasField("immediate_response"):
+            reply = await asked.reply()
+        status, told, headers = refused(reply)
+        assert (status, told["error"]["code"], told["error"]["program_id"]) == (429, "queue_full", "other")
+        assert (headers["retry-after"], headers["content-type"]) == ("5", "application/json")
+        asked = ask()
+        await asked.headers({"x-penstock-program-id": "p" * 300, ":path": "/v1/messages"})
+        status, told, headers = refused(await asked.reply())
+        assert (status, told["type"], told["error"]["code"]) == (400, "error", "bad_identity")
+        it.gate.close()
+        assert (await waiting.reply()).HasField("override_message_timeout")
+        assert refused(await waiting.reply())[0] == 503
+
+
+async def test_without_an_engine_turns_and_others_are_refused() -> None:
+    async with picker() as it, asking(it.port) as ask:
+        for headers in (OWN, {":method": "GET", ":path": "/v1/models"}):
+            asked = ask()
+            await asked.headers(headers)
+            status, told, headers = refused(await asked.reply())
+            assert (status, told["error"]["code"], headers["retry-after"]) == (503, "no_engine", "5")
+
+
+async def test_engines_that_were_all_lost_in_the_hold_refuse_the_turn_and_give_its_slot_back() -> None:
+    async with picker(A, B) as it, asking(it.port) as ask:
+        asked = ask()
+        await asked.headers(OWN)
+        await until(lambda: it.of(TurnQueued), "it waits")
+        for engine in (A, B):
+            it.roster.remove(engine.place)
+        it.admit("p")
+        assert (await asked.reply()).HasField("override_message_timeout")
+        assert refused(await asked.reply())[0] == 503
+        await until(lambda: it.of(TurnAbandoned), "it is told")
+        assert it.gate.health()["running_turns"] == 0
+
+
+async def test_a_client_that_leaves_is_out_of_the_queue() -> None:
+    async with picker(A, B) as it, asking(it.port) as ask:
+        asked = ask()
+        await asked.headers(OWN)
+        await until(lambda: it.of(TurnQueued), "it waits")
+        left = time.monotonic()
+        asked.call.cancel()
+        await until(lambda: it.of(TurnAbandoned), "it has left")
+        assert it.gate.health()["held_turns"] == 0
+        assert time.monotonic() - left < 10
+
+
+async def test_a_client_that_leaves_while_its_turn_runs_ends_it() -> None:
+    async with picker(A, governed=False) as it, asking(it.port) as ask:
+        asked = ask()
+        await has_passed(asked)
+        asked.call.cancel()
+        await until(lambda: it.gate.health()["running_turns"] == 0, "it is over")
+        assert it.turns.told[-1] in {("cut", "p", A.place), ("ended", "p", A.place, 0)}
+
+
+async def test_an_anonymous_turn_is_a_program_of_its_own_and_named_to_the_engine() -> None:
+    async with picker(A, governed=False) as it, asking(it.port) as ask:
+        asked = ask(request=Mode.BUFFERED)
+        await asked.headers({})
+        await asked.reply()
+        await asked.body(chat())
+        assert chosen(await asked.reply())[0]["x-penstock-program-id"].startswith("anonymous-")
+        await asked.finish()
+        await until(lambda: it.of(ProgramEnded), "it has ended")
+
+
+async def test_conversations_without_a_name_are_continued() -> None:
+    async with picker(A, governed=False, more={"continuity": Continuity()}) as it, asking(it.port) as ask:
+        names = []
+        for words in (["one"], ["one", "two"]):
+            asked = ask(request=Mode.BUFFERED)
+            await asked.headers({})
+            await asked.reply()
+            messages = [{"role": "user", "content": each} for each in words]
+            await asked.body(json.dumps({"messages": messages}).encode())
+            names.append(chosen(await asked.reply())[0]["x-penstock-program-id"])
+            await asked.finish()
+        assert names[0] == names[1] and names[0].startswith("continued-")
+
+
+async def test_the_last_step_is_told_once_it_was_answered() -> None:
+    async with picker(A, governed=False) as it, asking(it.port) as ask:
+        asked = ask(request=Mode.BUFFERED)
+        await asked.headers({})
+        await asked.reply()
+        await asked.body(chat(job_id="j", is_last_step=True))
+        await asked.reply()
+        await asked.answer_headers(200)
+        await asked.reply()
+        await asked.finish()
+        await until(lambda: it.of(ReplyRead), "it is told")
+        assert it.of(ReplyRead)[0].is_last
+
+
+async def test_what_another_picker_held_counts() -> None:
+    async with picker(A, B, hold_ns=seconds(600)) as it, asking(it.port) as ask:
+        arrived = {"x-penstock-arrived": f"{time.time() - 100:.3f}"}
+        forged = {"x-penstock-arrived": "1.0"}
+        for name, headers in (
+            ("first", {}),
+            ("again", {"x-envoy-attempt-count": "2", **arrived}),
+            ("not-again", {"x-envoy-attempt-count": "1", **arrived}),
+            ("forged", {"x-envoy-attempt-count": "2", **forged}),
+            ("odd", {"x-envoy-attempt-count": "2", "x-penstock-arrived": "yesterday"}),
+        ):
+            await ask().headers({"x-penstock-program-id": name, **headers})
+            await until(lambda name=name: name in [each.program_id for each in it.of(TurnQueued)], "it waits")
+        held = it.gate.state().held_turns
+        assert [each.program_id for each in held] == ["again", "first", "not-again", "forged", "odd"]
+        assert 99 < it.gate.health()["longest_hold_s"] < 140
+        assert it.server.counters.asked_again == 3
+
+
+async def test_a_turn_that_another_engine_answered_is_told_as_that_ones() -> None:
+    async with picker(A, B, governed=False) as it, asking(it.port) as ask:
+        asked = ask()
+        sent_to = (await has_passed(asked))[DESTINATION].split(",")
+        home, other = (A, B) if sent_to[0] == A.address else (B, A)
+        message = {
+            "attributes": {
+                "envoy.filters.http.ext_proc": {"fields": {"upstream.address": {"string_value": other.address}}}
+            }
+        }
+        await asked.answer_headers(200, **message)
+        await asked.reply()
+        await asked.finish()
+        await until(lambda: it.turns.told[-1][0] == "ended", "it has ended")
+        assert it.turns.told == [
+            ("began", "p", home.place),
+            ("cut", "p", home.place),
+            ("began", "p", other.place),
+            ("first_byte", "p", other.place, 200),
+            ("ended", "p", other.place, 200),
+        ]
+
+
+async def test_whoever_only_asks_gets_an_end_with_its_answer_and_another_stream_shows_the_rest() -> None:
+    async with picker(A, governed=False) as it, asking(it.port) as ask:
+        asked = ask("asking", request=Mode.BUFFERED)
+        await asked.headers(OWN)
+        reply = await asked.reply()
+        own, _ = chosen(reply)
+        assert own["x-penstock-hold-ms"] == "0"
+        assert reply.mode_override.response_header_mode == Mode.SKIP
+        assert await asked.reply() is None and await asked.call.code() is grpc.StatusCode.OK
+        assert it.gate.health()["running_turns"] == 1 and it.turns.told == [("began", "p", A.place)]
+        watching = ask("watching")
+        await watching.headers({"x-penstock-turn-id": own["x-penstock-turn-id"]}, observability_mode=True)
+        await watching.answer_headers(200, observability_mode=True)
+        last = {"body": b"data: 1", "end_of_stream": True}
+        await watching.send(response_body=last, observability_mode=True)
+        await watching.finish()
+        assert it.turns.told[1:] == [
+            ("first_byte", "p", A.place, 200),
+            ("passed", own["x-penstock-turn-id"], b"data: 1"),
+            ("ended", "p", A.place, 200),
+        ]
+        assert it.gate.health()["running_turns"] == 0
+
+
+@pytest.mark.parametrize("whole", ["body", "trailers", ""])
+async def test_where_bytes_are_observed_an_answer_without_its_last_was_cut(whole: str) -> None:
+    async with picker(A, governed=False) as it, asking(it.port) as ask:
+        asked = ask("asking")
+        turn_id = (await has_passed(asked))["x-penstock-turn-id"]
+        watching = ask("watching")
+        await watching.headers({"x-penstock-turn-id": turn_id}, observability_mode=True)
+        await watching.answer_headers(200, observability_mode=True)
+        await watching.send(response_body={"body": b"1"}, observability_mode=True)
+        if whole == "trailers":
+            await watching.send(response_trailers={}, observability_mode=True)
+        elif whole:
+            await watching.send(response_body={"body": b"2", "end_of_stream": True}, observability_mode=True)
+        await watching.finish()
+        assert it.turns.told[-1] == (("ended", "p", A.place, 200) if whole else ("cut", "p", A.place))
+
+
+async def test_a_turn_that_is_not_shown_as_its_client_left_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "_COMES_WITHIN_S", 0.05)
+    async with picker(A, governed=False) as it, asking(it.port) as ask:
+        asked = ask("asking")
+        turn_id = (await has_passed(asked))["x-penstock-turn-id"]
+        await until(lambda: ("cut", "p", A.place) in it.turns.told, "it is over")
+        assert it.gate.health()["running_turns"] == 0
+        late = ask("watching")
+        await late.headers({"x-penstock-turn-id": turn_id}, observability_mode=True)
+        await late.answer_headers(200, observability_mode=True)
+        await late.finish()
+        assert it.turns.told == [("began", "p", A.place), ("cut", "p", A.place)]
+
+
+async def test_messages_that_make_no_sense_end_nothing() -> None:
+    async with picker(A, governed=False) as it, asking(it.port) as ask:
+        first = ask()
+        await first.body(b"no headers came before")
+        assert (await first.reply()).WhichOneof("response") == "request_body"
+        await first.send()
+        await first.finish()
+        asked = ask()
+        await asked.headers({":method": "\x00", ":path": "", "content-length": "many"})
+        assert chosen(await asked.reply())[0][DESTINATION] == A.address
+        for number in ("many", "9" * 9000, "-1"):
+            asked = ask()
+            odd = {"content-length": number, "x-envoy-attempt-count": number, "x-penstock-arrived": number}
+            await asked.headers({**OWN, **odd})
+            assert chosen(await asked.reply())[0][DESTINATION] == A.address
+            await asked.answer_headers(200, {":status": number, "x-penstock-hold-ms": number})
+            assert (await asked.reply()).WhichOneof("response") == "response_headers"
+        assert it.server.counters.malformed >= 2
+
+
+async def test_bodies_are_bounded() -> None:
+    async with picker(A, max_body_bytes=1000) as it, asking(it.port) as ask:
+        asked = ask(request=Mode.BUFFERED)
+        await asked.headers({})
+        await asked.reply()
+        await asked.body(chat(pad="x" * 1000))
+        status, told, _ = refused(await asked.reply())
+        assert (status, told["error"]["code"]) == (413, "body_too_large")
+
+
+async def test_who_serves_no_more_sends_what_it_holds_to_another() -> None:
+    async with picker(A, B) as it, asking(it.port) as ask:
+        asked = ask()
+        await asked.headers(OWN)
+        await until(lambda: it.of(TurnQueued), "it waits")
+        assert await healths(it) == [1, 1, 1, 1]
+        it.server.set_serving(False)
+        assert (await asked.reply()).HasField("override_message_timeout")
+        assert await asked.call.code() is grpc.StatusCode.UNAVAILABLE
+        assert it.gate.health()["held_turns"] == 0
+        asked = ask()
+        assert await asked.call.code() is grpc.StatusCode.UNAVAILABLE
+        assert await healths(it) == [2, 2, 2, 1]
+        it.server.set_serving(True)
+        it.admit("p")
+        assert await healths(it) == [1, 1, 1, 1]
+
+
+async def healths(it: Picker) -> list[int]:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{it.port}") as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        return [
+            (await stub.Check(health_pb2.HealthCheckRequest(service=name))).status
+            for name in ("", SERVICE, "readiness", "liveness")
+        ]
+
+
+async def test_with_credentials_it_speaks_tls() -> None:
+    authority = trustme.CA()
+    made = authority.issue_cert("127.0.0.1")
+    pair = (made.private_key_pem.bytes(), made.cert_chain_pems[0].bytes())
+    async with picker(A, governed=False, more={"credentials": grpc.ssl_server_credentials([pair])}) as it:
+        trusted = grpc.ssl_channel_credentials(authority.cert_pem.bytes())
+        async with grpc.aio.secure_channel(f"127.0.0.1:{it.port}", trusted) as channel:
+            asked = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=SERVICE))
+            assert asked.status == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_where_it_cannot_listen_it_says_so(tmp_path: Path) -> None:
+    server = PickerServer(gate=Gate(send=lambda *_: None, now_ns=time.monotonic_ns), roster=Roster(), name="p")
+    with pytest.raises(ConfigError, match="cannot listen at unix:"):
+        await server.start(f"unix:{tmp_path}/no/such/folder/socket")
+
+
+async def test_an_error_of_ours_ends_one_stream_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with picker(A, governed=False) as it, asking(it.port) as ask:
+        with monkeypatch.context() as patched:
+            patched.setattr(it.gate, "try_enter", lambda ticket: 1 // 0)
+            asked = ask()
+            await asked.headers(OWN)
+            assert await asked.call.code() is grpc.StatusCode.INTERNAL
+        assert (await has_passed(ask()))[DESTINATION] == A.address
+
+
+async def test_a_draining_engine_keeps_what_it_has_and_gets_nothing_new() -> None:
+    async with picker(A, B) as it, asking(it.port) as ask:
+        first = asyncio.ensure_future(has_passed(ask()))
+        await until(lambda: it.of(TurnQueued), "it waits")
+        it.admit("p", A.place)
+        assert (await first)[DESTINATION] == f"{A.address},{B.address}"
+        it.roster.put(Engine(place=A.place, address=A.address, standing=Standing.DRAINING))
+        assert (await has_passed(ask()))[DESTINATION] == f"{A.address},{B.address}"
+        for number in range(3):
+            asked = ask()
+            await asked.headers({":method": "GET", ":path": f"/{number}"}, end=True)
+            assert chosen(await asked.reply())[0][DESTINATION] == B.address
+        it.roster.put(Engine(place=A.place, address=A.address, standing=Standing.GONE))
+        assert (await has_passed(ask()))[DESTINATION] == B.address
+
+
+async def test_of_many_turns_at_once_it_says_that_it_has_them_before_it_reads_their_bodies() -> None:
+    """Envoy waits seconds for a word. Bodies cost far more than a word, and the last one's turn comes late."""
+    async with picker(A) as it, asking(it.port) as ask:
+        alone, crowd = ask(request=Mode.BUFFERED), [ask(request=Mode.BUFFERED) for _ in range(100)]
+        for asked in (alone, *crowd):
+            await asked.headers({})
+            assert (await asked.reply()).WhichOneof("response") == "request_headers"
+        assert (await crowd[-1].reply()).HasField("override_message_timeout")
+        await alone.body(chat(program_id="p"))
+        await until(lambda: it.of(TurnQueued), "it asks")
+        it.admit("p", A.place)
+        reply = await alone.reply()
+        assert reply.HasField("override_message_timeout"), "as it was held"
+        assert chosen(await alone.reply())[0][DESTINATION] == A.address

@@ -1,0 +1,338 @@
+"""A recorded run, again: the replay is near what was measured, and an alternative's figures near those of its run.
+
+The runs are the simulator's, so that what is off is what a log does not tell.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from io import StringIO
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pytest
+from rich.console import Console
+
+from controlplane.config import show
+from controlplane.config.model import Config
+from controlplane.core import events as ev
+from controlplane.core.errors import ConfigError
+from controlplane.core.presets import PRESETS
+from controlplane.core.types import seconds
+from controlplane.lab.experiment import Experiment, Hardware, Workload
+from controlplane.lab.simulate import simulate
+from controlplane.lab.whatif.advice import advise, candidates
+from controlplane.lab.whatif.answer import Answer
+from controlplane.lab.whatif.figures import NAMES, change
+from controlplane.lab.whatif.observed import observe
+from controlplane.lab.whatif.question import Question, amount
+from controlplane.lab.whatif.replays import Replays, Stretch
+from controlplane.lab.whatif.show import show_advice, show_answer
+from controlplane.lab.whatif.stretch import read_recorded
+from controlplane.lab.whatif.worlds import World, shifted, with_agents
+from controlplane.lab.workload.arrivals import Poisson
+from controlplane.lab.workload.synthetic import synthesize
+from controlplane.lab.workload.telemetry import Telemetry
+from controlplane.wire.log import Header, LogWriter
+
+POOL_TOKENS = 60_000
+PROGRAMS = 24
+
+
+@cache
+def recorded(preset: str, pool_tokens: int = POOL_TOKENS, telemetry: Telemetry = Telemetry.FULL) -> Path:
+    """The log of a simulated run."""
+    log = Path(mkdtemp()) / "run.jsonl"
+    config = show(Config(preset=preset, policies=PRESETS[preset]))
+    with LogWriter(log, Header(node="sim", preset=preset, config=config)) as writer:
+        simulate(
+            Experiment(
+                workload=Workload(trace="in hand", telemetry=telemetry, cpus=8.0),
+                hardware=Hardware(pool_tokens=pool_tokens),
+                arrival=Poisson(0.5),
+                preset=PRESETS[preset],
+                trace=synthesize("swe-bench", programs=PROGRAMS, seed=3),
+            ),
+            recorder=writer,
+        )
+    return log
+
+
+@cache
+def replays(preset: str, telemetry: Telemetry = Telemetry.FULL) -> Replays:
+    return Replays(Stretch(log=recorded(preset, telemetry=telemetry), repeat=2))
+
+
+@cache
+def answer(preset: str, question: Question) -> Answer:
+    return replays(preset).ask(question)
+
+
+@pytest.mark.parametrize("preset", ["fcfs", "penstock", "continuum"])
+def test_the_replay_of_what_was_decided_is_near_what_was_measured(preset: str) -> None:
+    error = answer(preset, Question()).replay_error
+    assert abs(error["mean_jct_s"]) < 0.08
+    assert abs(error["hit_rate"]) < 0.05
+    assert abs(error["makespan_s"]) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("preset", "question", "run"),
+    [
+        ("fcfs", Question(preset="penstock"), ("penstock", POOL_TOKENS)),
+        ("penstock", Question(preset="fcfs"), ("fcfs", POOL_TOKENS)),
+        ("fcfs", Question(pool_tokens="2x"), ("fcfs", 2 * POOL_TOKENS)),
+    ],
+    ids=["fcfs to penstock", "penstock to fcfs", "twice the pool"],
+)
+def test_what_is_expected_is_near_what_the_alternative_then_does(
+    preset: str, question: Question, run: tuple[str, int]
+) -> None:
+    expected = answer(preset, question).predicted
+    found = Replays(Stretch(log=recorded(*run), repeat=1)).measured.figures()
+    assert abs(change("mean_jct_s", found.mean_jct_s, expected.mean_jct_s)) < 0.15
+    assert abs(expected.hit_rate - found.hit_rate) < 0.08
+
+
+def test_an_alternative_that_is_none_changes_nothing() -> None:
+    found = answer("fcfs", Question()).change
+    assert all(found[name].value == 0.0 and not found[name].excludes(0.0) for name in NAMES)
+
+
+def test_a_clear_change_excludes_none() -> None:
+    found = answer("fcfs", Question(pool_tokens="2x")).change
+    assert found["hit_rate"].low > 0.0
+    assert found["mean_jct_s"].high < 0.0
+
+
+def test_silent_programs_replay_as_well() -> None:
+    silent = replays("fcfs", Telemetry.NONE)
+    assert {program.tells for program in silent.observed.programs} == {Telemetry.NONE}
+    assert len(silent.observed.whole) >= PROGRAMS - 8  # who was last may yet come back
+    assert abs(silent.ask(Question()).replay_error["mean_jct_s"]) < 0.1
+
+
+def test_what_a_stretch_cuts_is_load_and_in_no_jct() -> None:
+    log = recorded("fcfs")
+    lasted_s = (read_recorded(log).end_ns - read_recorded(log).begin_ns) / 1e9
+    cut = Replays(Stretch(log=log, since_s=0.2 * lasted_s, until_s=-0.2 * lasted_s, repeat=1))
+    found = cut.ask(Question())
+    assert found.stretch["cut_at_start"] > 0
+    assert found.stretch["cut_at_end"] > 0
+    assert 0 < found.programs[0] < PROGRAMS
+    assert len(cut.observed.programs) > found.programs[0]
+    assert any("cut by the stretch's edges" in note for note in found.notes)
+
+
+def test_a_stretch_without_a_turn_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no turn was served between"):
+        Replays(Stretch(log=recorded("fcfs"), since_s=100_000.0))
+
+
+def test_a_stretch_of_parts_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"too little was served|longer stretch"):
+        Replays(Stretch(log=recorded("fcfs"), until_s=15.0))
+
+
+def test_more_agents_wait_longer() -> None:
+    found = answer("fcfs", Question(agents="2x"))
+    assert found.programs == (PROGRAMS, PROGRAMS, 2 * PROGRAMS)
+    assert found.change["mean_jct_s"].low > 0.0
+    assert any("arrivals are those" in note for note in found.notes)
+
+
+def test_a_second_engine_is_simulated() -> None:
+    found = answer("fcfs", Question(engines="+1"))
+    assert found.runs[2].facts["engines"] == "2"
+    assert found.change["mean_jct_s"].high < 0.0
+
+
+def test_json_holds_what_is_promised() -> None:
+    said = json.loads(json.dumps(answer("fcfs", Question(preset="penstock")).to_json(), allow_nan=False))
+    for side in ("actual", "replayed", "alternative", "predicted"):
+        assert said[side].keys() == {"preset", *NAMES, "programs"}
+    assert said["actual"]["preset"] == "fcfs"
+    assert said["alternative"]["preset"] == "penstock"
+    assert all(said["change"][name].keys() == {"value", "low", "high"} for name in NAMES)
+    assert said["replay_error"].keys() == set(NAMES)
+
+
+def test_the_table_says_first_how_far_the_replay_is_off() -> None:
+    console = Console(record=True, width=120, file=StringIO())
+    show_answer(answer("fcfs", Question(preset="penstock")), console)
+    text = console.export_text()
+    assert text.index("The replay of what was decided (fcfs)") < text.index("What if: penstock")
+    assert "points" in text
+
+
+def test_a_wrong_setting_is_refused_with_its_path() -> None:
+    with pytest.raises(ConfigError, match=r"\$\.admission\.bta: unknown key; did you mean 'beta'"):
+        replays("penstock").ask(Question(settings=("admission.bta=0.5",)))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("300", 300), ("+20%", 120), ("-50%", 50), ("150%", 150), ("2x", 200), ("x0.5", 50), ("+1", 101), ("-1", 99)],
+)
+def test_amounts(text: str, value: float) -> None:
+    assert amount(text, 100.0, "engines") == pytest.approx(value)
+
+
+@pytest.mark.parametrize("text", ["many", "", "-100%", "0", "20 %x"])
+def test_amounts_that_make_no_sense(text: str) -> None:
+    with pytest.raises(ConfigError, match="expected a number, or a change"):
+        amount(text, 100.0, "engines")
+
+
+# Worlds
+
+
+def world() -> World:
+    trace = synthesize("swe-bench", programs=6, seed=1)
+    return World(trace.programs, (0, 0, seconds(5), seconds(7), seconds(7), seconds(30)))
+
+
+def test_a_shifted_world_keeps_its_beginning_its_end_and_who_came_together() -> None:
+    was, found = world(), shifted(world(), 1)
+    times = found.arrivals_ns
+    assert times != was.arrivals_ns
+    assert times[0] == times[1] == 0
+    assert times[3] == times[4]
+    assert times[5] == pytest.approx(seconds(30), abs=2)
+    assert found == shifted(was, 1)
+    assert shifted(was, 0) is was
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.5, 2.0, 3.0])
+def test_so_many_agents(factor: float) -> None:
+    found = with_agents(world(), factor, 0)
+    names = [program.program_id for program in found.programs]
+    assert len(names) == len(set(names)) == round(6 * factor)
+    assert list(found.arrivals_ns) == sorted(found.arrivals_ns)
+
+
+# What a log tells
+
+
+def log_of(tmp_path: Path, events: Sequence[tuple[float, ev.Event]]) -> Path:
+    log = tmp_path / "told.jsonl"
+    with LogWriter(log, Header(node="n", preset="fcfs")) as writer:
+        for at_s, event in events:
+            writer.event(replace(event, publisher=_publisher(event)), seconds(at_s))
+    return log
+
+
+def _publisher(event: ev.Event) -> str:
+    engine = isinstance(event, ev.TurnSubmitted | ev.FirstToken | ev.TurnEnded | ev.PoolSampled)
+    return "n/engine/1" if engine else "n/gate/1"
+
+
+def turn(name: str, begin_s: float, end_s: float, *, program: str = "p") -> list[tuple[float, ev.Event]]:
+    """A turn as its engine tells of it."""
+    return [
+        (begin_s, ev.TurnSubmitted(program_id=program, turn_id=name, projected_blocks=1)),
+        (
+            begin_s + 0.5,
+            ev.FirstToken(program_id=program, turn_id=name, prefill_ns=seconds(0.5), prompt_tokens=100),
+        ),
+        (end_s, ev.TurnEnded(program_id=program, turn_id=name, prompt_tokens=100, output_tokens=10)),
+    ]
+
+
+def test_a_tools_wait_for_a_slot_is_no_time_of_its_own(tmp_path: Path) -> None:
+    tool = {"program_id": "p", "call_id": "c", "tool": "bash"}
+    events = [
+        *turn("1", 0, 2),
+        (2.0, ev.ToolEnqueued(**tool, wants_slot=True)),
+        (5.0, ev.ToolStarted(**tool)),
+        (6.0, ev.ToolEnded(**tool, duration_ns=seconds(1))),
+        *turn("2", 7, 9),
+    ]
+    (program,) = observe(read_recorded(log_of(tmp_path, events))).programs
+    assert program.turns[0].tool == "bash"
+    assert program.turns[0].tool_ms == pytest.approx(2000)  # one second of the tool and one of the agent
+
+
+def test_a_turn_beside_another_is_a_program_of_its_own(tmp_path: Path) -> None:
+    events = sorted([*turn("1", 0, 6), *turn("2", 2, 4), *turn("3", 8, 9)], key=lambda each: each[0])
+    found = observe(read_recorded(log_of(tmp_path, events)))
+    assert [program.program_id for program in found.programs] == ["p", "p~1"]
+    assert found.overlapping == 1
+    assert found.whole <= {"p"}
+
+
+def test_who_was_turned_away_waited_since_the_first_attempt(tmp_path: Path) -> None:
+    asked = ev.TurnQueued(program_id="p", turn_id="1")
+    events = [
+        (0.0, asked),
+        (3.0, ev.TurnAbandoned(program_id="p", turn_id="1", reason="no slot")),
+        (4.0, ev.TurnQueued(program_id="p", turn_id="2")),
+        *turn("2", 6, 8),
+        (8.0, ev.ProgramEnded(program_id="p")),
+    ]
+    found = observe(read_recorded(log_of(tmp_path, events)))
+    assert found.measured_turns[0].queued_ns == 0
+    assert found.measured_programs[0].completion_ns == seconds(8)
+    assert found.whole == {"p"}
+
+
+def test_a_person_thinks_where_a_reply_calls_nothing(tmp_path: Path) -> None:
+    read = ev.ReplyRead(program_id="p", turn_id="1", tool_calls=0)
+    events = [*turn("1", 0, 2), (2.0, read), *turn("2", 30, 32)]
+    (program,) = observe(read_recorded(log_of(tmp_path, events))).programs
+    assert program.turns[0].tool == "human"
+    assert program.tells is Telemetry.TURNS
+
+
+# Advice
+
+
+def test_only_what_is_surely_better_is_advised() -> None:
+    asked = [Question(preset="fcfs"), Question(pool_tokens="2x"), Question(settings=("admission.kv_high=9",))]
+    found = advise(replays("penstock"), "hit_rate", asked)
+    assert [each.answer.question for each in found] == asked[1::-1]  # a value out of its range is no candidate
+    larger, stock = found
+    assert not stock.advised
+    assert stock.why == "no better"
+    sure = larger.answer.change["hit_rate"].low > max(0.0, abs(larger.answer.replay_error["hit_rate"]))
+    assert larger.advised == (larger.why == "needs hardware")
+    assert larger.advised or not sure
+
+
+def test_candidates_are_few_and_make_sense() -> None:
+    asked = candidates(replays("penstock"))
+    assert len(asked) == len(set(asked)) <= 20
+    assert Question(preset="mars") in asked
+    assert Question(preset="penstock") not in asked
+    assert any(each.settings and each.settings[0].startswith("admission.kv_high=") for each in asked)
+    assert any(each.pool_tokens for each in asked)
+
+
+def test_advice_is_shown_with_its_reasons() -> None:
+    console = Console(record=True, width=160, file=StringIO())
+    show_advice(advise(replays("penstock"), "mean_jct_s", [Question(preset="fcfs")]), "mean_jct_s", console)
+    text = console.export_text()
+    assert "no better" in text
+    assert "Nothing is advised" in text
+
+
+def test_the_host_is_as_busy_as_it_was() -> None:
+    """A host that others take decides how many may run, though none of it is the programs' doing."""
+    log = Path(mkdtemp()) / "busy.jsonl"
+    busy = ev.HostSampled(cpus=2.0, cpu_use_ratio=1.0, cpu_stall_ratio=0.99)
+    asked = Experiment(
+        workload=Workload(trace="in hand"),
+        hardware=Hardware(pool_tokens=4 * POOL_TOKENS),
+        arrival=Poisson(0.5),
+        preset=PRESETS["mars"],
+        trace=synthesize("swe-bench", programs=PROGRAMS, seed=3),
+        host_samples=tuple((seconds(at), busy) for at in range(400)),
+    )
+    config = show(Config(preset="mars", policies=PRESETS["mars"]))
+    with LogWriter(log, Header(node="sim", preset="mars", config=config)) as writer:
+        held_s = simulate(asked, recorder=writer).summary.hold_mean_s
+    assert held_s > 5.0
+    again = Replays(Stretch(log=log, repeat=1))
+    (found,) = again.replayed
+    assert found.summary.hold_mean_s == pytest.approx(held_s, rel=0.4)
