@@ -13,10 +13,13 @@ SPACE := $(subst ,, )
 OTHERS_OR := $(subst $(SPACE), or ,$(OTHERS))
 SOAK_CPU_S ?= 3600
 SOAK_KILLS ?= 1000
+LOCKSTEP_STEPS ?= 10000
+SOAK_FLEET_KILLS ?= 200
+SOAK_FLEET_ENGINES ?= doubles
 SOAK_INPUTS ?= 1000000
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help install debian-tools demo test test-parts test-whole test-no-engine test-quick test-engine test-engine-first test-engine-others test-whole-and-others test-engine-vllm test-vllm-if-possible engine-env engine-env-vllm engine agent-env lint soak-faults soak-kills soak-malformed bench proto docs clean engine-choice
+.PHONY: help install debian-tools demo test test-core test-parts test-whole test-no-engine test-quick test-engine test-engine-first test-engine-others test-whole-and-others test-engine-vllm test-vllm-if-possible engine-env engine-env-vllm engine agent-env lint style types soak-faults soak-kills soak-fleet soak-malformed soak-lockstep bench proto docs clean engine-choice
 
 help: ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -37,18 +40,21 @@ DEMO_TRACE := $(firstword $(sort $(wildcard ../shared/traces/isobench*.jsonl.gz)
 demo: install ## NATS, daemon and engine double on agent traces: fcfs, then penstock, and a report
 	$(BIN)/penstock demo $(if $(DEMO_TRACE),--trace $(DEMO_TRACE)) $(DEMO_ARGS)
 
-# Most tests wait for processes half of their time, so that three rows of them run side by side: of the parts, of the
-# whole (then with other versions of SGLang), and with the real SGLang; with the real vLLM once one of them is done.
-test: engine-choice lint ## everything that CI runs; PENSTOCK_NO_ENGINE=1 leaves test-engine out
-	@$(MAKE) --no-print-directory -j3 -Oline test-parts \
+# Most tests wait for processes half of their time, so that five rows of them run side by side: of types and the core,
+# of the parts, of the whole (then with other versions of SGLang), with the real SGLang, and with the real vLLM.
+test: engine-choice style ## everything that CI runs; PENSTOCK_NO_ENGINE=1 leaves test-engine out
+	@$(MAKE) --no-print-directory -j5 -Oline test-core test-parts \
 		$(if $(PENSTOCK_NO_ENGINE),test-whole test-no-engine,test-whole-and-others test-engine-first test-vllm-if-possible)
 
 test-whole-and-others: test-whole
 	$(if $(OTHERS),@$(MAKE) --no-print-directory test-engine-others)
 
-test-parts: install debian-tools
+test-core: types debian-tools
 	$(BIN)/coverage run -m pytest tests/unit/core tests/property
 	$(BIN)/coverage report
+	$(BIN)/pytest tests/fleet
+
+test-parts: install debian-tools
 	$(BIN)/pytest tests/faults tests/kills tests/malformed tests/integration tests/parity tests/unit --ignore=tests/unit/core
 
 test-whole: install agent-env
@@ -96,9 +102,13 @@ agent-env: install ## OpenHands and other agent frameworks, in an environment of
 debian-tools: install ## Chromium and Prometheus for some tests (Debian's, where root may have them)
 	@$(BIN)/python scripts/debian_tools.py || { [ "$$CI" != true ] && echo "their tests are skipped" >&2; }
 
-lint: install ## format, lint, types, rooms
+lint: style types ## format, lint, types, rooms
+
+style: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+types: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
@@ -108,8 +118,15 @@ soak-faults: install ## more seeds of the simulator of faults, for an hour of CP
 soak-kills: install ## a thousand kills of real processes under load (SOAK_KILLS=1000)
 	$(BIN)/python -m tests.kills --kills $(SOAK_KILLS)
 
+soak-fleet: install ## two hundred faults of a whole fleet: NATS, Envoys, daemons, engines (SOAK_FLEET_KILLS=200 SOAK_FLEET_ENGINES=real)
+	$(BIN)/python -m tests.fleet --kills $(SOAK_FLEET_KILLS) --engines $(SOAK_FLEET_ENGINES)
+
 soak-malformed: install ## a million malformed inputs for everything that reads from outside (SOAK_INPUTS=1000000)
 	$(BIN)/python -m tests.malformed --inputs $(SOAK_INPUTS)
+
+soak-lockstep: engine-env ## 10,000 steps of SGLang with two tensor-parallel ranks that must decide alike (LOCKSTEP_STEPS=10000)
+	PENSTOCK_TEST_ENGINES="$(firstword $(ENGINES))" PENSTOCK_TEST_LOCKSTEP_STEPS=$(LOCKSTEP_STEPS) \
+	$(BIN)/pytest tests/engine/test_engine_lockstep.py --log-cli-level=INFO
 
 bench: install ## every benchmark, with its budget
 	@for file in bench/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done

@@ -10,14 +10,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from engine_env import VLLM  # before bench is on the path, which has an ``environments`` as well
-
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "bench"))
 
 from ab.engine import find_environment
-from ab.model import SHAPES, write_model
-from engine_server import EngineServer
-from vllm_server import VllmServer
+from ab.kinds import CPU, KINDS, SGLANG
+from ab.model import write_model
 
 from controlplane.wire.endpoint import default_state_dir
 
@@ -29,30 +26,28 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter, prog="make engine ENGINE_ARGS="
     )
-    parser.add_argument("--engine", choices=("sglang", "vllm"), default="sglang", help="as of make engine ENGINE=")
+    parser.add_argument("--engine", choices=sorted(KINDS), default=SGLANG, help="as of make engine ENGINE=")
     parser.add_argument("--port", type=int, default=30000)
     parser.add_argument("--node", default="local", help="that of the daemon")
     parser.add_argument("--state-dir", type=Path, default=default_state_dir(), help="that of the daemon")
     parser.add_argument("--pool-tokens", type=int, default=16_000, help="of the KV cache")
-    parser.add_argument("--model", choices=sorted(SHAPES), default="20m", help="its size")
-    options = parser.parse_args()
-    if options.engine == "vllm" and options.model == "tiny":
-        parser.error("vLLM has no attention for so small a head on a CPU: --model 20m")
-    return options
+    parser.add_argument("--model", choices=("20m", "tiny"), default="20m", help="its size")
+    return parser.parse_args()
 
 
 def main() -> int:
     options = parse_arguments()
+    kind = KINDS[options.engine]
     with tempfile.TemporaryDirectory(prefix="penstock-engine-") as folder:
-        server = (VllmServer if options.engine == "vllm" else EngineServer)(
+        server = kind.servers[CPU](
             Path(folder),
-            environment=find_environment(VLLM if options.engine == "vllm" else ""),
+            environment=find_environment(kind.version),
             model=write_model(Path(folder) / "model", options.model),
             pool_tokens=options.pool_tokens,
             port=options.port,
             plugins=("penstock",),
             variables={"PENSTOCK_NODE": options.node, "PENSTOCK_STATE_DIR": str(options.state_dir.absolute())},
-            arguments=() if options.engine == "vllm" else SGLANG_ARGUMENTS,
+            arguments=SGLANG_ARGUMENTS if kind.name == SGLANG else (),
         )
         print(f"starting {options.engine}, log {server.log_path}", flush=True)  # noqa: T201
         try:

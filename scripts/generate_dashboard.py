@@ -92,6 +92,46 @@ PANELS = (
         title="Events a second, and what was wrong with them",
         queries=(("{{kind}}", "sum by (kind) (rate(penstock_events_total$S[$__rate_interval]))"),),
     ),
+    Panel(
+        title="Engines",
+        description="By standing, and who leads where several daemons could.",
+        queries=(("{{standing}}", "penstock_engines$S"), ("leads {{node}}", "penstock_leading$S")),
+    ),
+    Panel(
+        title="Each engine's pool",
+        description="KV demand of the programs that ran there last over the engine's pool.",
+        unit="percentunit",
+        queries=(
+            (
+                "{{engine}}",
+                'penstock_engine_kv_blocks{instance=~"$instance",state="demand"}'
+                ' / ignoring(state) (penstock_engine_kv_blocks{instance=~"$instance",state="total"} > 0)',
+            ),
+        ),
+    ),
+    Panel(
+        title="Programs on each engine",
+        queries=(("{{engine}}, {{status}}", "penstock_engine_programs$S"),),
+    ),
+    Panel(title="Turns in each engine", queries=(("{{engine}}", "penstock_engine_turns$S"),)),
+    Panel(
+        title="Tokens found in each engine's cache",
+        unit="percentunit",
+        queries=(
+            (
+                "{{engine}}",
+                'sum by (engine) (rate(penstock_engine_tokens_total{instance=~"$instance",kind="cached"}'
+                "[$__rate_interval]))"
+                ' / sum by (engine) (rate(penstock_engine_tokens_total{instance=~"$instance",kind="prompt"}'
+                "[$__rate_interval]))",
+            ),
+        ),
+    ),
+    Panel(
+        title="Programs that moved, a second",
+        description="From one engine to another: each computes its context anew there, or has it sent.",
+        queries=(("moves", "rate(penstock_moves_total$S[$__rate_interval])"),),
+    ),
 )
 
 

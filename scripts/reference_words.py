@@ -14,16 +14,21 @@ PUBLISHERS = {
     "ToolEnded": "tool runtime",
     "ProgramEnded": "tool runtime; gate (for a request without identity)",
     "PoolSampled": "engine",
+    "ContextMoved": "engine (SGLang with HiCache)",
+    "PinReclaimed": "engine",
     "HostSampled": "daemon (its host probe)",
     "CommandApplied": "engine, gate",
     "CommandRejected": "engine, gate",
     "PublisherState": "any publisher, when asked",
     "OperatorOrders": "daemon (its control API)",
+    "EnginesListed": "fleet daemon (its roster)",
 }
 OBEYED_BY = {
     "SetWindow": "gate",
     "Admit": "gate",
     "Adopt": "gate",
+    "Refuse": "gate",
+    "Place": "gate, engine",
     "Pause": "gate",
     "Retain": "engine",
     "Release": "engine",
@@ -40,8 +45,8 @@ OBEYED_BY = {
 CONTROL_PAGE = (
     "This is what an operator, or an operator's program, may ask of a daemon: the gRPC service",
     "`penstock.v1.Control` of [`proto/penstock/v1/control.proto`](../../proto/penstock/v1/control.proto). The",
-    "commands `penstock top`, `status`, `programs`, `queue`, `decisions`, `hold`, `release`, `drain`, `set-preset`",
-    "and `reload` use it.",
+    "commands `penstock top`, `status`, `programs`, `queue`, `decisions`, `hold`, `release`, `drain`,",
+    "`set-preset`, `promote` and `reload` use it.",
     "",
     "The daemon serves it on a Unix socket in the state directory, which only the daemon's user may open, or at",
     "the address in `[api]` ([configuration](configuration.md#api)). A host that others can reach needs a",
@@ -81,6 +86,25 @@ knows the future; a preset's *regret* is how much longer it takes than that.
 ```bash
 penstock sweep-report bench/results/any-mix-small.csv --regret --markdown
 ```
+
+{sheets}
+"""
+
+ANY_MIX_SAMPLE_PAGE = """# Any mix of loads: a sample of the whole grid
+
+{edit}
+These runs are simulated. The whole grid (`examples/sweeps/any-mix.toml`) has fifteen workloads, pools that hold two
+or three programs, ten and fifty, six loads from 0.3 to twice the rate that saturates them, three telemetries and
+five seeds. It takes nine hours on two cores; this is a sample of it. [The presets
+compared](../explanation/presets-compared.md#any-mix) explains why `penstock` loses where it does, and
+[any mix of loads](any-mix.md) has a smaller grid, which was run whole.
+
+<!-- run -->
+```bash
+penstock sweep-report bench/results/any-mix-sample.csv --regret --markdown
+```
+
+It prints this, and a table of each case.
 
 {sheets}
 """
