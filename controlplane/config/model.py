@@ -168,7 +168,7 @@ class Config:
     time_scale: float = 1.0  # for demos: engine seconds that pass in one second of the wall clock
     heartbeat_s: float = 0.25  # time between two heartbeats to the gates
     lease_s: float = 5.0  # silence after which a gate considers the daemon lost; at least two heartbeats
-    snapshot_s: float = 1.0  # time between two snapshots; a change of the window writes one at once
+    snapshot_s: float = 1.0  # time between two snapshots; what happened since is in the stream
     decision_log_mb: float = 64.0  # most of the log behind `penstock explain`, with rotated files; 0: no log
     host: HostConfig = field(default_factory=HostConfig)
     api: ApiConfig = field(default_factory=ApiConfig)

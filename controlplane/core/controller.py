@@ -27,7 +27,7 @@ from controlplane.core.ledger.turns import Signals
 from controlplane.core.outlook import demand_blocks, growing, parts, running_blocks, stands_for
 from controlplane.core.overload import Load, detect
 from controlplane.core.placing import ended_a_turn, place
-from controlplane.core.policies import Window
+from controlplane.core.policies import Window, Windowed
 from controlplane.core.presets import Preset
 from controlplane.core.room import MOST_PASSED_OVER, fitting_in
 from controlplane.core.silence import sweep
@@ -126,7 +126,11 @@ class Controller:
         if isinstance(command, cmd.ProgramCommand):
             enact(self.ledger, command, now_ns)
         elif isinstance(command, cmd.SetWindow):
-            self.state.announced = (command.limit, command.window)
+            state, window = self.state, command.window
+            state.announced = (command.limit, window)
+            state.window = replace(state.window, limit=command.limit, window=window, reason=command.reason)
+            if isinstance(state.admission, Windowed):
+                state.admission = state.admission.at(window)
 
     def follow(self, now_ns: int) -> None:
         """What time does while another daemon decides: load is sensed and silence is judged, but nobody is told.

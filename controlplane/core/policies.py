@@ -9,9 +9,9 @@ To add a policy: one file in its folder, one line in that folder's ``__init__`` 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Protocol, TypeVar
+from typing import Protocol, Self, TypeVar
 
 from controlplane.core.commands import Command
 from controlplane.core.facts import Facts
@@ -33,6 +33,17 @@ class Checked:
     """The state of a policy that looks once in a while: when it last did; -1: never."""
 
     at_ns: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Windowed:
+    """The state of an admission policy that moves a window of its own: a restart finds it in what was announced."""
+
+    window: float
+
+    def at(self, window: float) -> Self:
+        """With the window that it had announced."""
+        return replace(self, window=window)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

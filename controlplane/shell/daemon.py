@@ -95,7 +95,6 @@ class Daemon:
         self._stream_created = ""
         self._stopping = Event()
         self._error: ConfigError | None = None
-        self._saved_window = (-1, -1.0)
         self._saved_at_ns = 0
         self._save_took_ns = 0
         self._refused_told = 0
@@ -281,18 +280,14 @@ class Daemon:
                 self._log.error("record ends here", path=str(self._recorder.path), error=self._recorder.failed)
                 self._recorder = None
         self._saved_at_ns = now_ns
-        self._saved_window = self.controller.state.announced
 
     def _must_save(self, now_ns: int) -> bool:
-        """At each change of the window, else every ``snapshot_s``: the stream has the programs, not the window.
+        """Every ``snapshot_s``. What a killed daemon had not saved yet is in the stream.
 
         A hundred thousand programs take a tenth of a second to write, so saving takes a bounded share of the time.
         """
-        since_ns = now_ns - self._saved_at_ns
-        if since_ns < _SAVING_AT_MOST * self._save_took_ns:
-            return False
-        due = since_ns >= seconds(self.config.snapshot_s * self.config.time_scale)
-        return due or self.controller.state.announced != self._saved_window
+        least_ns = seconds(self.config.snapshot_s * self.config.time_scale)
+        return now_ns - self._saved_at_ns >= max(least_ns, _SAVING_AT_MOST * self._save_took_ns)
 
     # Serving
 

@@ -8,23 +8,26 @@ later decrease takes many intervals to matter. And it is cut only once the progr
 
 from dataclasses import dataclass, replace
 from math import floor
+from typing import Self
 
 from controlplane.core.caps import NO_CAP, cpu_cap, kv_cap, rooms, tolerated_excess
 from controlplane.core.errors import ConfigError, require
 from controlplane.core.facts import Facts
-from controlplane.core.policies import Window
+from controlplane.core.policies import Window, Windowed
 from controlplane.core.types import Pressure
 
 NEVER = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AimdState:
+class AimdState(Windowed):
     """The raw window W_adm, and the end of the control interval in which it was stepped last."""
 
-    window: float
     interval_ends_ns: int = NEVER
     was_cut: bool = False  # an overload has told how much is too much
+
+    def at(self, window: float) -> Self:
+        return replace(self, window=window, was_cut=self.was_cut or window < self.window)
 
 
 def require_windows(initial: float, least: float, most: float) -> None:

@@ -745,6 +745,23 @@ def test_a_recalled_window_is_not_announced_again() -> None:
     assert of(cmd.SetWindow, d.tick()) == []
 
 
+@pytest.mark.parametrize("preset", ["mars", "penstock", "concur"])
+def test_it_goes_on_from_a_recalled_window(preset: str) -> None:
+    d = Driver(PRESETS[preset])
+    d.controller.recall(cmd.SetWindow(command_id=1, limit=16, window=16.5), d.now_ns)
+    assert (d.controller.window.limit, d.controller.window.window) == (16, 16.5)
+    d.tick()
+    assert (d.controller.window.limit, d.controller.window.window) == (16, 16.5)
+
+
+def test_a_recalled_cut_ends_the_slow_start() -> None:
+    d = Driver(PRESETS["penstock"])
+    d.controller.recall(cmd.SetWindow(command_id=1, limit=5, window=5.6), d.now_ns)
+    assert d.controller.state.admission.was_cut
+    d.controller.recall(cmd.SetWindow(command_id=2, limit=6, window=6.6), d.now_ns)
+    assert d.controller.state.admission.was_cut
+
+
 def test_a_paused_program_whose_turn_is_held_queues() -> None:
     d = Driver(fixed(1))
     d.run_turn("a")
