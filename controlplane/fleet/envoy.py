@@ -65,6 +65,8 @@ def bootstrap(plane: DataPlane) -> str:
         "largest_body": plane.largest_body_bytes,
         "session_headers": [{"header": {"header_name": name}, "terminal": True} for name in SESSION_HEADERS],
         "watched_body": "STREAMED" if plane.watches_bodies else "NONE",
+        # Its last byte tells the picker that an answer is over; without bytes only the end of the stream does.
+        "told_within": "1s" if plane.watches_bodies else "0.1s",
         "pickers": [
             {
                 "priority": number,

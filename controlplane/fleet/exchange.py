@@ -387,7 +387,7 @@ class Exchange:
         """Follow a turn that was sent on, by what a filter behind the asking one shows; it waits for no reply."""
         running: Running | None = None
         try:
-            while message is not grpc.aio.EOF:
+            while message is not grpc.aio.EOF and (running is None or not running.is_told):
                 kind = message.WhichOneof("request")
                 if kind == "request_headers":
                     running = self._desk.watched.take(messages.turn_named(message))

@@ -34,6 +34,7 @@ class Running:
         self._afterwards = afterwards
         self._status = 0
         self._is_whole = True  # as far as anybody tells
+        self.is_told = False  # all there was to tell
         self._is_over = False
         turns.began(ticket, engine, now_ns())
 
@@ -56,12 +57,12 @@ class Running:
 
     def passed(self, data: bytes, *, is_last: bool) -> None:
         """Some of the answer's bytes went by: from now on an answer without a last piece was cut."""
-        self._is_whole = is_last
+        self._is_whole = self.is_told = is_last
         self._turns.passed(self.ticket.turn_id, data, self._now_ns())
 
     def ends_with_trailers(self) -> None:
         """The answer's last piece came after its bytes."""
-        self._is_whole = True
+        self._is_whole = self.is_told = True
 
     def over(self, *, cut: bool = False) -> None:
         """The turn leaves the gate. ``cut``: unless it was answered, its client left or its engine was lost."""

@@ -5,7 +5,8 @@ The engines are servers of the test's own with vLLM's pages and ``usage``; no mo
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import signal
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ class PlainEngine:
         self.port = free_port()
         self.place, self.address = f"{node}/engine-{self.port}", f"127.0.0.1:{self.port}"
         self.turn_ids: list[str] = []
+        self.as_it_answers: Callable[[], None] = lambda: None
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
@@ -53,6 +55,7 @@ class PlainEngine:
     async def _answer(self, request: web.Request) -> web.Response:
         await request.read()
         self.turn_ids.append(request.headers.get("x-penstock-turn-id", ""))
+        self.as_it_answers()
         usage = {
             "prompt_tokens": PROMPT_TOKENS,
             "completion_tokens": OUTPUT_TOKENS,
@@ -73,6 +76,7 @@ class PlainEngine:
 @dataclass
 class PlainFleet:
     engines: dict[str, PlainEngine]  # by place
+    daemon: FleetProcess
     envoy: EnvoyProcess
     bus: BusClient
     http: aiohttp.ClientSession
@@ -121,7 +125,7 @@ async def plain_fleet(server: NatsServer, folder: Path) -> AsyncIterator[PlainFl
 
             await eventually(seen, what="Envoy sees the picker and the engines", timeout_s=60)
             async with aiohttp.ClientSession() as http:
-                yield PlainFleet({engine.place: engine for engine in engines}, envoy, bus, http)
+                yield PlainFleet({engine.place: engine for engine in engines}, daemon, envoy, bus, http)
     finally:
         envoy.stop()
         await bus.close()
@@ -160,3 +164,17 @@ async def test_engines_that_tell_nothing_have_programs_admitted_placed_and_place
         await f.engines[home].stop()
         await f.bus.status_where(lambda s: pool(s)[0] == 16_000, "one engine is gone")
         assert await f.turn("one") != home
+
+
+async def test_a_picker_that_had_no_time_as_a_turn_ended_knows_of_it_all_the_same(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    async with plain_fleet(nats_server, tmp_path) as f:
+        await f.bus.status_where(lambda s: pool(s) == (32_000, 24_000), "the pools that their pages tell")
+        for engine in f.engines.values():
+            engine.as_it_answers = lambda: f.daemon.send(signal.SIGSTOP)
+        await f.turn("one")
+        await asyncio.sleep(0.4)  # a busy machine's; Envoy gives up on a picker that is silent for two seconds
+        f.daemon.send(signal.SIGCONT)
+        status = await f.bus.status_where(lambda s: turns(s, "one") == 1, "the turn ended")
+        assert status["programs"]["one"]["context_tokens"] == PROMPT_TOKENS + OUTPUT_TOKENS, "as usage says"
