@@ -34,7 +34,6 @@ from fleet_ways.processes import Started, answers, penstock, until
 
 from controlplane.core.presets import DEFAULT, PRESETS
 from controlplane.fleet.envoy import DataPlane, binary, bootstrap, write_endpoints
-from controlplane.fleet.nats_cluster import free_ports
 from controlplane.fleet.roster import Engine
 from controlplane.lab.compare.markdown import table
 from controlplane.lab.experiment import Experiment, Hardware, Workload
@@ -46,6 +45,7 @@ from controlplane.lab.workload.arrivals import Poisson
 from controlplane.lab.workload.run import RunResult
 from controlplane.lab.workload.telemetry import Telemetry
 from controlplane.shell.nats_server import binary as nats_binary
+from controlplane.shell.ports import free_ports
 
 FLEET = "Penstock's fleet"
 WAYS = (*POLICIES, FLEET)

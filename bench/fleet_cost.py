@@ -34,9 +34,9 @@ from fleet_ways.timings import first_tokens
 
 from controlplane import eventloop
 from controlplane.fleet.envoy import binary
-from controlplane.fleet.nats_cluster import free_ports
 from controlplane.lab.fleet.processes import Kind, Process
 from controlplane.lab.fleet.site import Site, SiteOptions, running_site
+from controlplane.shell.ports import free_ports
 from controlplane.wire.nats_options import servers
 from controlplane.wire.subjects import stream_name
 

@@ -6,14 +6,13 @@ that leads a stream is replaced within 4 to 9 s.
 
 import json
 import secrets
-import socket
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from controlplane.shell.nats_config import write_secret
 from controlplane.shell.nats_server import binary
+from controlplane.shell.ports import free_ports
 
 _HOST = "127.0.0.1"
 _USER = "fleet"
@@ -42,7 +41,7 @@ class LocalCluster:
 
     @classmethod
     def make(cls, folder: Path, *, count: int = 3) -> "LocalCluster":
-        """Write the settings of ``count`` servers, on ports that are free now. Raises ``OSError``."""
+        """Write the settings of ``count`` servers, on ports that are free. Raises ``OSError``."""
         folder.mkdir(parents=True, exist_ok=True)
         ports = free_ports(2 * count)
         password = secrets.token_urlsafe(24)
@@ -83,12 +82,3 @@ def _settings(
             "no_advertise": True,  # clients know them all, and hand no password on to one that they hear of
         },
     }
-
-
-def free_ports(count: int) -> list[int]:
-    """So many that are free now. All are held until the last is found, so that none comes twice."""
-    with ExitStack() as held:
-        probes = [held.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind((_HOST, 0))
-        return [int(probe.getsockname()[1]) for probe in probes]

@@ -8,7 +8,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 from contextlib import suppress
 from pathlib import Path
 from subprocess import DEVNULL
@@ -32,11 +31,12 @@ from controlplane.core.errors import ConfigError, EngineUnavailable
 from controlplane.shell.installed import installed
 from controlplane.shell.logs import logger
 from controlplane.shell.nats_config import Passwords, kept_passwords, url_as, users, write_secret
+from controlplane.shell.ports import free_ports
 from controlplane.wire.endpoint import Endpoint, read_endpoint, remove_endpoint, shown, write_endpoint
 from controlplane.wire.roles import BusRole, user_name
 
-_READY_TIMEOUT_S = 10.0
-_ADOPT_TIMEOUT_S = 3.0
+_READY_TIMEOUT_S = 30.0  # only a machine that is very busy takes more than one
+_ADOPT_TIMEOUT_S = 10.0
 _STRAY_ENDS_S = 2.0
 _ENDS_WITHIN_S = 5.0
 _POLL_S = 0.02
@@ -86,7 +86,10 @@ class EmbeddedNats:
             if await self._adopt(endpoint):
                 return
             await self._take_its_port(endpoint)
-        self._port = self._port or _free_port()
+        try:
+            self._port = self._port or free_ports(1)[0]
+        except OSError as error:
+            raise EngineUnavailable(f"no port for nats-server: {error}, or choose one with --nats-port") from None
         await self._spawn()
 
     def _told_before(self) -> Endpoint | None:
@@ -124,14 +127,18 @@ class EmbeddedNats:
 
     async def _lets_us_in(self) -> bool:
         """Whether the server takes the daemon's password, as it does soon after it was told."""
-        proof = {"verbose": False, "user": user_name(self.node, BusRole.DAEMON)}
-        proof["pass"] = self._passwords[BusRole.DAEMON]
-        said = f"CONNECT {json.dumps(proof)}\r\nPING\r\n".encode()
         with move_on_after(_ADOPT_TIMEOUT_S):
-            while await _said_to(self._port, said) != b"PONG":  # noqa: ASYNC110  only the server knows
+            while not await self._is_ours():  # noqa: ASYNC110  only the server knows
                 await sleep(_POLL_S)
             return True
         return False
+
+    async def _is_ours(self) -> bool:
+        """Whether the server that answers at the port knows the daemon's password."""
+        proof = {"verbose": False, "user": user_name(self.node, BusRole.DAEMON)}
+        proof["pass"] = self._passwords[BusRole.DAEMON]
+        said = f"CONNECT {json.dumps(proof)}\r\nPING\r\n".encode()
+        return await _said_to(self._port, said) == b"PONG"
 
     def _tell_where(self) -> None:
         urls = {str(role): self._url_of(role) for role in BusRole if role is not BusRole.DAEMON}
@@ -166,7 +173,7 @@ class EmbeddedNats:
     async def _until_it_listens(self, process: Process, log_path: Path) -> None:
         with move_on_after(_READY_TIMEOUT_S):
             while process.returncode is None:
-                if await _answers(self._port):
+                if await self._is_ours():  # and not a stranger that was quicker to take the port
                     return
                 await sleep(_POLL_S)
             raise EngineUnavailable(f"nats-server ended at once; it says: {_last_line(log_path)} ({log_path})")
@@ -258,12 +265,6 @@ def _port_of(url: str) -> int:
     with suppress(ValueError):
         return urlsplit(url).port or 0
     return 0
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 async def _answers(port: int) -> bool:

@@ -2,11 +2,12 @@
 
 import socket
 
+from controlplane.shell.ports import free_ports
+
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """One that no other test is given, also not in another row of tests, until this process ends."""
+    return free_ports(1)[0]
 
 
 def is_listening(port: int) -> bool:

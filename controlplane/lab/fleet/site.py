@@ -20,9 +20,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from controlplane.core.errors import EngineUnavailable
 from controlplane.fleet.envoy import DataPlane, binary, bootstrap, write_endpoints
-from controlplane.fleet.nats_cluster import LocalCluster, free_ports
+from controlplane.fleet.nats_cluster import LocalCluster
 from controlplane.fleet.roster import Engine
 from controlplane.lab.fleet.processes import Kind, Process, listens
+from controlplane.shell.ports import free_ports
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _GOVERNED_WITHIN_S = 60.0
