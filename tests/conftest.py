@@ -2,11 +2,13 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from hypothesis import HealthCheck, settings
+from support.daemon_process import BusClient
 from support.nats import NatsServer
 
 # The same examples every time, or with HYPOTHESIS_PROFILE=search many new ones.
@@ -29,3 +31,16 @@ def nats_server(tmp_path: Path) -> Iterator[NatsServer]:
         yield server
     finally:
         server.kill()
+
+
+@pytest_asyncio.fixture
+async def _buses() -> AsyncIterator[None]:
+    yield
+    await BusClient.close_all()
+
+
+@pytest.fixture(autouse=True)
+def _no_bus_stays_open(request: pytest.FixtureRequest) -> None:
+    """Where a test has an event loop, its clients of the bus are closed in it, however the test ends."""
+    if request.node.get_closest_marker("asyncio") is not None:
+        request.getfixturevalue("_buses")

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import nats
 from nats.aio.client import Client
@@ -106,11 +106,15 @@ async def eventually(
 
 
 class BusClient:
-    """A publisher by hand, which also hears commands."""
+    """A publisher by hand, which also hears commands. At a test's end those are closed that it left open."""
+
+    left_open: ClassVar[set["BusClient"]] = set()
 
     def __init__(self, client: Client, node: str) -> None:
         self.client, self.node = client, node
         self.commands: list[Command] = []
+        self._loop = asyncio.get_running_loop()
+        self.left_open.add(self)
 
     @classmethod
     async def connect(cls, url: str, node: str = NODE) -> "BusClient":
@@ -164,7 +168,17 @@ class BusClient:
         return found[0]  # type: ignore[no-any-return]
 
     async def close(self) -> None:
+        self.left_open.discard(self)
         await self.client.close()
+
+    @classmethod
+    async def close_all(cls) -> None:
+        """Close what a test that failed left open: else the next test is blamed for it."""
+        loop = asyncio.get_running_loop()
+        closing = [asyncio.ensure_future(client.close()) for client in cls.left_open if client._loop is loop]
+        cls.left_open.clear()
+        if closing:
+            await asyncio.wait(closing, timeout=5)  # a server may be frozen, and who connects again is cancelled
 
 
 async def serving(daemon: DaemonProcess) -> BusClient:
