@@ -6,6 +6,7 @@ import stat
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +52,13 @@ class Source:
     options: Mapping[str, Any] = field(default_factory=dict)
     promoted: Mapping[str, Any] = field(default_factory=dict)
 
-    def read(self, *, again: bool = False) -> Resolved:
+    def read(self, *, again: bool = False, content: bytes | None = None) -> Resolved:
         """Read all sources. ``again`` means that they were read before.
 
-        Raises ``ConfigError``, which says where, which key, and what was expected.
+        ``content``: the file's, for who has read it already. Raises ``ConfigError``, which says where, which key,
+        and what was expected.
         """
-        text = _text(self.path, again=again) if self.path else ""
+        text = _text(self.path, content, again=again) if self.path else ""
         data, origins = _tables(text, self.path), _in_file(text, self.path)
         for name, key in ENVIRONMENT.items():
             if os.environ.get(name):
@@ -106,9 +108,11 @@ def load(path: Path | None, options: Mapping[str, Any] | None = None) -> Config:
     return Source(path=path, options=options or {}).read().config
 
 
-def _text(path: Path, *, again: bool) -> str:
+def _text(path: Path, content: bytes | None, *, again: bool) -> str:
     """The file's text. A pipe is read to its end at the start only: later it would keep the daemon waiting."""
     try:
+        if content is not None:
+            return TextIOWrapper(BytesIO(content), encoding="utf-8").read()
         if is_stream(path) and (again or not path.is_relative_to("/dev")):
             hint = "it cannot be read again" if again else "to read standard input, name /dev/stdin"
             raise ConfigError(f"{path}: expected a regular file; {hint}")

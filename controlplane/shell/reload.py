@@ -68,13 +68,16 @@ class Reloader:
         changed = {**self.source.promoted, **promoted(self.config, [*self.resolved.origins])}
         return self._attempt(replace(self.source, promoted=changed), "the shadow was promoted")
 
-    def reload(self, why: str) -> ConfigState:
-        """Read all of it again. A wrong one is refused, and what was in force stays so."""
-        return self._attempt(self.source, why)
+    def reload(self, why: str, content: bytes | None = None) -> ConfigState:
+        """Read all of it again. A wrong one is refused, and what was in force stays so.
 
-    def _attempt(self, source: Source, why: str) -> ConfigState:
+        ``content``: the file's, where it was read already.
+        """
+        return self._attempt(self.source, why, content)
+
+    def _attempt(self, source: Source, why: str, content: bytes | None = None) -> ConfigState:
         try:
-            wanted = source.read(again=True).for_a_daemon()
+            wanted = source.read(again=True, content=content).for_a_daemon()
             config = keep_until_restart(self.config, wanted.config)
         except ConfigError as error:
             self.state = replace(self.state, refused=str(error), refusals=self.state.refusals + 1)
@@ -112,7 +115,7 @@ class Reloader:
                     now = await _settled(path)
                     if now and now != before:  # an empty one is about to be written
                         before = now
-                        self.reload(f"{path} changed")
+                        self.reload(f"{path} changed", now)  # what was settled: by now it may be written again
             except OSError as error:
                 self._log.warning("not watched: send SIGHUP after a change", file=str(path), error=str(error))
             group.cancel_scope.cancel()
