@@ -16,9 +16,9 @@ _ASK_AFTER_S, _ASK_EVERY_S, _ASK_TIMES = 5.0, 1.0, 3
 class FleetSource(Source):
     """As ``Source``, for a fleet."""
 
-    def read(self, *, again: bool = False) -> Resolved:
+    def read(self, *, again: bool = False, content: bytes | None = None) -> Resolved:
         """As a node's; then the fleet's own name and patience, where nothing else is said, and no retention."""
-        return for_a_fleet(Source.read(self, again=again))
+        return for_a_fleet(Source.read(self, again=again, content=content))
 
 
 def for_a_fleet(resolved: Resolved) -> Resolved:
