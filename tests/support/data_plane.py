@@ -24,7 +24,7 @@ _ROUTER = {
     "name": "envoy.filters.http.router",
     "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"},
 }
-_START_TIMEOUT_S = 30.0
+_START_TIMEOUT_S = 60.0
 _MOST_STARTS = 5
 _MOST_BODY = 33_554_432
 TOKENS = 20

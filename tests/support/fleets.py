@@ -13,7 +13,7 @@ from controlplane.fleet.nats_cluster import ClusterServer, LocalCluster
 from support.daemon_process import eventually
 from support.ports import free_port, is_listening
 
-_STOP_S = 20.0
+_STOP_S = 60.0
 
 
 class Process:
@@ -32,6 +32,10 @@ class Process:
     @property
     def log(self) -> str:
         return self.log_path.read_text()
+
+    @property
+    def runs(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
     def send(self, number: signal.Signals) -> None:
         assert self._process is not None
@@ -94,7 +98,8 @@ class EngineProcess(Process):
         self.place, self.address = f"{node}/engine", f"127.0.0.1:{self.port}"
 
     async def listens(self) -> None:
-        while not is_listening(self.port):  # noqa: ASYNC110  it is another process
+        while not is_listening(self.port):
+            assert self.runs, self.log[-2000:]
             await asyncio.sleep(0.05)
 
 

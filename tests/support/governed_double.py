@@ -9,7 +9,7 @@ import aiohttp
 
 from controlplane.emit.tool_reporter import ToolReporter
 from controlplane.lab.double import DoubleOptions, run_double
-from support.daemon_process import NODE, BusClient, eventually
+from support.daemon_process import NODE, TIMEOUT_S, BusClient, eventually
 
 
 class GateClient:
@@ -43,6 +43,6 @@ async def governed_double(bus_url: str) -> AsyncIterator[tuple[GateClient, ToolR
             yield client, reporter, bus
     finally:
         stop.set()
-        await asyncio.wait_for(double, 10)
+        await asyncio.wait_for(double, TIMEOUT_S)
         reporter.close()
         await bus.close()

@@ -9,7 +9,7 @@ import sysconfig
 import threading
 from pathlib import Path
 
-_START_TIMEOUT_S = 10.0
+_START_TIMEOUT_S = 60.0
 _LISTENING = re.compile(r"Listening for client connections on \S+:(\d+)")
 
 

@@ -23,7 +23,7 @@ from controlplane.wire.heartbeat import Heartbeat
 Mode = ext_proc.ProcessingMode
 Request, Response = ext_proc.ProcessingRequest, ext_proc.ProcessingResponse
 CHAT = "/v1/chat/completions"
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 def heartbeat(limit: int = 4, lease_s: float = 3600.0) -> Heartbeat:

@@ -68,11 +68,11 @@ class Terminal:
         """Press those keys."""
         os.write(self._ours, keys.encode())
 
-    def until_said(self, pattern: str, timeout_s: float = 60.0) -> None:
+    def until_said(self, pattern: str, timeout_s: float = 120.0) -> None:
         """Wait for a regular expression in what it says."""
         self.until(lambda: re.search(pattern, self.said) is not None, pattern, timeout_s)
 
-    def until(self, found: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+    def until(self, found: Callable[[], bool], what: str, timeout_s: float = 120.0) -> None:
         """Wait for something; a command that ends before that is an error."""
         deadline_s = time.monotonic() + timeout_s
         while not found():
@@ -81,7 +81,7 @@ class Terminal:
             assert time.monotonic() < deadline_s, f"{self.line}: no {what} on its screen:\n{shown}"
             time.sleep(0.05)
 
-    def wait(self, timeout_s: float = 100.0) -> int:
+    def wait(self, timeout_s: float = 240.0) -> int:
         """Its exit status."""
         status = self.process.wait(timeout_s)
         self._reader.join(5)  # what is left on the pseudo-terminal
@@ -91,7 +91,7 @@ class Terminal:
         """As Ctrl-C does; its exit status."""
         with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
             os.killpg(self.process.pid, signal.SIGINT)
-        return self.wait(30)
+        return self.wait()
 
     def close(self) -> None:
         """End it and what it started."""

@@ -19,7 +19,7 @@ from controlplane.lab.workload.synthetic import synthesize
 from controlplane.lab.workload.trace import Trace
 from controlplane.wire.endpoint import resolve_url
 from controlplane.wire.roles import BusRole
-from support.daemon_process import NODE, DaemonProcess
+from support.daemon_process import NODE, TIMEOUT_S, DaemonProcess
 
 TIME_SCALE = 30.0
 POOL_TOKENS = 40_000
@@ -84,13 +84,13 @@ class Loop:
 
     @staticmethod
     def until(holds: Callable[[], bool], complaint: str) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + TIMEOUT_S
         while not holds():
             assert time.monotonic() < deadline, complaint
             time.sleep(0.02)
 
     def health(self) -> dict[str, object]:
-        with urllib.request.urlopen(f"{self.url}/penstock/health", timeout=5) as answer:
+        with urllib.request.urlopen(f"{self.url}/penstock/health", timeout=TIMEOUT_S) as answer:
             return dict(json.load(answer))
 
     def wait_for_daemon(self) -> None:
@@ -115,5 +115,5 @@ class Loop:
     def stop(self) -> None:
         if self.double is not None:
             self.double.terminate()
-            self.double.wait(10)
+            self.double.wait(TIMEOUT_S)
         self.daemon.clean_up()

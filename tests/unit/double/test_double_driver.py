@@ -59,7 +59,7 @@ def call(name: str, output_tokens: int = 10) -> Call:
 async def play(story: Callable[[Bench], Coroutine[Any, Any, None]], scale: float = SCALE) -> None:
     bench = Bench(scale)
     bench.driver.start()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await story(bench)
     bench.driver.stop()
 

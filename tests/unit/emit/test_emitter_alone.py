@@ -116,7 +116,7 @@ emitter.close()
 print(emitter.stats.last_error)
 """
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "blocked: google; pip install penstock" in done.stdout
     assert done.stderr == ""
@@ -131,7 +131,7 @@ emitter.start()
 emitter.emit(ToolStarted(program_id="p", call_id="c", tool="bash"))
 """
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=120
     )
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -244,11 +244,9 @@ async def test_a_client_that_leaves_is_out_of_the_queue() -> None:
         asked = ask()
         await asked.headers(OWN)
         await until(lambda: it.of(TurnQueued), "it waits")
-        left = time.monotonic()
         asked.call.cancel()
         await until(lambda: it.of(TurnAbandoned), "it has left")
         assert it.gate.health()["held_turns"] == 0
-        assert time.monotonic() - left < 10
 
 
 async def test_a_client_that_leaves_while_its_turn_runs_ends_it() -> None:

@@ -118,7 +118,7 @@ async def test_the_last_bytes_may_come_behind_the_news_of_the_end() -> None:
     bench.made[0].emitted.clear()
     bench.made[1].emitted.clear()
     told = [asyncio.ensure_future(one.emitted.wait()) for one in bench.made]
-    await asyncio.wait(told, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait(told, timeout=60, return_when=asyncio.FIRST_COMPLETED)
     assert (kinds(bench.events())[-1], bench.events()[-1].turn_id) == ("TurnEnded", "r.1")
     for each in told:
         each.cancel()

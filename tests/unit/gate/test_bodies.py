@@ -78,10 +78,10 @@ async def refused(limits: GateLimits, *pieces: bytes) -> BodyRefused:
 async def test_a_body_of_millions_of_values_is_refused_before_it_is_parsed() -> None:
     """The one that held a gate up for seconds: 60 MB of empty lists."""
     body = b"[" + b"[]," * (20 * MIB) + b"[]]"
-    started = time.perf_counter()
+    started = time.thread_time()
     told = await refused(GateLimits(), *(body[at : at + 65_536] for at in range(0, len(body), 65_536)))
     assert (told.status, told.code) == (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body_too_complex")
-    assert time.perf_counter() - started < 2.0, "no more of it is looked at than is needed to tell"
+    assert time.thread_time() - started < 2.0, "no more of it is looked at than is needed to tell"
 
 
 @pytest.mark.asyncio

@@ -30,7 +30,7 @@ async def test_what_another_thread_posts_is_handed_over_in_order_in_the_loops_th
     inbox.attach(asyncio.get_running_loop())
     poster = threading.Thread(target=lambda: [inbox.post(command) for command in commands[1:]])
     poster.start()
-    await asyncio.wait_for(full.wait(), 5)
+    await asyncio.wait_for(full.wait(), 60)
     poster.join()
     assert [item for item, _, _ in got] == commands
     assert {received_ns for _, received_ns, _ in got} == {7}

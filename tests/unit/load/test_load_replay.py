@@ -276,12 +276,12 @@ def test_ctrl_c_stops_and_says_that_the_figures_are_cut() -> None:
             ready.set()
             await endpoint.asked.wait()
             os.kill(os.getpid(), signal.SIGINT)
-            await asyncio.to_thread(stop.wait, 5)
+            await asyncio.to_thread(stop.wait, 60)
             endpoint.gate.set()
 
     server = threading.Thread(target=asyncio.run, args=(serve(),))
     server.start()
-    ready.wait(5)
+    assert ready.wait(60)
     result = replay(
         ReplayOptions(
             trace=Trace(programs=tuple(program(str(n), (10, 1)) for n in range(5)), rejected=[]),

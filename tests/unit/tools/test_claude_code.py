@@ -53,23 +53,22 @@ def test_nothing_that_it_is_told_fails_or_prints(told: str, tmp_path: Path) -> N
         capture_output=True,
         text=True,
         env=environment,
-        timeout=30,
+        timeout=120,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_a_bus_that_is_away_holds_the_agent_up_for_a_moment_only(tmp_path: Path) -> None:
     environment = {"PENSTOCK_NATS_URL": "nats://127.0.0.1:9", "TMPDIR": str(tmp_path), "PATH": "/usr/bin:/bin"}
-    began_s = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-m", "engine_hooks.tools.claude_code"],
-        input=json.dumps(hook("PreToolUse", **TOOL)),
-        text=True,
-        env=environment,
-        timeout=30,
-    )
-    assert done.returncode == 0
-    assert time.monotonic() - began_s < 10
+
+    def takes_s(told: str) -> float:
+        began_s = time.monotonic()
+        command = [sys.executable, "-m", "engine_hooks.tools.claude_code"]
+        assert subprocess.run(command, input=told, text=True, env=environment, timeout=120).returncode == 0
+        return time.monotonic() - began_s
+
+    with_nothing_to_tell_s = takes_s("{}")
+    assert takes_s(json.dumps(hook("PreToolUse", **TOOL))) < 10 + 5 * with_nothing_to_tell_s
 
 
 def test_a_sub_agent_is_a_child_of_its_session_and_so_are_its_tools(tmp_path: Path) -> None:

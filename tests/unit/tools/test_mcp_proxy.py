@@ -15,15 +15,15 @@ def test_every_byte_passes_and_the_servers_status_is_its_own() -> None:
     told = b'{"a":  1}\nnot json\n\xff\xfe\n' + b"x" * 300_000 + b"\nlast without an end"
     command = [sys.executable, "-m", "engine_hooks.tools.mcp_proxy", "--", sys.executable, "-c"]
     environment = {"PENSTOCK_NATS_URL": "nats://127.0.0.1:9", "PATH": "/usr/bin:/bin"}
-    done = subprocess.run([*command, ECHO], input=told, capture_output=True, timeout=60, env=environment)
+    done = subprocess.run([*command, ECHO], input=told, capture_output=True, timeout=120, env=environment)
     assert done.stdout == told
-    failed = subprocess.run([*command, "raise SystemExit(3)"], input=b"", timeout=60, env=environment)
+    failed = subprocess.run([*command, "raise SystemExit(3)"], input=b"", timeout=120, env=environment)
     assert failed.returncode == 3
 
 
 def test_a_server_that_is_not_there_is_told() -> None:
     command = [sys.executable, "-m", "engine_hooks.tools.mcp_proxy", "--", "no-such-server"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
     assert "no such command: no-such-server" in done.stderr
 
@@ -55,7 +55,7 @@ def test_a_call_that_takes_too_long_is_answered_and_the_server_is_told_to_stop()
         proxy.stdin.write(call)
         proxy.stdin.flush()
         answer, other = json.loads(proxy.stdout.readline()), json.loads(proxy.stdout.readline())
-        _, errors = proxy.communicate(timeout=60)
+        _, errors = proxy.communicate(timeout=120)
     assert (answer["id"], "wait took longer than 0.2 s" in answer["error"]["message"]) == (7, True)
     assert other["id"] == "other", "the server's own answer came too late and did not pass"
     assert b'"requestId": 7' in errors

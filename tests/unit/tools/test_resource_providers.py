@@ -29,7 +29,7 @@ def started() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 def wait_for_pid(path: Path) -> int:
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 60
     while not (path.exists() and path.read_text().strip()):
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
