@@ -30,7 +30,7 @@ def running(*commands: tuple[str, ...], log: Path) -> Iterator[list[subprocess.P
         finally:
             for process in processes:
                 process.kill()
-                process.wait(10)
+                process.wait(60)
 
 
 async def _connected(url: str) -> nats.aio.client.Client:
@@ -60,24 +60,23 @@ async def _made(client: nats.aio.client.Client, config: StreamConfig) -> None:
 async def test_a_stream_of_three_copies_goes_on_without_a_server(tmp_path: Path) -> None:
     cluster = LocalCluster.make(tmp_path / "cluster")
     with running(*(server.command for server in cluster.servers), log=tmp_path / "log") as processes:
-        client = await _connected(cluster.url)
-        await _made(client, StreamConfig(name="KEPT", subjects=["kept.>"], num_replicas=3))
-        await client.jetstream().publish("kept.1", b"before")
-        led_by = (await client.jetstream().stream_info("KEPT")).cluster.leader
-        which = next(n for n, server in enumerate(cluster.servers) if server.name != led_by)
-        processes[which].kill()
-        processes[which].wait(10)
+        async with await _connected(cluster.url) as client:
+            await _made(client, StreamConfig(name="KEPT", subjects=["kept.>"], num_replicas=3))
+            await client.jetstream(timeout=60).publish("kept.1", b"before")
+            led_by = (await client.jetstream(timeout=60).stream_info("KEPT")).cluster.leader
+            which = next(n for n, server in enumerate(cluster.servers) if server.name != led_by)
+            processes[which].kill()
+            processes[which].wait(60)
 
-        async def published() -> bool:
-            try:
-                await client.jetstream().publish("kept.2", b"after", timeout=1)
-            except (NatsError, TimeoutError):
-                return False
-            return True
+            async def published() -> bool:
+                try:
+                    await client.jetstream().publish("kept.2", b"after", timeout=1)
+                except (NatsError, TimeoutError):
+                    return False
+                return True
 
-        await eventually(published, what="an acknowledgement of the two that are left")
-        assert (await client.jetstream().get_msg("KEPT", 1)).data == b"before"
-        await client.close()
+            await eventually(published, what="an acknowledgement of the two that are left")
+            assert (await client.jetstream(timeout=60).get_msg("KEPT", 1)).data == b"before"
 
 
 @pytest.mark.asyncio
@@ -99,40 +98,40 @@ async def test_a_site_takes_over_what_engines_tell_of_a_node_that_is_a_leaf(tmp_
         (tmp_path / name).write_text(text)
         commands.append((str(nats_server_binary()), "-c", str(tmp_path / name)))
     with running(*commands, log=tmp_path / "log"):
-        leaf = await _connected(f"nats://{node}")
-        fleet = await _connected(f"nats://fleet:change-me@{site}")
-        await _made(
-            leaf, StreamConfig(name=stream_name("gpu7"), subjects=[all_events_subject("gpu7")], no_ack=True)
-        )
+        async with (
+            await _connected(f"nats://{node}") as leaf,
+            await _connected(f"nats://fleet:change-me@{site}") as fleet,
+        ):
+            await _made(
+                leaf, StreamConfig(name=stream_name("gpu7"), subjects=[all_events_subject("gpu7")], no_ack=True)
+            )
 
-        async def in_reach() -> bool:
-            try:
-                await fleet.jetstream(domain="gpu7").stream_info(stream_name("gpu7"))
-            except (NatsError, TimeoutError):
-                return False
-            return True
+            async def in_reach() -> bool:
+                try:
+                    await fleet.jetstream(domain="gpu7").stream_info(stream_name("gpu7"))
+                except (NatsError, TimeoutError):
+                    return False
+                return True
 
-        await eventually(in_reach, what="the leaf at its site")  # else the server tries again after a minute
-        source = StreamSource(
-            name=stream_name("gpu7"),
-            filter_subject=event_subject("gpu7", "engine-30000"),
-            external=ExternalStream(api="$JS.gpu7.API", deliver=""),
-        )
-        await _made(fleet, StreamConfig(name=stream_name("fleet"), sources=[source]))
-        forged = await fleet.subscribe("penstock.v1.gpu8.>")
-        await leaf.publish(event_subject("gpu8", "engine-30000"), b"in another's name")
-        await leaf.publish(event_subject("gpu7", "gate"), b"of no use to the fleet")
-        await leaf.publish(event_subject("gpu7", "engine-30000"), b"an engine's")
+            await eventually(in_reach, what="the leaf at its site")  # else the server tries again after a minute
+            source = StreamSource(
+                name=stream_name("gpu7"),
+                filter_subject=event_subject("gpu7", "engine-30000"),
+                external=ExternalStream(api="$JS.gpu7.API", deliver=""),
+            )
+            await _made(fleet, StreamConfig(name=stream_name("fleet"), sources=[source]))
+            forged = await fleet.subscribe("penstock.v1.gpu8.>")
+            await leaf.publish(event_subject("gpu8", "engine-30000"), b"in another's name")
+            await leaf.publish(event_subject("gpu7", "gate"), b"of no use to the fleet")
+            await leaf.publish(event_subject("gpu7", "engine-30000"), b"an engine's")
 
-        async def taken() -> bool:
-            return bool((await fleet.jetstream().stream_info(stream_name("fleet"))).state.messages)
+            async def taken() -> bool:
+                return bool((await fleet.jetstream(timeout=60).stream_info(stream_name("fleet"))).state.messages)
 
-        await eventually(taken, what="an event of the node at the site")
-        assert (await fleet.jetstream().get_msg(stream_name("fleet"), 1)).data == b"an engine's"
-        assert (await fleet.jetstream().stream_info(stream_name("fleet"))).state.messages == 1
-        assert forged.pending_msgs == 0
-        await leaf.close()
-        await fleet.close()
+            await eventually(taken, what="an event of the node at the site")
+            assert (await fleet.jetstream(timeout=60).get_msg(stream_name("fleet"), 1)).data == b"an engine's"
+            assert (await fleet.jetstream(timeout=60).stream_info(stream_name("fleet"))).state.messages == 1
+            assert forged.pending_msgs == 0
 
 
 @pytest.mark.parametrize("name", ["site.conf", "node.conf"])

@@ -7,7 +7,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -108,10 +107,8 @@ async def test_a_full_queue_refuses_and_a_client_that_leaves_is_out_of_it(way: s
         status, headers, answer, _ = await it.ask("q", named(way, "q"))
         told = json.loads(answer)["error"]
         assert (status, told["code"], told["program_id"], headers["retry-after"]) == (429, "queue_full", "q", "5")
-        began = time.monotonic()
         waiting.cancel()
         await until(lambda: it.picker.of(TurnAbandoned), "it has left")
-        assert time.monotonic() - began < 10
         assert it.picker.gate.health()["held_turns"] == 0
         assert not any(each.seen for each in it.engines)
 

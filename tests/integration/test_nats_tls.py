@@ -10,7 +10,7 @@ import nats
 import pytest
 import pytest_asyncio
 import trustme
-from support.daemon_process import NODE, DaemonProcess, eventually
+from support.daemon_process import NODE, BusClient, DaemonProcess, eventually
 from support.nats import nats_server_binary
 from support.ports import free_port, is_listening
 
@@ -59,18 +59,18 @@ async def test_daemon_and_emitter_come_in_with_their_certificates(tmp_path: Path
         async def run() -> None:
             context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
             context.load_cert_chain(tmp_path / "client.pem", tmp_path / "client_key.pem")
-            client = await nats.connect(secured, tls=context)
+            bus = BusClient(await nats.connect(secured, tls=context), NODE)
 
             async def knows() -> Any:
                 emitter.emit(ev.ProgramArrived(program_id="p"))
                 try:
-                    reply = await client.request(status_subject(NODE), b"programs", timeout=0.5)
+                    reply = await bus.client.request(status_subject(NODE), b"programs", timeout=0.5)
                 except (nats.errors.Error, TimeoutError):
                     return None
                 return b'"p"' in reply.data
 
             await eventually(knows, what="a program that the emitter told of")
-            await client.close()
+            await bus.close()
 
         await run()
     finally:

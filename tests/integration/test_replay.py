@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from support.nats import NatsServer
 
 TIME_SCALE = 50.0
+TIMEOUT_S = 60.0  # far more than is needed: the machine may be busy
 
 
 class Quiet:
@@ -75,12 +76,12 @@ def engine_double(**options: object) -> Iterator[str]:
     thread = threading.Thread(target=asyncio.run, args=(run(),))
     thread.start()
     try:
-        assert started.wait(10), "the engine double did not start"
+        assert started.wait(TIMEOUT_S), "the engine double did not start"
         yield found[0]
     finally:
         loop, stop = handles[0]
         loop.call_soon_threadsafe(stop.set)
-        thread.join(10)
+        thread.join(TIMEOUT_S)
 
 
 def growing_program(name: str, turns: int, first_tokens: int = 3200) -> ProgramTrace:
@@ -105,14 +106,13 @@ async def heard_while(
     heard: list[Event] = []
 
     async def run() -> RunResult:
-        connection = await nats.connect(server.url)
-        subscription = await connection.subscribe(event_subject(node, "tool"))
-        await delivered(connection)
-        result = await asyncio.to_thread(work)
-        while sum(isinstance(event, ProgramEnded) for event in heard) < len(result.programs):
-            message = await subscription.next_msg(timeout=5)
-            heard.extend(decode_events(message.data).events)
-        await connection.close()
+        async with await nats.connect(server.url) as connection:
+            subscription = await connection.subscribe(event_subject(node, "tool"))
+            await delivered(connection)
+            result = await asyncio.to_thread(work)
+            while sum(isinstance(event, ProgramEnded) for event in heard) < len(result.programs):
+                message = await subscription.next_msg(timeout=TIMEOUT_S)
+                heard.extend(decode_events(message.data).events)
         return result
 
     return await run(), heard
@@ -144,13 +144,14 @@ async def test_what_replies_call_is_told_by_the_turns_that_the_engine_tells(nats
     heard: list[Event] = []
 
     async def run(asked: ReplayOptions) -> None:
-        connection = await nats.connect(nats_server.url)
-        subscription = await connection.subscribe(all_events_subject(node))
-        await delivered(connection)
-        await asyncio.to_thread(replay, asked, Quiet())
-        while not all(sum(type(one) is kind for one in heard) == 4 * programs for kind in (ReplyRead, TurnEnded)):
-            heard.extend(decode_events((await subscription.next_msg(timeout=5)).data).events)
-        await connection.close()
+        async with await nats.connect(nats_server.url) as connection:
+            subscription = await connection.subscribe(all_events_subject(node))
+            await delivered(connection)
+            await asyncio.to_thread(replay, asked, Quiet())
+            while not all(
+                sum(type(one) is kind for one in heard) == 4 * programs for kind in (ReplyRead, TurnEnded)
+            ):
+                heard.extend(decode_events((await subscription.next_msg(timeout=TIMEOUT_S)).data).events)
 
     bus = {"bus": nats_server.url, "node": node}
     with engine_double(time_scale=TIME_SCALE, tokens_per_word=64, **bus) as url:
@@ -199,8 +200,8 @@ def test_an_engine_that_dies_fails_what_runs_and_the_replay_ends() -> None:
         asked = options(url, 4, time_scale=1.0)
         thread = threading.Thread(target=lambda: box.append(replay(asked, Watch())))
         thread.start()
-        assert asking.wait(10)
-    thread.join(10)
+        assert asking.wait(TIMEOUT_S)
+    thread.join(TIMEOUT_S)
     (result,) = box
     assert result.summary.programs_failed == 4
     assert all(program.error for program in result.programs)
