@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import psutil
 import pytest
 from support.daemon_process import BusClient, DaemonProcess, eventually, most_start_s, says, serving
 from support.nats import NatsServer
@@ -301,8 +302,16 @@ async def test_a_bus_that_lost_its_stream_is_asked_anew(daemon: DaemonProcess) -
     await bus.hears(lambda c: isinstance(c, cmd.Admit), "a grant")
     endpoint = read_endpoint("test", daemon.folder)
     assert endpoint is not None
+    assert daemon.process is not None
+    daemon.process.send_signal(signal.SIGSTOP)  # it would start the server again before its store is gone
     os.kill(endpoint.pid, signal.SIGKILL)
+
+    async def is_dead() -> bool:
+        return psutil.Process(endpoint.pid).status() == psutil.STATUS_ZOMBIE  # nobody asks how it ended yet
+
+    await eventually(is_dead, what="end of the server")
     shutil.rmtree(daemon.folder / "test" / "jetstream")
+    daemon.process.send_signal(signal.SIGCONT)
     await says(daemon, "stream is new")
     bus.commands.clear()
     await bus.status_where(lambda s: len(s["programs"]) == 5, "the five programs")

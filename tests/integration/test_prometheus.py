@@ -23,7 +23,7 @@ DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 RULES = DEPLOY / "prometheus" / "penstock.rules.yml"
 INSTANCE = {"instance": "gpu7", "job": "penstock"}
 PROGRAMS = 12
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 # By alert: the series that make it fire, minute by minute; a minute in which it does not yet (0: none), and one in
 # which it does.
 TROUBLE: dict[str, tuple[dict[str, str], int, int]] = {
@@ -129,17 +129,25 @@ def test_every_alert_has_its_trouble_and_none_fires_without(tmp_path: Path) -> N
 
 @dataclass(frozen=True)
 class Prometheus:
-    """A running one."""
+    """A running one, and from when on it was used."""
 
     url: str
+    began_s: float
 
     def ask(self, path: str, **parameters: str) -> Any:
-        with urllib.request.urlopen(f"{self.url}{path}?{urllib.parse.urlencode(parameters)}", timeout=10) as reply:
+        with urllib.request.urlopen(
+            f"{self.url}{path}?{urllib.parse.urlencode(parameters)}", timeout=TIMEOUT_S
+        ) as reply:
             return json.load(reply)["data"]
+
+    def scraped_s(self) -> float:
+        """When it had the latest of the daemon's samples."""
+        found = self.ask("/api/v1/query", query="timestamp(penstock_bus_connected)")["result"]
+        return max((float(one["value"][1]) for one in found), default=0.0)
 
     def is_ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=1) as reply:
+            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=10) as reply:
                 return bool(reply.status == 200)
         except OSError:
             return False
@@ -154,19 +162,21 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
         f'[http]\nlisten = "{target}"\n[admission]\nwindow_initial = 2\nwindow_max = 3\n'
     )
     text = (DEPLOY / "compose" / "prometheus.yml").read_text()
-    text = text.replace("penstock:9467", target).replace("5s", "250ms\n  evaluation_interval: 250ms")
+    text = text.replace("penstock:9467", target).replace("5s", "1s\n  evaluation_interval: 1s")
     text = text.replace("penstock.rules.yml", str(RULES))
     (folder / "prometheus.yml").write_text(text)
     loop = Loop(folder, "mars", daemon=("--config", str(folder / "penstock.toml")), time_scale=20)
     command = [found("prometheus"), f"--config.file={folder / 'prometheus.yml'}", f"--web.listen-address={listen}"]
     with (folder / "prometheus.log").open("w") as log:
         process = subprocess.Popen([*command, f"--storage.tsdb.path={folder / 'data'}"], stdout=log, stderr=log)
-    server = Prometheus(f"http://{listen}")
+    server = Prometheus(f"http://{listen}", time.time())
     try:
         loop.start()
         loop.until(server.is_ready, "Prometheus did not start")
-        assert len(loop.run(PROGRAMS).programs) == PROGRAMS
-        time.sleep(1)  # the last scrape
+        for _ in range(2):  # a rate is of what grew between two scrapes, however many came meanwhile
+            assert len(loop.run(PROGRAMS).programs) == PROGRAMS
+            ended_s = time.time()
+            loop.until(lambda since_s=ended_s: server.scraped_s() > since_s, "Prometheus did not come again")
         yield server
     finally:
         process.terminate()
@@ -180,18 +190,21 @@ def panels() -> list[tuple[str, str]]:
 
 
 def test_it_scrapes_the_daemon_and_knows_the_rules(scraped: Prometheus) -> None:
-    (target,) = scraped.ask("/api/v1/targets")["activeTargets"]
-    assert target["health"] == "up", target
-    (group,) = scraped.ask("/api/v1/rules")["groups"]
-    assert {rule["name"]: rule["health"] for rule in group["rules"]} == dict.fromkeys(alerts(), "ok")
-    firing = [rule["name"] for rule in group["rules"] if rule["state"] == "firing"]
-    assert firing == []
+    def all_is_well() -> bool:
+        """A scrape that a busy machine does not answer within a second is an outage, until the next one."""
+        (target,) = scraped.ask("/api/v1/targets")["activeTargets"]
+        (group,) = scraped.ask("/api/v1/rules")["groups"]
+        healths = {rule["name"]: rule["health"] for rule in group["rules"]}
+        firing = [rule["name"] for rule in group["rules"] if rule["state"] == "firing"]
+        return target["health"] == "up" and healths == dict.fromkeys(alerts(), "ok") and firing == []
+
+    Loop.until(all_is_well, "a target or a rule is ill, or an alert fires")
 
 
 @pytest.mark.parametrize(("title", "expression"), panels())
 def test_each_query_of_the_dashboard_has_data(scraped: Prometheus, title: str, expression: str) -> None:
-    asked = expression.replace("$instance", ".+").replace("$__rate_interval", "10s")
-    now_s = time.time()
-    series = scraped.ask("/api/v1/query_range", query=asked, start=f"{now_s - 60}", end=f"{now_s}", step="0.5")
+    asked = expression.replace("$instance", ".+").replace("$__rate_interval", "1h")
+    period = {"start": f"{scraped.began_s}", "end": f"{time.time()}", "step": "0.5"}
+    series = scraped.ask("/api/v1/query_range", query=asked, **period)
     values = [float(value) for one in series["result"] for _, value in one["values"]]
     assert any(math.isfinite(value) for value in values), f"{title}: {asked}"
