@@ -77,7 +77,7 @@ class Exchange:
 
     async def read(self) -> Any:
         """The picker's next message."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             message = await self.call.read()
         assert message is not grpc.aio.EOF, "the picker hung up"
         return message

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from controlplane.lab.fleet.processes import Kind
 from controlplane.lab.fleet.site import Site, SiteOptions, running_site
 
@@ -109,7 +107,6 @@ async def held_at_once(site: Site) -> dict[str, int]:
     return found
 
 
-@pytest.mark.timeout(300)
 def test_a_thousand_turns_at_once_are_held_on_a_busy_machine(tmp_path: Path) -> None:
     options = SiteOptions(engines=1, daemons=1, envoys=1, time_scale=1, pool_tokens=200_000, more=ONE)
     with running_site(options, tmp_path) as site:

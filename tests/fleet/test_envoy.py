@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import aiohttp
@@ -144,10 +144,13 @@ class Plane:
         self.roster = Roster()
         self._folder = folder
 
-    async def start(self) -> None:
+    async def start(self, ending: AsyncExitStack) -> None:
+        """What was started before something fails ends too."""
         await self.picker.start()
+        ending.push_async_callback(self.picker.die)
         for number, engine in enumerate(self.engines):
             await engine.start()
+            ending.push_async_callback(engine.stop)
             self.roster.put(Engine(place=f"n{number}/engine-{engine.port}", address=engine.address))
         assert write_endpoints(self.endpoints, self.roster)
         plane = DataPlane(
@@ -157,10 +160,11 @@ class Plane:
             admin=f"127.0.0.1:{free_port()}",
         )
         self.envoy = EnvoyProcess(self._folder, plane)
+        ending.callback(self.envoy.stop)
         await asyncio.to_thread(self.envoy.start)
         await self.until("pickers", {plane.pickers[0]})
         await self.until("engines", {engine.address for engine in self.engines})
-        self.session = aiohttp.ClientSession()
+        self.session = await ending.enter_async_context(aiohttp.ClientSession())
 
     async def until(self, cluster: str, healthy: set[str]) -> None:
         async def look() -> bool:
@@ -175,22 +179,13 @@ class Plane:
         async with self.session.post(self.envoy.url + CHAT, json=body, headers=headers) as answer:
             return answer.status, await answer.text()
 
-    async def stop(self) -> None:
-        await self.session.close()
-        self.envoy.stop()
-        for engine in self.engines:
-            await engine.stop()
-        await self.picker.die()
-
 
 @asynccontextmanager
 async def started(folder: Path) -> AsyncIterator[Plane]:
     plane = Plane(folder)
-    await plane.start()
-    try:
+    async with AsyncExitStack() as ending:
+        await plane.start(ending)
         yield plane
-    finally:
-        await plane.stop()
 
 
 async def _turn_is_at(engine: EngineDouble, count: int) -> None:

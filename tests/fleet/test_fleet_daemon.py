@@ -129,7 +129,6 @@ def hears(engines: int) -> Callable[[dict[str, Any]], bool]:
     return looks
 
 
-@pytest.mark.timeout(300)
 async def test_a_standby_has_the_leaders_ledger_and_admits_on_in_the_same_order(tmp_path: Path) -> None:
     async with fleet(tmp_path) as f:
         first, second = f.daemons

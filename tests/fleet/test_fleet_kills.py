@@ -2,12 +2,9 @@
 
 from pathlib import Path
 
-import pytest
-
 from .soak import faults
 
 
-@pytest.mark.timeout(300)
 def test_no_program_is_lost_and_no_turn_is_run_twice(tmp_path: Path) -> None:
     result = faults(7, 3, tmp_path, agents=4, patience=0.1)
     assert result.is_good, "\n".join(result.lines())

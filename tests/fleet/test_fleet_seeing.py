@@ -18,7 +18,7 @@ from controlplane.lab.fleet.processes import Kind
 from controlplane.lab.fleet.site import Site, SiteOptions, running_site
 from controlplane.operate.client import connect
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 

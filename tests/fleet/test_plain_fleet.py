@@ -108,10 +108,10 @@ async def plain_fleet(server: NatsServer, folder: Path) -> AsyncIterator[PlainFl
             watches_bodies=True,
         ),
     )
-    for engine in engines:
-        await engine.start()
     bus = await BusClient.connect(server.url, FLEET)
     try:
+        for engine in engines:
+            await engine.start()
         with running(daemon):
             await daemon.says('"event": "serving"')
             envoy.start()

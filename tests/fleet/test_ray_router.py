@@ -63,10 +63,9 @@ def engines() -> Iterator[Any]:
 def turn(engines: Any, session: str, size: int) -> str:
     """One turn of the session; the replica that ran it."""
     body = {"messages": [{"role": "user", "content": "x" * size}]}
-    return str(engines.options(session_id=session).remote(body).result(timeout_s=60))
+    return str(engines.options(session_id=session).remote(body).result(timeout_s=150))
 
 
-@pytest.mark.timeout(300)
 def test_sessions_are_spread_and_each_stays_on_its_replica(engines: Any) -> None:
     homes = {f"s{index}": turn(engines, f"s{index}", 4_000) for index in range(2 * REPLICAS)}
     assert sorted(list(homes.values()).count(home) for home in set(homes.values())) == [2] * REPLICAS
@@ -74,10 +73,9 @@ def test_sessions_are_spread_and_each_stays_on_its_replica(engines: Any) -> None
         assert {session: turn(engines, session, 4_000 * length) for session in reversed(homes)} == homes
 
 
-@pytest.mark.timeout(300)
 def test_a_session_is_known_by_its_body_as_well_and_nobody_at_all_is_served(engines: Any) -> None:
     body = {"session_id": "named", "prompt": "x" * 1_000}
-    found = {engines.remote(body).result(timeout_s=60) for _ in range(5)}
+    found = {engines.remote(body).result(timeout_s=150) for _ in range(5)}
     assert len(found) == 1
-    assert engines.remote({"prompt": "who am I"}).result(timeout_s=60)
-    assert engines.remote({"program_id": {"no": "name"}}).result(timeout_s=60)
+    assert engines.remote({"prompt": "who am I"}).result(timeout_s=150)
+    assert engines.remote({"program_id": {"no": "name"}}).result(timeout_s=150)

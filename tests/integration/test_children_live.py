@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.daemon_process import BusClient, DaemonProcess, eventually
+from support.daemon_process import TIMEOUT_S, BusClient, DaemonProcess, eventually
 from support.governed_double import GateClient, governed_double
 
 from controlplane.emit.tool_reporter import ToolReporter
@@ -17,6 +17,7 @@ pytestmark = pytest.mark.asyncio
 STRANGERS = 10
 CONFIG = """
 preset = "fcfs"
+lease_s = 600
 [admission]
 window = 1
 [control]
@@ -64,10 +65,10 @@ async def story(client: Client, reporter: ToolReporter, bus: BusClient) -> None:
     await asyncio.sleep(0.5)
     assert not any(task.done() for task in (late, *strangers))
     reporter.program_started("late", parent_id="parent")
-    await asyncio.wait_for(late, 10)
+    await asyncio.wait_for(late, TIMEOUT_S)
     reporter.program_started("early", parent_id="parent")
-    await asyncio.wait_for(client.turn("early", "parent"), 10)
-    await asyncio.wait_for(client.turn("proven", "parent", turn), 10)
+    await asyncio.wait_for(client.turn("early", "parent"), TIMEOUT_S)
+    await asyncio.wait_for(client.turn("proven", "parent", turn), TIMEOUT_S)
 
     def family(status: dict[str, Any]) -> bool:
         return {"late", "early", "proven"} <= status["programs"].keys()
@@ -77,7 +78,7 @@ async def story(client: Client, reporter: ToolReporter, bus: BusClient) -> None:
     assert {programs[f"s{number}"]["parent_id"] for number in range(STRANGERS)} == {""}
     assert not any(task.done() for task in strangers)
     reporter.program_ended("parent", "finished")
-    await asyncio.wait(strangers, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait(strangers, timeout=TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
     assert sum(task.done() for task in strangers) == 1, "the one slot"
     for task in strangers:
         task.cancel()

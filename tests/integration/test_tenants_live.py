@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.daemon_process import BusClient, DaemonProcess
+from support.daemon_process import TIMEOUT_S, BusClient, DaemonProcess
 from support.governed_double import GateClient, governed_double
 
 from controlplane.emit.tool_reporter import ToolReporter
@@ -23,6 +23,7 @@ def digest(name: str) -> str:
 
 CONFIG = f"""
 preset = "fcfs"
+lease_s = 600
 [admission]
 window = 4
 [control]
@@ -80,7 +81,7 @@ async def a_run_beyond_its_budget(client: Client, reporter: ToolReporter, bus: B
 
     await bus.status_where(is_stopped, "run that is stopped")
     for program in ("root", "child"):
-        status, told, body = await asyncio.wait_for(client.turn("ours", program, **proof), 30)
+        status, told, body = await asyncio.wait_for(client.turn("ours", program, **proof), TIMEOUT_S)
         assert (status, body["error"]["code"]) == (429, "budget_spent")
         assert "its run has spent its budget of 3 turns" in body["error"]["message"]
         assert told["x-should-retry"] == "false"
@@ -89,7 +90,7 @@ async def a_run_beyond_its_budget(client: Client, reporter: ToolReporter, bus: B
 
 async def a_tenant_beyond_its_budget(client: Client) -> None:
     assert (await client.turn("poor", "first"))[0] == 200
-    status, told, body = await asyncio.wait_for(client.turn("poor", "second"), 30)
+    status, told, body = await asyncio.wait_for(client.turn("poor", "second"), TIMEOUT_S)
     assert status == 429
     assert body["error"]["message"] == "tenant poor has spent its 1 turns in 600 s"
     assert 0 < int(told["retry-after"]) <= 600

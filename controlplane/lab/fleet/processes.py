@@ -14,7 +14,7 @@ from threading import Lock
 from controlplane.core.errors import EngineUnavailable
 
 _POLL_S = 0.02
-_ENDS_WITHIN_S = 10.0
+_ENDS_WITHIN_S = 30.0
 
 
 class Kind(StrEnum):
@@ -43,7 +43,7 @@ class Process:
         log: Path,
         environment: Mapping[str, str],
         is_ready: Callable[[int], bool] | None = None,
-        ready_within_s: float = 30.0,
+        ready_within_s: float = 90.0,
     ) -> None:
         self.name, self.kind, self.port, self.log = name, kind, port, log
         self._is_ready, self._ready_within_s = is_ready or listens, ready_within_s

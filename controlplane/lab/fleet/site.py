@@ -26,7 +26,7 @@ from controlplane.lab.fleet.processes import Kind, Process, listens
 from controlplane.shell.ports import free_ports
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
-_GOVERNED_WITHIN_S = 60.0
+_GOVERNED_WITHIN_S = 180.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Launch:
     command: tuple[str, ...]
     place: str  # as it calls itself, NODE/ROLE
     environment: Mapping[str, str] = field(default_factory=dict)
-    ready_within_s: float = 30.0
+    ready_within_s: float = 90.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
