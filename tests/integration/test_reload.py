@@ -48,6 +48,13 @@ def queued(*names: str) -> list[ev.Event]:
     return [ev.TurnQueued(program_id=name, turn_id=f"{name}.1", prompt_tokens=160) for name in names]
 
 
+def written(file: Path, text: str) -> None:
+    """As editors do: whoever reads it meanwhile, for whatever reason, has the old one or the new one."""
+    draft = file.with_suffix(".new")
+    draft.write_text(text)
+    draft.replace(file)
+
+
 def signalled(daemon: DaemonProcess) -> None:
     assert daemon.process is not None
     daemon.process.send_signal(signal.SIGHUP)
@@ -73,9 +80,7 @@ async def test_an_edited_file_holds_at_the_next_tick(daemon: DaemonProcess, file
         "refusals": 0,
         "until_restart": [],
     }
-    draft = file.with_suffix(".new")  # as editors do
-    draft.write_text(WINDOW.format(3))
-    draft.replace(file)
+    written(file, WINDOW.format(3))
     after = await version(bus, 2)
     assert after["status"]["window"]["limit"] in (1, 3)  # it holds from the tick on that follows at once
     await bus.status_where(lambda s: active(s) == {"a", "b", "c"}, "two more")
@@ -94,7 +99,7 @@ async def test_a_hundred_bad_files_are_refused_and_the_daemon_goes_on(daemon: Da
     await bus.publish(ENGINE, 1, [POOL])
     chance = random.Random(7)
     for _ in range(100):
-        file.write_text(bad(chance))
+        written(file, bad(chance))
         with pytest.raises(ConfigError) as error:
             Source(path=file).read()
         signalled(daemon)
@@ -145,7 +150,7 @@ async def test_presets_are_switched_and_programs_stay(daemon: DaemonProcess, fil
     orders = {"mars": "mlfq", "continuum": "ttl_first", "thunderagent": "fcfs", "mori": "typed"}
     for number, (preset, order) in enumerate(orders.items(), start=2):
         told.clear()
-        file.write_text(f'preset = "{preset}"\n')
+        written(file, f'preset = "{preset}"\n')
         signalled(daemon)
         seen = await version(bus, number)
         assert seen["status"]["preset"] == preset

@@ -40,7 +40,14 @@ def _peak_mb(pid: int) -> float:
 async def run(inputs: int, seed: int, folder: Path) -> int:
     random = Random(seed)
     loop = Loop(folder, "penstock")
-    loop.start()
+    try:
+        loop.start()
+        return await _attack(loop, inputs, random, seed, folder)
+    finally:
+        loop.stop()
+
+
+async def _attack(loop: Loop, inputs: int, random: Random, seed: int, folder: Path) -> int:
     result = await asyncio.to_thread(loop.run, 5)  # warm, and there is a record to damage
     assert result.summary.programs_failed == 0
     await says(loop.daemon, '"listening"')
@@ -54,43 +61,40 @@ async def run(inputs: int, seed: int, folder: Path) -> int:
     recorded = (folder / "run.jsonl").read_bytes()
     count = {name: max(64, round(share * inputs)) for name, share in SHARES.items()}
     began_s, total, failed = time.monotonic(), 0, False
-    try:
-        for name in SHARES:
-            match name:
-                case "bus":
-                    told = await doors.bus(random, count[name], NODE, folder)
-                case "commands and heartbeats":
-                    told = doors.words(random, count[name], NODE)
-                case "socket":
-                    told = await doors.socket(random, count[name], NODE, folder)
-                case "HTTP":
-                    told = await doors.http(random, count[name], where.hostname, where.port)
-                case "gRPC":
-                    told = await doors.control(random, count[name], NODE, folder)
-                case "configurations":
-                    told = doors.configurations(random, count[name], folder)
-                case "traces":
-                    told = doors.traces(random, count[name], folder)
-                case "event logs":
-                    told = doors.logs(random, count[name], folder, recorded)
-                case _:
-                    told = doors.snapshots(random, count[name], folder)
-            slow = told.slowest_s > MOST_ANSWER_S
-            print(
-                f"{told.inputs:8,}  {name}: slowest {told.slowest_s:.2f} s, {len(told.problems)} problems",
-                flush=True,
-            )
-            for problem in told.problems[:5]:
-                print("         ", problem[:500])
-            total, failed = total + told.inputs, failed or slow or bool(told.problems)
-        for name, pid in pids.items():
-            ended = Path(f"/proc/{pid}").exists() is False
-            growth = 0.0 if ended else _peak_mb(pid) / before[name]
-            print(f"{name}: " + ("it ended" if ended else f"peak {before[name]:.0f} MB, then x{growth:.2f}"))
-            failed = failed or ended or growth > MOST_GROWTH
-        served = await asyncio.to_thread(loop.run, 5)
-        print("and they still serve:", served.summary.programs_ended, "of 5 programs")
-    finally:
-        loop.stop()
+    for name in SHARES:
+        match name:
+            case "bus":
+                told = await doors.bus(random, count[name], NODE, folder)
+            case "commands and heartbeats":
+                told = doors.words(random, count[name], NODE)
+            case "socket":
+                told = await doors.socket(random, count[name], NODE, folder)
+            case "HTTP":
+                told = await doors.http(random, count[name], where.hostname, where.port)
+            case "gRPC":
+                told = await doors.control(random, count[name], NODE, folder)
+            case "configurations":
+                told = doors.configurations(random, count[name], folder)
+            case "traces":
+                told = doors.traces(random, count[name], folder)
+            case "event logs":
+                told = doors.logs(random, count[name], folder, recorded)
+            case _:
+                told = doors.snapshots(random, count[name], folder)
+        slow = told.slowest_s > MOST_ANSWER_S
+        print(
+            f"{told.inputs:8,}  {name}: slowest {told.slowest_s:.2f} s, {len(told.problems)} problems",
+            flush=True,
+        )
+        for problem in told.problems[:5]:
+            print("         ", problem[:500])
+        total, failed = total + told.inputs, failed or slow or bool(told.problems)
+    for name, pid in pids.items():
+        ended = Path(f"/proc/{pid}").exists() is False
+        growth = 0.0 if ended else _peak_mb(pid) / before[name]
+        print(f"{name}: " + ("it ended" if ended else f"peak {before[name]:.0f} MB, then x{growth:.2f}"))
+        failed = failed or ended or growth > MOST_GROWTH
+    served = await asyncio.to_thread(loop.run, 5)
+    print("and they still serve:", served.summary.programs_ended, "of 5 programs")
     print(f"{total:,} inputs with seed {seed} in {time.monotonic() - began_s:.0f} s")
     return 1 if failed else 0
