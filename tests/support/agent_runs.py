@@ -25,7 +25,7 @@ from controlplane.wire.subjects import all_events_subject
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "tests" / "agents" / "scripts"
 NODE = "agents"
-TIMEOUT_S = 100.0  # where a prompt gets lost, a terminal waits for half a minute
+TIMEOUT_S = 240.0  # where a prompt gets lost, a terminal waits for half a minute
 
 
 class Heard:
