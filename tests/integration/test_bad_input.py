@@ -22,7 +22,7 @@ FILES = {
 
 def penstock(*arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "controlplane", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.fixture
@@ -97,6 +97,6 @@ def test_an_extra_that_is_not_installed_is_named(module: str, command: str, extr
     words = ["penstock", *command.split()]
     code = f"import sys; sys.modules[{module!r}] = None; sys.argv = {words!r}\n"
     code += "from controlplane.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
     assert done.stderr == f"penstock: this needs {module}: pip install 'penstock[{extra}]'\n"

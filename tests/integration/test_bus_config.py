@@ -33,7 +33,7 @@ def bus_config(folder: Path, url: str, *nodes: str) -> subprocess.CompletedProce
     command = [sys.executable, "-m", "controlplane", "bus", "config", "--folder", folder, "--url", url]
     for node in nodes:
         command += ["--node", node]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 def url_of(folder: Path, node: str, role: BusRole) -> str:
@@ -110,7 +110,7 @@ async def test_each_node_has_its_own(compose: Path) -> None:
 def test_the_doctor_looks_as_a_reader(compose: Path) -> None:
     command = [sys.executable, "-m", "controlplane", "doctor", "--node", "gpu7", "--json"]
     command += ["--state-dir", str(compose), "--nats", url_of(compose, "gpu7", BusRole.READER)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     found = {finding["what"]: finding["state"] for finding in json.loads(done.stdout)}
     assert (found["bus"], found["JetStream"], found["clocks"]) == ("ok", "look", "ok")
 

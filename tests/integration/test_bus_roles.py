@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import nats
 import pytest
 from nats.aio.client import Client
-from support.daemon_process import NODE, BusClient, DaemonProcess, eventually, says, serving
+from support.daemon_process import NODE, TIMEOUT_S, BusClient, DaemonProcess, eventually, says, serving
 from support.nats import nats_server_binary
 from support.ports import free_port, is_listening
 
@@ -112,7 +112,9 @@ class User:
     @asynccontextmanager
     async def connected(cls, url: str) -> AsyncIterator["User"]:
         self = cls()
-        self.client = await nats.connect(url, allow_reconnect=False, error_cb=self._hear)
+        self.client = await nats.connect(
+            url, allow_reconnect=False, connect_timeout=round(TIMEOUT_S), error_cb=self._hear
+        )
         try:
             yield self
         finally:
@@ -127,7 +129,7 @@ class User:
         async def look() -> bool:
             return any(f'permissions violation for {action} to "{subject.lower()}"' in why for why in self.refused)
 
-        await eventually(look, what=f"refusal of {action} to {subject}; there are {self.refused}", timeout_s=5)
+        await eventually(look, what=f"refusal of {action} to {subject}; there are {self.refused}")
 
     async def says(self, subject: str, data: bytes, reply: str = "") -> None:
         await self.client.publish(subject, data, reply=reply)
@@ -151,7 +153,7 @@ async def listening_in(daemon: DaemonProcess) -> tuple[BusClient, list[tuple[str
 async def test_the_server_refuses_what_is_not_the_roles(daemon: DaemonProcess, role: BusRole) -> None:
     """And nothing comes of it: nobody hears it, the stream does not hold it, and is there as before."""
     bus, heard = await listening_in(daemon)
-    before = await bus.client.jetstream().stream_info(STREAM)
+    before = await bus.client.jetstream(timeout=TIMEOUT_S).stream_info(STREAM)
     async with User.connected(url_of(daemon, role)) as user:
         for subject, data in MAY_NOT_SAY[role].items():
             await user.says(subject, data)
@@ -159,7 +161,7 @@ async def test_the_server_refuses_what_is_not_the_roles(daemon: DaemonProcess, r
         for subject in MAY_NOT_HEAR[role]:
             await user.client.subscribe(subject)
             await user.is_refused(subject, "subscription")
-    after = await bus.client.jetstream().stream_info(STREAM)
+    after = await bus.client.jetstream(timeout=TIMEOUT_S).stream_info(STREAM)
     assert after.created == before.created
     assert after.state.first_seq == before.state.first_seq
     forged = set(MAY_NOT_SAY[role].values()) - {b"", b"{}"}
@@ -243,7 +245,7 @@ async def test_the_server_answers_nobody_on_a_subject_of_their_choice(daemon: Da
             await agent.says(event_subject(NODE, "tool"), batch(f"{NODE}/tool/{len(reply)}"), reply=reply)
     await bus.status_where(lambda s: s["status"]["stream_sequence"] >= 3, "the batches")
     assert [data for _, data in heard if data.startswith(b'{"stream"')] == []
-    assert (await bus.client.jetstream().stream_info(STREAM)).state.first_seq == 1
+    assert (await bus.client.jetstream(timeout=TIMEOUT_S).stream_info(STREAM)).state.first_seq == 1
     await bus.close()
 
 
@@ -321,7 +323,7 @@ async def test_a_server_of_an_earlier_version_is_told_the_roles(tmp_path: Path) 
         await bus.status_where(lambda s: s["status"]["pressure"]["kv_total_blocks"] == 1000, "the pool")
         await bus.close()
         assert daemon.stop() == 0
-        assert server.wait(10) is not None
+        assert server.wait(TIMEOUT_S) is not None
     finally:
         if server.poll() is None:
             os.kill(server.pid, signal.SIGKILL)

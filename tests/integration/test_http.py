@@ -58,13 +58,15 @@ async def page(tmp_path: Path) -> AsyncIterator[tuple[DaemonProcess, str]]:
     async def look() -> bool:
         return f"http://{address}/" in daemon.log
 
-    await eventually(look, what="a page")
-    yield daemon, f"http://{address}"
-    daemon.clean_up()
+    try:
+        await eventually(look, what="a page")
+        yield daemon, f"http://{address}"
+    finally:
+        daemon.clean_up()
 
 
 def get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         return str(answer.read().decode())
 
 
@@ -89,7 +91,7 @@ async def test_the_page_is_served_whole_and_live(page: tuple[DaemonProcess, str]
     assert "https://" not in text
     for part in ("page.js", "page.css"):
         assert f"/page/{part}" in text
-        with urllib.request.urlopen(f"{url}/page/{part}", timeout=10) as reply:  # noqa: ASYNC210
+        with urllib.request.urlopen(f"{url}/page/{part}", timeout=60) as reply:  # noqa: ASYNC210
             assert reply.read()
             assert reply.headers["Cache-Control"] == "no-cache", "an upgrade must reach browsers"
 
@@ -97,7 +99,7 @@ async def test_the_page_is_served_whole_and_live(page: tuple[DaemonProcess, str]
     await bus.publish("test/gate/one", 1, [ev.TurnQueued(**NAME, turn_id="1", prompt_tokens=9)])
     await bus.status_where(lambda s: "p" in s["programs"], "a program")
     await bus.close()
-    with urllib.request.urlopen(f"{url}/live", timeout=10) as stream:  # noqa: ASYNC210
+    with urllib.request.urlopen(f"{url}/live", timeout=60) as stream:  # noqa: ASYNC210
         line = next(line for line in stream if line.startswith(b"data: "))
     look = json.loads(line.removeprefix(b"data: "))
     assert look["status"]["node"] == "test"
@@ -112,7 +114,7 @@ def test_a_page_of_this_machine_answers_to_its_names_alone(
     _, url = page
     request = urllib.request.Request(f"{url}/metrics", headers={"Host": host})
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             assert answer.status == status
     except urllib.error.HTTPError as refused:
         assert refused.code == status
