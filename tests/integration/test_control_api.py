@@ -39,7 +39,7 @@ GATE, ENGINE, TOOL = "test/gate/one", "test/engine/one", "test/tool/one"
 POOL = ev.PoolSampled(total_blocks=1000, free_blocks=900, block_tokens=16)
 # Nobody here runs a turn: slots that are not used would be taken back, and the idle engine given who waits.
 TWO_SLOTS = (
-    'preset = "fcfs"\n[admission]\nwindow = 2\n[control]\nstall_s = 60\n[control.silence]\nunused_slot_s = 600\n'
+    'preset = "fcfs"\n[admission]\nwindow = 2\n[control]\nstall_s = 3600\n[control.silence]\nunused_slot_s = 600\n'
 )
 
 
@@ -366,7 +366,7 @@ def penstock(daemon: DaemonProcess, *arguments: str) -> "subprocess.CompletedPro
         "--state-dir",
         str(daemon.folder),
     ]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_status_waits_for_a_daemon_that_starts(daemon: DaemonProcess) -> None:

@@ -22,9 +22,11 @@ from controlplane.core import events as ev
 async def daemon(tmp_path: Path) -> AsyncIterator[DaemonProcess]:
     process = DaemonProcess(tmp_path / "state")
     process.start()
-    await listening(process)
-    yield process
-    process.clean_up()
+    try:
+        await listening(process)
+        yield process
+    finally:
+        process.clean_up()
 
 
 def doctor(folder: Path, *arguments: str) -> tuple[int, dict[str, dict[str, str]]]:
@@ -40,7 +42,7 @@ def doctor(folder: Path, *arguments: str) -> tuple[int, dict[str, dict[str, str]
         str(folder),
         "--json",
     ]
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120, check=False)
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, {finding["what"]: finding for finding in json.loads(done.stdout)}
 

@@ -99,7 +99,7 @@ async def test_a_daemon_that_forgot_asks_through_the_socket(daemon: DaemonProces
 def asked(path: Path, frame: bytes) -> tuple[int, str]:
     """What the daemon answers: the kind, and the text; 0 where it hangs up."""
     with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(10)
+        client.settimeout(60)
         client.connect(str(path))
         client.sendall(frame)
         answers = client.makefile("rb")

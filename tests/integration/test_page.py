@@ -22,7 +22,7 @@ GATE, ENGINE, TOOL = "test/gate/one", "test/engine/one", "test/tool/one"
 OTHER = "test/engine-2/one"
 WINDOW = 'preset = "fcfs"\n[http]\nlisten = "{}"\n[admission]\nwindow = {}\n'
 SHADOW = '[shadow]\npreset = "fcfs"\nsettings = ["admission.window=7"]\nestimate_s = 0\n'
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 
 
 @pytest.fixture

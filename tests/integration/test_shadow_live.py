@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio
 
 GATE, ENGINE = "test/gate/one", "test/engine/one"
 # Nobody here runs a turn: slots that are not used would be taken back, and the idle engine given who waits.
-STILL = "[control]\nstall_s = 60\n[control.silence]\nunused_slot_s = 600\n"
+STILL = "[control]\nstall_s = 3600\n[control.silence]\nunused_slot_s = 600\n"
 FILE = 'preset = "fcfs"\n[http]\nlisten = "{}"\n[admission]\nwindow = 2\n'
 SHADOW = '[shadow]\npreset = "fcfs"\nsettings = ["admission.window=1"]\n'
 
@@ -47,7 +47,7 @@ class Node:
         return bus
 
     def metrics(self) -> str:
-        with urllib.request.urlopen(f"http://{self.address}/metrics", timeout=30) as page:
+        with urllib.request.urlopen(f"http://{self.address}/metrics", timeout=60) as page:
             return str(page.read().decode())
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
