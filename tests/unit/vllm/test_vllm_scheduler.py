@@ -166,9 +166,24 @@ def test_a_program_is_named_as_its_gate_would_name_it(engine: Engine) -> None:
 
 
 def test_preemptions_are_counted(engine: Engine) -> None:
-    engine.scheduler._preempt_request("r", 0.0)
-    assert engine.scheduler.calls == ["preempt"]
+    request = engine.begin("r", A)
+    engine.scheduler._preempt_request(request, 0.0)
+    assert engine.scheduler.calls == ["add_request", "preempt"]
     assert engine.attached._probe.retractions == 1
+
+
+@pytest.mark.parametrize("as_new", [False, True])
+def test_what_is_computed_again_after_a_preemption_is_told_with_the_turns_end(engine: Engine, as_new: bool) -> None:
+    engine.scheduler.lists_resumed_as_new = as_new
+    request = engine.begin("r", A)
+    request.num_computed_tokens += 3  # it decoded
+    engine.scheduler._preempt_request(request, 0.0)
+    engine.scheduler.schedule()
+    engine.scheduler.schedule()  # it goes on
+    engine.end(request)
+    (ended,) = engine.told(TurnEnded)
+    assert ended.recomputed_tokens == 4 * BLOCK_TOKENS + 3
+    assert ended.cached_tokens == 0
 
 
 # Commands, while the engine is idle
