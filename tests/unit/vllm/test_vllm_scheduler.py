@@ -214,6 +214,24 @@ def test_a_pin_ends_when_the_programs_next_turn_is_scheduled(engine: Engine) -> 
     assert engine.attached._pins.tokens == 0
 
 
+def test_a_pin_may_be_renewed_until_the_programs_next_turn_is_scheduled(engine: Engine) -> None:
+    """It holds while that turn waits. To refuse would have the daemon think that there is none."""
+    engine.turn("p", A)
+    engine.command(Retain(command_id=1, program_id="p", ttl_ns=seconds(60)))
+    engine.scheduler.add_request(RequestDouble("again", A, program="p"))
+    engine.attached.on_command(Retain(command_id=2, program_id="p", ttl_ns=seconds(600)))
+    engine.attached.step_begins()
+    (pin,) = engine.attached._pins.listed()
+    assert seconds(60) < pin.ttl_ns <= seconds(600)
+    assert engine.attached._pins.tokens == 4 * BLOCK_TOKENS
+    engine.scheduler.schedule()
+    engine.attached.on_command(Retain(command_id=3, program_id="p", ttl_ns=seconds(60)))
+    engine.attached.step_begins()
+    assert [event.command_id for event in engine.told(CommandApplied)] == [1, 2]
+    assert [event.command_id for event in engine.told(CommandRejected)] == [3]
+    assert engine.attached._pins.tokens == 0
+
+
 def test_what_is_discarded_is_given_out_first_and_shared_blocks_stay(engine: Engine) -> None:
     engine.turn("other", "a1 a2 x3")
     engine.turn("freed", A)
