@@ -299,6 +299,8 @@ class RegretLedger:
             return  # every engine hears every command: this one does not have the program
         for word in account.words:
             if word.number == event.command_id:
+                if word.reclaimed:
+                    return  # it was to renew a pin that had just been given up, and stands for that one
                 account.drop(word)
                 self._say(account, word.kind, word.number, word.at_ns, now_ns, Outcome.REJECTED)
                 return
