@@ -1,12 +1,14 @@
 """What a shadow predicts of its preset, and what was then measured when that preset was live; and what it costs.
 
     .venv/bin/python bench/shadow.py [--programs N] [--rate R] [--time-scale X] [--pair LIVE:SHADOW]... [--json]
+                                     [--engine sglang [--smoke]]
 
-Of each pair: a whole loop (nats-server, daemon, engine double, agent programs whose tools are reported) under the
-one preset, with the other one in its shadow. Once all programs have ended, the estimate of that stretch is waited
-for. Then the shadow's preset is live, with the same programs and arrivals, on an empty engine. The changes are of
-what the clients measured; ``off by`` is the difference, which is to be 5 points at most. The same preset run twice
-(``--again``) tells what no prediction can be better than: the double runs faster than real time.
+Of each pair: a whole loop (nats-server, daemon, engine double or with ``--engine`` a real one on this machine's
+CPU, agent programs whose tools are reported) under the one preset, with the other one in its shadow. Once all
+programs have ended, the estimate of that stretch is waited for. Then the shadow's preset is live, with the same
+programs and arrivals, on an empty engine. The changes are of what the clients measured; ``off by`` is the
+difference, which is to be 5 points at most. The same preset run twice (``--again``) tells what no prediction can be
+better than: the double runs faster than real time, and a real engine on a CPU shares it with all else.
 
 The cost is the shadow's share of the daemon's CPU time, as its status tells it, and the CPU seconds of the last
 estimate, which a process of its own took.
@@ -22,10 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, whichever one is installed
 
-from support.daemon_process import NODE
+from ab.loop import EngineLoop, Load, add_options, load_of
 from support.whole_loop import Loop
 
 from controlplane.lab.compare.markdown import table
@@ -33,7 +34,6 @@ from controlplane.lab.workload.summary import Summary
 from controlplane.operate.client import connect
 
 PAIRS = ("fcfs:penstock", "penstock:mars", "thunderagent:continuum")
-POOL_TOKENS = 60_000
 NAMES = {"mean_jct_s": "mean JCT", "p95_ttft_s": "p95 TTFT", "hit_rate": "hit rate"}
 _ESTIMATE_S = 5.0
 _WITHIN_S = 300.0
@@ -63,14 +63,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--programs", type=int, default=40)
-    parser.add_argument("--rate", type=float, default=0.3, help="programs/s of the engine's time")
-    parser.add_argument("--time-scale", type=float, default=20.0)
+    add_options(parser)
     parser.add_argument("--pair", action="append", help=f"LIVE:SHADOW; default: {', '.join(PAIRS)}")
     parser.add_argument("--again", action="store_true", help="run the first pair's live preset twice as well")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(arguments)
     pairs = [tuple(pair.split(":")) for pair in given.pair or PAIRS]
-    cases = [_case(given, live, shadow) for live, shadow in pairs]
+    load = load_of(given)
+    cases = [_case(load, given.programs, live, shadow) for live, shadow in pairs]
     if given.json:
         print(json.dumps([{name: getattr(case, name) for name in Case.__slots__} for case in cases]))
     else:
@@ -89,14 +89,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(f"\n{case.shadow} beside {case.live}: {took}; {alike}{later}")
     if given.again:
         live = pairs[0][0]
-        once, twice = (_figures(_run(given, live, "")[0]) for _ in range(2))
+        once, twice = (_figures(_run(load, given.programs, live, "")[0]) for _ in range(2))
         differ = ", ".join(f"{NAMES[name]} {100 * at:+.1f}" for name, at in _changes(once, twice).items())
         print(f"\n{live} run twice differs by: {differ}")
 
 
-def _case(given: argparse.Namespace, live: str, shadow: str) -> Case:
-    summary, status = _run(given, live, shadow)
-    then, _ = _run(given, shadow, "")
+def _case(load: Load, programs: int, live: str, shadow: str) -> Case:
+    summary, status = _run(load, programs, live, shadow)
+    then, _ = _run(load, programs, shadow, "")
     other, estimate = status.shadow, status.shadow.estimate
     counts = {name: value for name, value in vars(other.counts).items() if name not in ("order", "unjudged")}
     same = counts.pop("same")
@@ -118,33 +118,24 @@ def _case(given: argparse.Namespace, live: str, shadow: str) -> Case:
     )
 
 
-def _run(given: argparse.Namespace, live: str, shadow: str) -> tuple[Summary, Any]:
+def _run(load: Load, programs: int, live: str, shadow: str) -> tuple[Summary, Any]:
     """What clients measured; with a shadow, the status once an estimate has seen it all."""
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        file = folder / "penstock.toml"
         asked = f'[shadow]\npreset = "{shadow}"\nestimate_s = {_ESTIMATE_S}\nstretch_s = 86400\n'
-        file.write_text('[http]\nlisten = "off"\n' + (asked if shadow else ""))
-        loop = Loop(
-            folder / "state",
-            live,
-            pool_tokens=POOL_TOKENS,
-            rate=given.rate,
-            time_scale=given.time_scale,
-            daemon=("--config", str(file)),
-        )
+        toml = '[http]\nlisten = "off"\n' + (asked if shadow else "")
+        loop = load.make(Path(scratch) / "state", live, load.pool_tokens, toml)
         try:
             loop.start()
-            summary = loop.run(given.programs).summary
-            print(f"{live}: {summary.programs_ended} of {given.programs} programs ended", file=sys.stderr)
+            summary = loop.run(programs).summary
+            print(f"{live}: {summary.programs_ended} of {programs} programs ended", file=sys.stderr)
             return summary, _status(loop) if shadow else None
         finally:
             loop.stop()
 
 
-def _status(loop: Loop) -> Any:
+def _status(loop: Loop | EngineLoop) -> Any:
     """Once the last estimate was begun after the programs' end; it may take a while."""
-    with connect(None, NODE, loop.folder) as client:
+    with connect(None, loop.node, loop.folder) as client:
         status = client.call("GetStatus")
         ended, until_s = status.shadow.estimate.made, time.monotonic() + _WITHIN_S
         cost = status.shadow.cpu_ratio

@@ -37,7 +37,7 @@ from controlplane.wire.roles import BusRole
 
 NODE = "ab"
 _READY_S = 30.0
-_RECORD = "events.jsonl.gz"
+RECORD = "events.jsonl.gz"
 _SHOWN_EVERY_S = 30.0
 _SMOKE_LOOK_S = 0.05
 # Longer than any run: what is compared is when a program gets in, not a client's patience.
@@ -91,7 +91,7 @@ def play(
         try:
             with served(job.system, scenario, environment, folder, recorded=keep is not None) as server:
                 began_cpu_s = engine.cpu_s(server)
-                result = _replayed(job, scenario, server.url, folder)
+                result = replayed(job, scenario, server.url, folder)
                 told = EngineTold(
                     cpu_s=engine.cpu_s(server) - began_cpu_s,
                     retractions=engine.retractions(server, scenario.engine.engine),
@@ -151,7 +151,7 @@ def served(
             (folder / "penstock.toml").write_text(system.toml)
             told = ["--config", str(folder / "penstock.toml")]
             if recorded:
-                told += ["--record", str(folder / _RECORD)]
+                told += ["--record", str(folder / RECORD)]
             daemon = DaemonProcess(folder / "daemon", *told, node=NODE)
             stack.callback(_end, daemon)
             daemon.start()
@@ -198,7 +198,8 @@ def _hook_failures(health: Mapping[str, Any]) -> int:
     return sum(sum(side.get("hook_failures", {}).values()) for side in sides)
 
 
-def _replayed(job: Job, scenario: Scenario, url: str, folder: Path) -> RunResult:
+def replayed(job: Job, scenario: Scenario, url: str, folder: Path) -> RunResult:
+    """The programs of the job's seed, at its rate, on the engine that ``served`` started in ``folder``."""
     seed, system = job.cell.seed, job.system
     bus = resolve_url(None, NODE, folder / "daemon", role=BusRole.AGENT) if system.has_plugin else None
     heard = resolve_url(None, NODE, folder / "daemon", role=BusRole.READER)
@@ -269,7 +270,7 @@ def _seconds(duration_ns: int, digits: int) -> float:
 def _keep_logs(folder: Path, keep: Path | None, job: Job) -> None:
     if keep is None:
         return
-    logs = {"engine.log": "engine.log", "daemon.log": "daemon/daemon.log", _RECORD: _RECORD}
+    logs = {"engine.log": "engine.log", "daemon.log": "daemon/daemon.log", RECORD: RECORD}
     for name, path in logs.items():
         if (folder / path).exists():
             _name(keep, job, name).write_bytes((folder / path).read_bytes())

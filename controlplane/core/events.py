@@ -229,7 +229,7 @@ class ContextMoved(ProgramEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinReclaimed(ProgramEvent):
-    """The engine gave a pin up before its time, for a turn that needed room. Only accounts go by it."""
+    """The engine gave a pin up before its time, for a turn that needed room. The context may go from then on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -167,7 +167,8 @@ class Attached:
         """Do it: the problem, empty if it is done; None if it is answered later."""
         match command:
             case cmd.Retain():
-                if self._probe.is_running(program_id):
+                # A pin holds while its program's turn waits for room: it may be renewed.
+                if self._probe.is_running(program_id) and program_id not in self._pins.programs:
                     return "a turn of it runs and holds its context already"
                 return self._pins.retain(program_id, command.ttl_ns)
             case cmd.Release():

@@ -43,6 +43,8 @@ class Turn:
     scheduled_ns: int = 0
     cached_tokens: int = 0
     has_token: bool = False
+    lost_tokens: int = 0  # had been computed when it was thrown out, and it has not been scheduled since
+    recomputed_tokens: int = 0
     missed: bool = False  # the last sample did not find it in the scheduler
 
 
@@ -77,7 +79,7 @@ class Probe:
         self._sampled_ns = 0
 
     def submitted(self, request: Any) -> str:
-        """The scheduler queued a request: its program. One that was retracted is queued again and is known."""
+        """The scheduler queued a request: its program. One that was thrown out is queued again and is known."""
         program_id, request_id, view = self.program_of(request), self._id_of(request), self._view
         if request_id in self._turns or request_id.startswith(_HEALTH):
             return program_id
@@ -123,11 +125,25 @@ class Probe:
     def scheduled(self, request: Any) -> str:
         """Its first prefill chunk begins; the program, or an empty string for a later chunk."""
         turn = self._turns.get(self._id_of(request))
-        if turn is None or turn.scheduled_ns:
+        if turn is None:
+            return ""
+        if turn.lost_tokens:
+            turn.recomputed_tokens += max(0, turn.lost_tokens - self._view.cached_tokens(request))
+            turn.lost_tokens = 0
+        if turn.scheduled_ns:
             return ""
         turn.scheduled_ns = time.monotonic_ns()
         turn.cached_tokens = self._view.cached_tokens(request)
         return turn.program_id
+
+    def thrown_out(self, request: Any, computed_tokens: int) -> None:
+        """It was running, and waits again: so many of its tokens had been computed, prompt and output.
+
+        What of them is computed once more is known when its next prefill begins: the cache may have a part.
+        """
+        turn = self._turns.get(self._id_of(request))
+        if turn is not None and turn.scheduled_ns:
+            turn.lost_tokens = computed_tokens
 
     def token(self, request: Any) -> None:
         """A step gave it output."""
@@ -170,6 +186,7 @@ class Probe:
                 cached_tokens=turn.cached_tokens,
                 service_ns=service_ns,
                 ok=ok,
+                recomputed_tokens=turn.recomputed_tokens,
             )
         )
         if is_unnamed(turn.program_id):

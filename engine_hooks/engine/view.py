@@ -119,7 +119,7 @@ class View(ABC):
 
     @abstractmethod
     def cached_tokens(self, request: Any) -> int:
-        """The tokens of its prompt that were found in the cache when it was first scheduled."""
+        """The tokens that were found in the cache when it was scheduled, first or after it was thrown out."""
 
     @abstractmethod
     def loaded_tokens(self, request: Any) -> int:

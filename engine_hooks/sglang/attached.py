@@ -84,6 +84,7 @@ class Attached(Base):
     # Hooks
 
     def request_queued(self, result: Any, kept: Any, scheduler: Any, request: Any, *args: Any) -> None:
+        self._probe.thrown_out(request, self._view.computed_tokens(request))  # where it ran: else it is not known
         self._steering.arrived(self._probe.submitted(request))
 
     def prefill_planned(self, plan: Any, kept: Any, *args: Any) -> None:

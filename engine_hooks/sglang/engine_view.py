@@ -227,6 +227,10 @@ class EngineView(View):
         """Those that it has by now."""
         return len(request.output_ids)
 
+    def computed_tokens(self, request: Any) -> int:
+        """Those of a request that decodes, or did: its last token is an input of the next step only."""
+        return len(request.origin_input_ids) + max(0, len(request.output_ids) - 1)
+
     def cached_tokens(self, request: Any) -> int:
         """Those found in the tree."""
         if hasattr(request, "prefix_indices"):

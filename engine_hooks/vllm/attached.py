@@ -3,6 +3,7 @@
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 from controlplane.core import commands as cmd
@@ -35,6 +36,7 @@ class Attached(Base):
         self._core: Any = None
         self._new_pin = threading.Event()  # its deadline may come before the one that the clock sleeps to
         self._nothing_to_evict = False  # in this step, until a pin is given up
+        self._thrown_out: set[str] = set()  # ids of preempted requests that were not scheduled since
         super().__init__(settings, guard, view, role)
 
     def _make_contexts(self) -> Contexts:
@@ -77,6 +79,8 @@ class Attached(Base):
 
     def step_planned(self, output: Any) -> None:
         requests, counts = self._view.scheduler.requests, self._steering.counts_service
+        if self._thrown_out:
+            self._resumed(output.num_scheduled_tokens)
         for new in output.scheduled_new_reqs:
             request = requests.get(new.req_id)
             if request is None:
@@ -91,6 +95,16 @@ class Attached(Base):
                 request = requests.get(request_id)
                 if request is not None and not request.num_output_tokens:  # output is counted at its end
                     self._steering.served(self._probe.program_of(request), int(tokens))
+
+    def _resumed(self, scheduled: Mapping[str, int]) -> None:
+        """Preempted requests go on. Which list of the step has them depends on vLLM's model runner."""
+        for request_id in self._thrown_out.intersection(scheduled):
+            self._thrown_out.discard(request_id)
+            request = self._view.scheduler.requests.get(request_id)
+            if request is not None:
+                self._view.note_cached(request_id, int(request.num_computed_tokens) - int(scheduled[request_id]))
+                self._probe.scheduled(request)
+                self._view.cached_tokens(request)  # forgotten, where nobody asked
 
     def without_token(self, output: Any) -> list[Any]:
         """The requests of a step that have no output yet."""
@@ -126,6 +140,12 @@ class Attached(Base):
     def freed(self, request: Any) -> None:
         self._steering.served(self._probe.program_of(request), int(request.num_output_tokens))
         self._probe.ended(request)
+        self._thrown_out.discard(request.request_id)
+
+    def before_preemption(self, request: Any) -> None:
+        """Read before the engine forgets how much was computed."""
+        self._probe.thrown_out(request, int(request.num_computed_tokens))
+        self._thrown_out.add(request.request_id)
 
     def preempted(self) -> None:
         self._probe.retractions += 1

@@ -193,7 +193,7 @@ class EngineView(View):
         return int(request.num_output_tokens)
 
     def note_cached(self, request_id: str, tokens: int) -> None:
-        """So many tokens of it were computed when it was first scheduled."""
+        """So many tokens of it were computed when it was scheduled, first or after a preemption."""
         self._first_cached_tokens[request_id] = tokens
 
     def cached_tokens(self, request: Any) -> int:

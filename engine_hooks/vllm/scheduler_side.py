@@ -167,8 +167,9 @@ def observed(chosen: Any, side: SchedulerSide) -> type:
                 part("update_from_output", Attached.step_done, fresh)
             return result
 
-        def _preempt_request(self, *args: Any, **kwargs: Any) -> Any:
-            result = super()._preempt_request(*args, **kwargs)
+        def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+            part("before_preemption", Attached.before_preemption, request)
+            result = super()._preempt_request(request, *args, **kwargs)
             part("_preempt_request", Attached.preempted)
             return result
 

@@ -17,7 +17,7 @@ FLUSH_TIMEOUT_S = 60.0
 
 Messages = list[dict[str, str]]
 
-_SAMPLE = re.compile(r"^(?P<name>[\w:]+)(?:\{[^}]*\})? (?P<value>\S+)$", re.MULTILINE)
+_SAMPLE = re.compile(r"^(?P<name>[\w:]+)(?P<labels>\{[^}]*\})? (?P<value>\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,12 +87,17 @@ class EngineClient:
             assert response.status == 200, f"{path}: {response.status}"
             return await response.json(content_type=None)
 
-    async def metrics(self) -> dict[str, float]:
-        """The engine's Prometheus counters and gauges, summed over their labels; 0 for one not there yet."""
+    async def metrics(self, labelled: str = "") -> dict[str, float]:
+        """The engine's Prometheus counters and gauges, summed over their labels; 0 for one not there yet.
+
+        ``labelled``: only of those that have this label, as the page has it: ``mode="decode"``.
+        """
         async with self._http.get(f"{self.url}/metrics") as response:
             text = await response.text()
         totals: defaultdict[str, float] = defaultdict(float)
         for sample in _SAMPLE.finditer(text):
+            if labelled not in (sample["labels"] or ""):
+                continue
             name = sample["name"].removeprefix("sglang:").removeprefix("vllm:")
             totals[name] += float(sample["value"])
         return totals

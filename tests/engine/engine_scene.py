@@ -67,11 +67,11 @@ class Bus:
         """Tell the plugin where the server is."""
         write_endpoint(NODE, Endpoint(url=self.server.url, pid=self.server.pid), self._state_dir)
 
-    def daemon(self, config: str = 'preset = "fcfs"\n') -> DaemonProcess:
-        """A daemon with this configuration, started."""
+    def daemon(self, config: str = 'preset = "fcfs"\n', *more: str) -> DaemonProcess:
+        """A daemon with this configuration, started; ``more``: of its command line."""
         config_path = self._folder / f"penstock-{len(self._daemons)}.toml"
         config_path.write_text(config)
-        arguments = ("--nats", self.server.url, "--config", str(config_path))
+        arguments = ("--nats", self.server.url, "--config", str(config_path), *more)
         daemon = DaemonProcess(self._folder / "daemon", *arguments, node=NODE)
         self._daemons.append(daemon)
         daemon.start()

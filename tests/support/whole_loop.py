@@ -38,6 +38,8 @@ class Quiet:
 class Loop:
     """A daemon and an engine double, both processes of their own."""
 
+    node = NODE
+
     def __init__(
         self,
         folder: Path,
@@ -51,7 +53,8 @@ class Loop:
     ) -> None:
         self.folder, self.rate, self.time_scale = folder, rate, time_scale
         self._engine = ("--pool-tokens", str(pool_tokens), *engine)
-        arguments = ("--preset", preset, "--time-scale", f"{time_scale:g}", "--record", str(folder / "run.jsonl"))
+        self.record = folder / "run.jsonl"
+        arguments = ("--preset", preset, "--time-scale", f"{time_scale:g}", "--record", str(self.record))
         self.daemon = DaemonProcess(folder, *arguments, *daemon)
         self.double: subprocess.Popen[bytes] | None = None
         self.url = ""

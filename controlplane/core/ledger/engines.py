@@ -142,7 +142,14 @@ class Engines:
         program.kv_tier = Tier.HOST if enough else Tier.NONE
 
     def pin_reclaimed(self, event: ev.PinReclaimed, now_ns: int) -> None:
-        """Nothing is decided by it: a pin's end, early or not, is seen in what the next turn finds."""
+        """A pin that is given up is none any more: nobody releases it, or goes by it when he chooses an engine.
+
+        It is not asked for again: its room was needed. Of a pin that was asked for anew meanwhile, and is believed
+        to have gone as well, the deadline ends it in the engine.
+        """
+        program = self.programs.by_name.get(event.program_id)
+        if program is not None and program.replica in ("", place_of(event.publisher)):
+            program.retained_until_ns = 0
 
     # What follows
 

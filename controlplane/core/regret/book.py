@@ -297,11 +297,11 @@ class RegretLedger:
         account = self._accounts.get(event.program_id)
         if account is None or (account.place and account.place != place_of(event.publisher)):
             return  # every engine hears every command: this one does not have the program
-        for word in account.words:
-            if word.number == event.command_id:
-                account.drop(word)
-                self._say(account, word.kind, word.number, word.at_ns, now_ns, Outcome.REJECTED)
-                return
+        word = next((each for each in account.words if each.number == event.command_id), None)
+        # One that was to renew a pin which had just been given up stands for that one.
+        if word is not None and not word.reclaimed:
+            account.drop(word)
+            self._say(account, word.kind, word.number, word.at_ns, now_ns, Outcome.REJECTED)
 
     def _listed(self, event: ev.EnginesListed, now_ns: int) -> None:
         self._places = frozenset((*event.serving, *event.draining))

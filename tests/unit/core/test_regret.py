@@ -136,6 +136,19 @@ def test_a_pin_that_the_engine_gave_up_is_told_of_whatever_came_of_it(story: Sto
     assert story.book.sums.pins_lost == 1
 
 
+def test_a_pin_that_was_given_up_as_it_was_to_be_renewed_is_told_of(story: Story) -> None:
+    """The engine gives the first one up, and refuses the second, of which the ledger has heard already."""
+    story.decide(cmd.Retain, ttl_ns=seconds(10))
+    number = story.decide(cmd.Retain, ttl_ns=seconds(20))
+    story.tell(ev.PinReclaimed(publisher=ENGINE, program_id="p"))
+    story.tell(ev.CommandRejected(publisher=ENGINE, program_id="p", command_id=number))
+    story.wait(4)
+    story.come_back(cached=0)
+    former, pin = (verdict for verdict in story.verdicts if verdict.kind == "retain")
+    assert former.outcome is Outcome.REPLACED
+    assert (pin.outcome, pin.cause, pin.again_tokens) == (Outcome.MISS, Cause.RECLAIMED, CONTEXT)
+
+
 @pytest.mark.parametrize(
     ("make", "cause"),
     [

@@ -281,6 +281,16 @@ def test_only_the_engine_of_a_program_can_refuse_to_hold_it(number: int, believe
     assert d.counts.commands_rejected == 2
 
 
+@pytest.mark.parametrize(("number", "believed"), [(1, True), (2, False)])
+def test_a_pin_that_its_engine_gave_up_is_none_any_more(number: int, believed: bool) -> None:
+    d = Pair()
+    d.on(2).run_turn("a")
+    d.program("a").retained_until_ns = d.now_ns + 5
+    d.send(d.engines[number - 1](ev.PinReclaimed, program_id="a"))
+    assert (d.program("a").retained_until_ns > 0) is believed
+    d.send(d.engines[number - 1](ev.PinReclaimed, program_id="unknown"))
+
+
 # Decisions
 
 

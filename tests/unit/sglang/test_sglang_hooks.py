@@ -11,7 +11,7 @@ from sglang_double import SglangDouble
 
 from controlplane.core.commands import Admit, Pause, Place, Retain, SetWindow
 from controlplane.core.engine_policies import EnginePolicies
-from controlplane.core.events import CommandApplied, Event, FirstToken, PoolSampled
+from controlplane.core.events import CommandApplied, Event, FirstToken, PoolSampled, TurnEnded
 from controlplane.core.memory.lru import Lru
 from controlplane.core.memory.opportunistic import Opportunistic
 from controlplane.core.priority.mlfq import Mlfq
@@ -530,6 +530,31 @@ def test_prefilled_and_decoded_tokens_count_as_service(engine: Engine) -> None:
     queue = [engine.queued(RequestDouble(f"next {name}", program=name)) for name in ("prefilled", "decoded", "new")]
     engine.call(PRIORITY, "policy", queue)
     assert [request.rid for request in queue] == ["next new", "next prefilled", "next decoded"]
+
+
+def test_what_is_computed_again_after_a_retraction_is_told_with_the_turns_end(engine: Engine) -> None:
+    """Its prompt of 1,000 tokens and 20 of its 21 tokens of output were computed; 900 of that are found again."""
+    request = engine.queued(RequestDouble("1", 1000, program="p"))
+    batch = SimpleNamespace(reqs=[request])
+    engine.prefilled(batch)
+    request.output_ids = [0] * 21
+    engine.queued(request)  # it was retracted
+    request.prefix_indices = [0] * 900
+    engine.prefilled(batch)
+    engine.prefilled(batch)  # another chunk of the same prefill
+    request.is_finished = True
+    engine.call(RELEASE, request, "tree")
+    (ended,) = [event for event in engine.sent if isinstance(event, TurnEnded)]
+    assert (ended.recomputed_tokens, ended.cached_tokens) == (120, 0)
+
+
+def test_a_turn_that_ends_before_it_goes_on_computed_nothing_again(engine: Engine) -> None:
+    request = engine.queued(RequestDouble("1", 1000, program="p"))
+    engine.prefilled(SimpleNamespace(reqs=[request]))
+    engine.queued(request)
+    request.is_finished = True
+    engine.call(RELEASE, request, "tree")
+    assert [event.recomputed_tokens for event in engine.sent if isinstance(event, TurnEnded)] == [0]
 
 
 def test_requests_whose_service_cannot_be_told_are_followed_all_the_same(engine: Engine) -> None:

@@ -166,9 +166,24 @@ def test_a_program_is_named_as_its_gate_would_name_it(engine: Engine) -> None:
 
 
 def test_preemptions_are_counted(engine: Engine) -> None:
-    engine.scheduler._preempt_request("r", 0.0)
-    assert engine.scheduler.calls == ["preempt"]
+    request = engine.begin("r", A)
+    engine.scheduler._preempt_request(request, 0.0)
+    assert engine.scheduler.calls == ["add_request", "preempt"]
     assert engine.attached._probe.retractions == 1
+
+
+@pytest.mark.parametrize("as_new", [False, True])
+def test_what_is_computed_again_after_a_preemption_is_told_with_the_turns_end(engine: Engine, as_new: bool) -> None:
+    engine.scheduler.lists_resumed_as_new = as_new
+    request = engine.begin("r", A)
+    request.num_computed_tokens += 3  # it decoded
+    engine.scheduler._preempt_request(request, 0.0)
+    engine.scheduler.schedule()
+    engine.scheduler.schedule()  # it goes on
+    engine.end(request)
+    (ended,) = engine.told(TurnEnded)
+    assert ended.recomputed_tokens == 4 * BLOCK_TOKENS + 3
+    assert ended.cached_tokens == 0
 
 
 # Commands, while the engine is idle
@@ -196,6 +211,24 @@ def test_a_pin_ends_when_the_programs_next_turn_is_scheduled(engine: Engine) -> 
     engine.command(Retain(command_id=1, program_id="p", ttl_ns=seconds(60)))
     engine.scheduler.add_request(RequestDouble("again", A, program="p"))
     engine.scheduler.schedule()
+    assert engine.attached._pins.tokens == 0
+
+
+def test_a_pin_may_be_renewed_until_the_programs_next_turn_is_scheduled(engine: Engine) -> None:
+    """It holds while that turn waits. To refuse would have the daemon think that there is none."""
+    engine.turn("p", A)
+    engine.command(Retain(command_id=1, program_id="p", ttl_ns=seconds(60)))
+    engine.scheduler.add_request(RequestDouble("again", A, program="p"))
+    engine.attached.on_command(Retain(command_id=2, program_id="p", ttl_ns=seconds(600)))
+    engine.attached.step_begins()
+    (pin,) = engine.attached._pins.listed()
+    assert seconds(60) < pin.ttl_ns <= seconds(600)
+    assert engine.attached._pins.tokens == 4 * BLOCK_TOKENS
+    engine.scheduler.schedule()
+    engine.attached.on_command(Retain(command_id=3, program_id="p", ttl_ns=seconds(60)))
+    engine.attached.step_begins()
+    assert [event.command_id for event in engine.told(CommandApplied)] == [1, 2]
+    assert [event.command_id for event in engine.told(CommandRejected)] == [3]
     assert engine.attached._pins.tokens == 0
 
 

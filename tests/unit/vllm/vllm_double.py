@@ -145,6 +145,7 @@ class SchedulerDouble:
     def __init__(self, blocks: int = 16, groups: int = 1, data_parallel_size: int = 1) -> None:
         self.calls: list[Any] = []
         self.paused = False
+        self.lists_resumed_as_new = False  # as the second of its model runners has it
         self.block_size = BLOCK_TOKENS
         self.max_num_scheduled_tokens = 1024
         self.kv_cache_manager = ManagerDouble(blocks)
@@ -173,13 +174,18 @@ class SchedulerDouble:
         return bool(self.requests) and not self.paused
 
     def schedule(self) -> Any:
-        """Everybody who waits runs, with no token cached."""
-        new = [SimpleNamespace(req_id=each.request_id, num_computed_tokens=0) for each in self.waiting]
+        """Everybody who waits runs, with no token cached; all of their prompt and output is computed at once."""
+        new = [
+            SimpleNamespace(req_id=each.request_id, num_computed_tokens=0)
+            for each in self.waiting
+            if each.status.name != "PREEMPTED" or self.lists_resumed_as_new
+        ]
         for request in self.waiting:
             request.status.name = "RUNNING"
+            request.num_computed_tokens = request.num_prompt_tokens + request.num_output_tokens
         self.running += self.waiting
         self.waiting.clear()
-        counts = {each.request_id: each.num_prompt_tokens for each in self.running}
+        counts = {each.request_id: each.num_computed_tokens for each in self.running}
         return SimpleNamespace(scheduled_new_reqs=new, num_scheduled_tokens=counts)
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
@@ -197,6 +203,10 @@ class SchedulerDouble:
 
     def _preempt_request(self, request: Any, timestamp: float) -> None:
         self.calls.append("preempt")
+        self.running.remove(request)
+        self.waiting.appendleft(request)
+        self.pool.free_blocks(reversed(self.kv_cache_manager.held.pop(request.request_id, [])))
+        request.status.name, request.num_computed_tokens = "PREEMPTED", 0
 
     def reset_prefix_cache(self) -> bool:
         return self.pool.free_block_queue.num_free_blocks == self.pool.num_gpu_blocks - 1

@@ -1,0 +1,127 @@
+"""The regret ledger beside the engine's own counters: what a run under pressure computed again, and missed."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_client import Messages, Reply
+from engine_scene import Bus, Scene, play
+from engine_server import EngineServer
+from tiny_model import words
+
+from controlplane.core.events import PinReclaimed, ProgramEnded, ToolEnded, ToolStarted, TurnEnded
+from controlplane.core.regret.returns import LEAST_LOST_TOKENS
+from controlplane.core.types import seconds
+
+PROGRAMS, TURNS = 8, 4
+FIRST_TOKENS, NEXT_TOKENS, OUTPUT_TOKENS = 300, 150, 100
+TOOL_S = 0.2
+COMPUTED = 'mode="prefill_compute"'  # SGLang counts the tokens of each prefill's step, whichever it is of a request
+
+
+@dataclass(slots=True)
+class Told:
+    """What the engine's replies say of one program."""
+
+    known_tokens: int = 0  # computed by now, the last reply's last token too: SGLang's steps overlap
+    new_tokens: int = 0  # of its prompts, that nobody had computed before
+    misses: int = 0  # turns that did not find all of it
+
+    def add(self, reply: Reply) -> None:
+        self.new_tokens += reply.prompt_tokens - self.known_tokens
+        self.misses += self.known_tokens - reply.cached_tokens >= LEAST_LOST_TOKENS
+        self.known_tokens = reply.prompt_tokens + reply.output_tokens
+
+
+async def program(
+    scene: Scene,
+    name: str,
+    seed: int,
+    *,
+    turns: int = TURNS,
+    first_tokens: int = FIRST_TOKENS,
+    output_tokens: int = OUTPUT_TOKENS,
+) -> Told:
+    """A program to its end: turns, and tools between them that its runtime reports."""
+    told, messages = Told(), Messages()
+    for turn in range(turns):
+        if turn:
+            call = {"program_id": name, "call_id": f"{name}.{turn}", "tool": "bash"}
+            await scene.publish(ToolStarted(**call))
+            await asyncio.sleep(TOOL_S)
+            await scene.publish(ToolEnded(**call, duration_ns=seconds(TOOL_S)))
+        text = words(seed + 50 * turn, NEXT_TOKENS if turn else first_tokens)
+        messages.append({"role": "user", "content": text})
+        reply = await scene.chat(name, messages, output_tokens=output_tokens)
+        assert (reply.status, reply.output_tokens) == (200, output_tokens)
+        messages.append({"role": "assistant", "content": reply.text})
+        told.add(reply)
+    await scene.until(TurnEnded, count=turns, program_id=name)
+    await scene.publish(ProgramEnded(program_id=name))
+    return told
+
+
+async def all_of(scene: Scene, label: str, seed: int, **more: int) -> tuple[list[Told], float, float]:
+    """Programs that come at once; then what the engine computed more than once, and its retractions."""
+    await scene.flush()
+    before, computed = await scene.metrics(), await scene.metrics(COMPUTED)
+    names = [f"{label}-{number}" for number in range(PROGRAMS)]
+    told = await asyncio.gather(*(program(scene, name, seed + n, **more) for n, name in enumerate(names)))
+    after, prefilled = await scene.metrics(), await scene.metrics(COMPUTED)
+    more_than_once = prefilled["realtime_tokens_total"] - computed["realtime_tokens_total"]
+    more_than_once -= sum(each.new_tokens for each in told)
+    return told, more_than_once, after["num_retracted_requests_total"] - before["num_retracted_requests_total"]
+
+
+def regret(record: Path) -> Any:
+    """What ``penstock regret`` says of a recorded run, by cause."""
+    command = [sys.executable, "-m", "controlplane", "regret", "--by", "cause", "--json", str(record)]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+@pytest.mark.parametrize("preset", ["fcfs", "penstock", "continuum"])
+def test_its_sums_are_the_engines_counters(
+    plugin_engine: EngineServer, bus: Bus, preset: str, tmp_path: Path
+) -> None:
+    """Eight programs, whose contexts grow to two and a half times the pool."""
+    record = tmp_path / "run.jsonl"
+    seen: dict[str, Any] = {}
+
+    async def story(scene: Scene) -> None:
+        told, again_tokens, _ = await all_of(scene, preset, seed=1000)
+        seen["again"], seen["misses"] = again_tokens, sum(each.misses for each in told)
+        seen["reclaimed"] = len(scene.heard(PinReclaimed))
+
+    daemon = bus.daemon(f'preset = "{preset}"\n', "--record", str(record))
+    play(story, plugin_engine, bus)
+    daemon.stop()
+    said = regret(record)
+    assert said["total"]["again_tokens"] == pytest.approx(seen["again"], rel=0.01)
+    assert sum(row["misses"] for row in said["rows"] if row["name"] != "retracted") == seen["misses"]
+    # A pin that another one replaces before its loss is heard of is judged as replaced.
+    reclaimed = sum(row["count"] for row in said["rows"] if row["name"] == "reclaimed")
+    assert reclaimed <= seen["reclaimed"]
+
+
+def test_what_a_retraction_cost_is_in_them(plugin_engine: EngineServer, bus: Bus, tmp_path: Path) -> None:
+    """SGLang lets in who will write more than there is room for, and has to throw some of them out."""
+    record = tmp_path / "run.jsonl"
+    seen: dict[str, Any] = {}
+
+    async def story(scene: Scene) -> None:
+        sizes = {"turns": 1, "first_tokens": 200, "output_tokens": 400}
+        _, seen["again"], seen["retractions"] = await all_of(scene, "long", seed=1400, **sizes)
+        seen["told"] = sum(event.recomputed_tokens for event in scene.heard(TurnEnded))
+
+    daemon = bus.daemon('preset = "fcfs"\n', "--record", str(record))
+    play(story, plugin_engine, bus)
+    daemon.stop()
+    said = regret(record)
+    assert seen["retractions"] >= 1
+    assert seen["told"] == pytest.approx(seen["again"], rel=0.01)
+    assert said["total"]["again_tokens"] == pytest.approx(seen["again"], rel=0.01)
