@@ -1,25 +1,31 @@
 """Programs that send sub-agents and wait for all of them: what it brings to know that, simulated.
 
-    python bench/trees.py [--seeds 1,2,3,4,5] [--programs 20] [--cells "NAME;..."] [--json]
+    python bench/trees.py [--seeds 1,2,3,4,5] [--programs 20] [--cells "NAME;..."] [--arms NAME,...] [--json]
 
 Each seed draws other programs of ``synthetic:agentx-like`` and other arrivals. Of every cell it prints the mean JCT
 of roots of three arms on the same draws: *unknown* (agents report runs and tools, but nobody says whose sub-agent
 one is: each is a program that queues), *ridden* (children ride their root's slot at once, and a parent lends its
 room while it waits: ``[control.trees]`` all off) and *trees* (its defaults). Behind it ratios with 95% intervals
 over the seeds, where below 1 is better; a cell whose interval lies above 1 is named as lost.
+
+Further arms: *keep* and *gangs*, each with that part of ``[control.trees]`` alone, and *clairvoyant*, which knows
+all that every program will do, its sub-agents included, and says how much is left to gain. Each of its programs
+queues: it decides itself who rides whose slot.
 """
 
 import argparse
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from controlplane.core.control import ControlRules
-from controlplane.core.presets import DEFAULT, PRESETS
+from controlplane.core.presets import DEFAULT
 from controlplane.core.trees import TreeRules
 from controlplane.lab.compare.markdown import table
 from controlplane.lab.experiment import Experiment, Hardware, Workload
+from controlplane.lab.sim.laboratory import simulated_preset
 from controlplane.lab.simulate import simulate
 from controlplane.lab.sweep.resolve import resolved
 from controlplane.lab.workload.arrivals import Arrival
@@ -30,11 +36,27 @@ from controlplane.lab.workload.trees import AGENTX_LIKE
 
 WORKLOAD = Workload(trace=f"synthetic:{AGENTX_LIKE}", programs=100)
 OFF = TreeRules(gang_s=0.0, keep=False, prefetch_s=0.0)
-ARMS: Mapping[str, tuple[Telemetry, TreeRules]] = {
-    "unknown": (Telemetry.RUNS, OFF),
-    "ridden": (Telemetry.FULL, OFF),
-    "trees": (Telemetry.FULL, TreeRules()),
+TREES, CLAIRVOYANT = "trees", "clairvoyant"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """What is told and what is decided by."""
+
+    telemetry: Telemetry = Telemetry.FULL
+    rules: TreeRules = OFF
+    preset: str = DEFAULT
+
+
+ARMS: Mapping[str, Arm] = {
+    "unknown": Arm(telemetry=Telemetry.RUNS),
+    "ridden": Arm(),
+    "keep": Arm(rules=replace(TreeRules(), gang_s=0.0)),
+    "gangs": Arm(rules=replace(TreeRules(), keep=False)),
+    TREES: Arm(rules=TreeRules()),
+    CLAIRVOYANT: Arm(telemetry=Telemetry.RUNS, preset=CLAIRVOYANT),
 }
+USUAL = ("unknown", "ridden", TREES)
 LONGEST = 1_000_000  # tokens of context: the model's own limit would cut these sessions off
 B200 = Hardware(profile="b200", max_context_tokens=LONGEST)
 SMALL = Hardware(profile="b200-llama31-70b", max_context_tokens=LONGEST, pool_tokens=1_000_000)
@@ -54,16 +76,16 @@ CELLS: Mapping[str, tuple[Hardware, float]] = {
 }
 
 
-def one(hardware: Hardware, arrival: Arrival, seed: int, programs: int, arm: str) -> float:
+def simulated(hardware: Hardware, arrival: Arrival, seed: int, programs: int, arm: str) -> float:
     """The mean JCT of roots, in seconds."""
-    telemetry, rules = ARMS[arm]
+    chosen = ARMS[arm]
     asked = Experiment(
-        workload=Workload(trace=WORKLOAD.trace, telemetry=telemetry),
+        workload=Workload(trace=WORKLOAD.trace, telemetry=chosen.telemetry),
         trace=synthesize(AGENTX_LIKE, programs=programs, seed=seed),
         hardware=hardware,
         arrival=arrival,
-        preset=PRESETS[DEFAULT],
-        rules=ControlRules(trees=rules),
+        preset=simulated_preset(chosen.preset),
+        rules=ControlRules(trees=chosen.rules),
         seed=seed,
     )
     return simulate(asked).summary.jct_mean_s
@@ -75,28 +97,39 @@ def study(options: argparse.Namespace) -> list[dict[str, object]]:
         hardware, load = CELLS[name]
         arrival = resolved(f"load:{load}", WORKLOAD, hardware)
         programs = options.programs * hardware.replicas
-        jct: dict[str, list[float]] = {arm: [] for arm in ARMS}
+        jct: dict[str, list[float]] = {arm: [] for arm in options.arms}
         for seed in options.seeds:
             print(f"  {name}, seed {seed}", file=sys.stderr)
             for arm, found in jct.items():
-                found.append(one(hardware, arrival, seed, programs, arm))
+                found.append(simulated(hardware, arrival, seed, programs, arm))
         rows.append({"cell": name, "arrival": str(arrival), "jct_mean_s": jct})
     return rows
 
 
 def printed(rows: list[dict[str, object]]) -> str:
     """As Markdown."""
-    lines, lost = [], []
+    title, lines, lost = list[str](), [], []
     for row in rows:
         jct = row["jct_mean_s"]
         assert isinstance(jct, dict)
-        against = {
-            arm: ratio_interval(list(zip(jct["trees"], jct[arm], strict=True))) for arm in ("unknown", "ridden")
-        }
-        lost += [f"{row['cell']} (against {arm})" for arm, ratio in against.items() if ratio and ratio.low > 1]
-        lines.append([str(row["cell"]), *(f"{fmean(jct[arm]):.0f}" for arm in ARMS), *map(str, against.values())])
-    title = ["cell", *(f"{arm}, s" for arm in ARMS), "trees / unknown", "trees / ridden"]
+        ours = TREES if TREES in jct else list(jct)[-1]
+        others = [arm for arm in jct if arm != ours]
+        against = {arm: ratio_interval(list(zip(jct[ours], jct[arm], strict=True))) for arm in others}
+        lost += [
+            f"{row['cell']} (against {arm})"
+            for arm, ratio in against.items()
+            if ratio and ratio.low > 1 and arm != CLAIRVOYANT
+        ]
+        title = ["cell", *(f"{arm}, s" for arm in jct), *(f"{ours} / {arm}" for arm in others)]
+        lines.append([str(row["cell"]), *(f"{fmean(jct[arm]):.0f}" for arm in jct), *map(str, against.values())])
     return "\n".join([*table(title, lines), "", f"lost: {', '.join(lost) or 'none'}"])
+
+
+def arms(text: str) -> list[str]:
+    chosen = text.split(",")
+    if unknown := [arm for arm in chosen if arm not in ARMS]:
+        raise argparse.ArgumentTypeError(f"expected some of {', '.join(ARMS)}, got {', '.join(unknown)}")
+    return chosen
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -108,6 +141,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--cells", type=lambda text: text.split(";"), default=[], help="separated by ;. Default: all"
     )
+    parser.add_argument("--arms", type=arms, default=USUAL, help=f"default: {','.join(USUAL)}")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser.parse_args()
 

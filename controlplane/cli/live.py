@@ -143,6 +143,9 @@ def engine_double(
     tier: Tiers = [],
     time_scale: TimeScale = 1.0,
     tokens_per_word: Annotated[int, typer.Option(min=1, help="Tokens that one word stands for.")] = 1,
+    hold_s: Annotated[
+        float, typer.Option(min=1, help="Seconds of engine time after which a turn that is held gets a 503.")
+    ] = 600.0,
     node: Node = "local",
     nats: Nats = None,
     state_dir: StateDir = None,
@@ -152,6 +155,8 @@ def engine_double(
 
     It publishes and obeys what a real engine with Penstock's plugin would. It has no model: its words mean nothing.
     """
+    from controlplane.core.types import seconds
+    from controlplane.gate import GateLimits
     from controlplane.lab.double.options import DoubleOptions
     from controlplane.lab.double.server import serve
     from controlplane.wire.endpoint import resolve_url
@@ -172,6 +177,7 @@ def engine_double(
             ),
             time_scale=time_scale,
             tokens_per_word=tokens_per_word,
+            gate=GateLimits(hold_ns=seconds(hold_s)),
             on_ready=lambda url: typer.echo(f"engine double listens on {url}", err=True),
         )
     )

@@ -164,8 +164,8 @@ def explain(
     (`--node fleet --node gpu7`, or `--log FILE` for a log of another host) and the decisions are told in one order,
     by their hosts' clocks, with the way of each turn that both held: where it waited how long, and where it ran.
 
-    Of a program that had sub-agents and has ended it shows the tree, too, and the critical path: what its time was
-    made of.
+    Of a program that had sub-agents and has ended it shows the tree, too, what it has had of its budget with them,
+    and the critical path: what its time was made of, and how much of that it was held.
     """
     import msgspec
 
@@ -177,17 +177,18 @@ def explain(
     if not program:
         typer.echo("\n".join(names(record for path in paths.values() for record in read_decisions(path))))
         return
-    told = stories({source: read_decisions(path) for source, path in paths.items()}, program)
-    if not told:
+    told = stories({name: read_decisions(path) for name, path in paths.items()}, program)
+    trees = [each for path in paths.values() if (each := tree.tree(read_decisions(path), program))][:1]
+    of_whom = [said for path in paths.values() if (said := tree.whose(read_decisions(path), program))][:1]
+    if not (told or trees or of_whom):
         raise _unknown(program, paths, names(record for path in paths.values() for record in read_decisions(path)))
-    trees = list(filter(None, (tree.tree(read_decisions(path), program) for path in paths.values())))[:1]
     if json:
         told_as = [each.told() for each in told[-last:]]
         for record in (*told_as, *({"tree": each, "critical_path": tree.critical_path(each)} for each in trees)):
             typer.echo(msgspec.json.encode(record).decode())
         return
-    for line in (*lines(told[-last:]), *ways(told[-last:]), *(line for each in trees for line in tree.lines(each))):
-        typer.echo(line)
+    of_tree = tree.lines(trees[0]) if trees else ()
+    typer.echo("\n".join((*lines(told[-last:]), *ways(told[-last:]), *of_tree, *of_whom)))
 
 
 def _unknown(program: str, paths: Mapping[str, Path], known: Sequence[str]) -> Exception:

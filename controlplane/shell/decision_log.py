@@ -23,9 +23,10 @@ from controlplane.core.controller import Controller
 from controlplane.core.events import place_of
 from controlplane.core.presets import Preset, policy_name
 from controlplane.core.regret import Verdict
-from controlplane.core.types import NANOSECONDS_PER_SECOND
+from controlplane.core.types import NANOSECONDS_PER_SECOND, Program, Status
 from controlplane.shell.logs import logger
 from controlplane.wire.decisions import (
+    Account,
     Alternative,
     DecisionRecord,
     Numbers,
@@ -77,6 +78,9 @@ class DecisionLog:
         self._controller = controller
         self._open: dict[str, list[tuple[int, int]]] = {}  # by program: (command_id, when)
         self._held: dict[str, dict[str, int]] = {}  # by program: turns at the gate, and since when
+        self._runs: dict[
+            str, tuple[int, int]
+        ] = {}  # by program: of the last that was written, when it began and ended
         self._outcomes: dict[type[ev.Event], Callable[[Any], str]] = {
             ev.FirstToken: _first_token,
             ev.ProgramEnded: lambda event: "its run ended",
@@ -138,11 +142,16 @@ class DecisionLog:
                 **(self._admission(program_id, now_ns) if kind == "admit" else {}),
             )
         )
+        if program is not None and program.status is Status.ENDED:
+            self._ended(program_id, now_ns)  # by silence, or as a budget is spent: no event says so
         if program is not None and not isinstance(command, SetWindow):
             waiting = self._open.setdefault(program_id, [])
             waiting.append((command.command_id, now_ns))
             del waiting[:-_MOST_OPEN]
-            if max(len(self._open), len(self._held)) > len(controller.ledger.programs.by_name) + _MOST_OPEN:
+            if (
+                max(len(self._open), len(self._held), len(self._runs))
+                > len(controller.ledger.programs.by_name) + _MOST_OPEN
+            ):
                 self._forget(controller)
 
     def _admission(self, program_id: str, now_ns: int) -> dict[str, Any]:
@@ -155,20 +164,47 @@ class DecisionLog:
         }
 
     def _ended(self, program_id: str, now_ns: int) -> None:
-        """A run that is part of a tree: what its time was made of can be told afterwards."""
+        """A run that is part of a tree: what its time was made of can be told afterwards.
+
+        Its children end with it, whether they say so or not.
+        """
         programs = self._controller().ledger.programs
         program = programs.by_name.get(program_id)
         if program is None or not (program.parent_id or program_id in programs.children):
             return
+        below = [] if program.parent_id else [programs.by_name[name] for name in programs.children_of(program_id)]
+        for each in (program, *(child for child in below if child.status is Status.ENDED)):
+            self._run(each, now_ns)
+
+    def _run(self, program: Program, now_ns: int) -> None:
+        ended_ns = program.ended_at_ns if program.status is Status.ENDED else now_ns
+        run = program.arrived_at_ns, ended_ns
+        if self._runs.get(program.program_id) == run:
+            return  # it is written down
+        self._runs[program.program_id] = run
         self._write(
             RunRecord(
                 at=_wall(),
-                program_id=program_id,
+                program_id=program.program_id,
                 parent_id=program.parent_id,
                 began_ns=program.arrived_at_ns,
-                ended_ns=now_ns,
+                ended_ns=ended_ns,
                 turns=program.turn_index,
+                account=self._account(program),
             )
+        )
+
+    def _account(self, root: Program) -> Account | None:
+        accounts = self._controller().ledger.accounts
+        if root.parent_id or not accounts.on:
+            return None
+        turns, kv_token_s = accounts.budget(root)
+        return Account(
+            turns=root.turns_begun,
+            kv_token_s=root.kv_token_s,
+            most_turns=turns,
+            most_kv_token_s=kv_token_s,
+            stopped=accounts.stopped.get(root.program_id, ""),
         )
 
     def _let_go(self, program_id: str, turn_id: str) -> None:
@@ -188,7 +224,7 @@ class DecisionLog:
 
     def _forget(self, controller: Controller) -> None:
         """Programs that are no more, and never said so."""
-        for remembered in (self._open, self._held):
+        for remembered in (self._open, self._held, self._runs):
             for name in [name for name in remembered if name not in controller.ledger.programs.by_name]:
                 del remembered[name]
 

@@ -80,6 +80,16 @@ class VerdictRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="record
         return self.verdict.program_id
 
 
+class Account(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run has had with its sub-agents, and may have; where the daemon has tenants."""
+
+    turns: int
+    kv_token_s: float
+    most_turns: int = 0  # 0: any number
+    most_kv_token_s: float = 0.0  # likewise
+    stopped: str = ""  # why it was, if it was
+
+
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="run"):
     """The run of a sub-agent, or of a program that had some, which has ended; by the daemon's own clock."""
 
@@ -89,6 +99,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", t
     began_ns: int
     ended_ns: int
     turns: int
+    account: Account | None = None  # of a root
 
 
 Record = DecisionRecord | OutcomeRecord | VerdictRecord | RunRecord

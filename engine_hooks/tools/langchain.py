@@ -7,21 +7,35 @@
 
 An outermost run is a program, named after its thread (``thread_id``) or else its run. For the engine to know it by
 that name, give the model the same header: ``ChatOpenAI(default_headers=headers("42"))``.
+
+What runs within it is part of it: subgraphs, and graphs that a tool invokes, whatever thread they are given. A
+sub-agent that has a context of its own is a program of its own, a child of the one that it runs within, if it is
+invoked under a name, which its model sends too:
+
+    graph.invoke(state, sub_agent("42/research"))  # its model: default_headers=headers("42/research")
 """
 
 from typing import Any
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.runnables import RunnableConfig
 
 from controlplane.core.tool_calls import called_name
 from controlplane.emit.tool_reporter import ToolReporter
 from engine_hooks.tools.shared import PROGRAM_HEADER, guard, is_on, reporter
 
+_NAME = "penstock_program_id"  # in a run's metadata, which what runs within it has, too
+
 
 def headers(program_id: str) -> dict[str, str]:
     """The headers that name the program to the engine."""
     return {PROGRAM_HEADER: program_id}
+
+
+def sub_agent(program_id: str) -> RunnableConfig:
+    """The configuration of a run that is a sub-agent of that name: for ``invoke``, or a node's ``with_config``."""
+    return {"metadata": {_NAME: program_id}}
 
 
 class PenstockCallback(BaseCallbackHandler):
@@ -34,6 +48,7 @@ class PenstockCallback(BaseCallbackHandler):
         self._on = is_on()
         self._program_of: dict[UUID, str] = {}  # by every run that is open
         self._call_of: dict[UUID, str] = {}
+        self._begun: set[UUID] = set()  # runs with which a program began
 
     # Runs
 
@@ -43,19 +58,22 @@ class PenstockCallback(BaseCallbackHandler):
 
     def _begin(self, run_id: UUID, parent: UUID | None, metadata: dict[str, Any]) -> None:
         enclosing = self._program_of.get(parent, "") if parent is not None else ""
-        self._program_of[run_id] = enclosing or str(metadata.get("thread_id") or run_id)
-        if not enclosing:
-            self._to.program_started(self._program_of[run_id])
+        named = str(metadata.get(_NAME) or "")  # LangGraph tells of the outermost thread alone
+        program = self._program_of[run_id] = named or enclosing or str(metadata.get("thread_id") or run_id)
+        if program != enclosing:
+            self._begun.add(run_id)
+            self._to.program_started(program, parent_id=enclosing)
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **more: Any) -> None:
-        guard.run("langchain run", self._end, run_id, more.get("parent_run_id"), "finished")
+        guard.run("langchain run", self._end, run_id, "finished")
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **more: Any) -> None:
-        guard.run("langchain run", self._end, run_id, more.get("parent_run_id"), type(error).__name__)
+        guard.run("langchain run", self._end, run_id, type(error).__name__)
 
-    def _end(self, run_id: UUID, parent: UUID | None, reason: str) -> None:
+    def _end(self, run_id: UUID, reason: str) -> None:
         program = self._program_of.pop(run_id, "")
-        if program and parent not in self._program_of:
+        if run_id in self._begun:
+            self._begun.discard(run_id)
             self._to.program_ended(program, reason)
 
     # Tools

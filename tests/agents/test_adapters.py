@@ -80,6 +80,30 @@ def test_langgraph(others_python: str, nats_server: Any, heard: Heard) -> None:
     assert [event.call_id for event in heard.of(ToolEnqueued)] == [event.call_id for event in heard.of(ToolStarted)]
 
 
+def test_langgraph_sub_agents_are_children_and_a_subgraph_is_not(
+    others_python: str, nats_server: Any, heard: Heard
+) -> None:
+    calls: Reply = [("research", {"topic": "maps"}), ("research", {"topic": "roads"})]
+    with ScriptedModel({BEGIN: ["looked", calls, "done"], "look it up": ["found"]}) as model:
+        asked = {"message": BEGIN, "research": "look it up", "url": model.url}
+        said = run_agent(others_python, "langgraph_family_run.py", asked, nats_server.url)
+    children = {"thread-42/maps", "thread-42/roads"}
+    assert said["output"] == "done"
+    heard.until(lambda: len(heard.of(ProgramEnded)) == 3, "ends")
+    assert {event.program_id: event.parent_id for event in heard.of(ProgramArrived)} == {
+        "thread-42": "",
+        **dict.fromkeys(children, "thread-42"),
+    }
+    assert len(heard.of(ProgramArrived)) == 3
+    assert [event.program_id for event in heard.of(ProgramEnded)][-1] == "thread-42"
+    assert [request.program for request in model.requests].count("thread-42") == 3
+    assert {request.program for request in model.requests} == {"thread-42", *children}
+    tools = {kind: heard.of(kind, program_id="thread-42", tool="research") for kind in (ToolStarted, ToolEnded)}
+    assert [len(found) for found in tools.values()] == [2, 2]
+    began = {event.program_id: event.at_ns for event in heard.of(ProgramArrived)}
+    assert all(began[child] >= min(event.at_ns for event in tools[ToolStarted]) for child in children)
+
+
 def test_an_mcp_client(others_python: str, nats_server: Any, heard: Heard, tmp_path: Path) -> None:
     asked = {"options": [], "clock": str(tmp_path / "clock")}
     said = run_agent(others_python, "mcp_run.py", asked, nats_server.url)

@@ -190,6 +190,37 @@ def test_a_sub_agent_is_a_child_of_the_run_whose_tool_it_is(
     matches_the_clock(heard, said, child, "terminal")
 
 
+def test_sub_agents_that_are_sent_side_by_side_are_children_whom_one_tool_waits_for(
+    openhands: ImportedOnce, nats_server: Any, heard: Heard, told: dict[str, Any]
+) -> None:
+    more = {"security_risk": "LOW", "summary": "-"}
+    spawn = {"command": "spawn", "ids": ["maps", "roads"], "agent_types": ["helper", "helper"], **more}
+    delegate = {"command": "delegate", "tasks": {"maps": "look at maps", "roads": "look at roads"}, **more}
+    scripts: dict[str, list[Reply]] = {
+        "please begin": [[("delegate", spawn)], [("delegate", delegate)], FINISH],
+        "look at maps": [[bash("sleep 0.2")], FINISH],
+        "look at roads": [[bash("sleep 0.3")], FINISH],
+    }
+    with ScriptedModel(scripts) as model:
+        said = openhands.run(told | {"url": model.url}, nats_server.url)
+    parent = said["conversation"]
+    assert (said["status"], said["failures"]) == ("finished", {})
+    heard.until(lambda: bool(heard.of(ProgramEnded, program_id=parent)), "end of the run")
+    arrived = {event.program_id: event for event in heard.of(ProgramArrived)}
+    children = set(arrived) - {parent}
+    assert {name: event.parent_id for name, event in arrived.items()} == {
+        parent: "",
+        **dict.fromkeys(children, parent),
+    }
+    assert len(children) == 2
+    assert {request.program for request in model.requests} == {parent, *children}
+    began, ended = heard.of(ToolStarted, tool="delegate")[1], heard.of(ToolEnded, tool="delegate")[1]
+    ends = [event for event in heard.of(ProgramEnded) if event.program_id in children]
+    assert all(began.at_ns < arrived[child].at_ns for child in children)
+    assert all(event.at_ns < ended.at_ns for event in ends)
+    assert len(ends) == 2
+
+
 def test_a_request_for_a_title_is_no_turn_of_the_conversation(
     openhands: ImportedOnce, nats_server: Any, heard: Heard, told: dict[str, Any]
 ) -> None:

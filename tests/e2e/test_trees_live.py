@@ -72,9 +72,13 @@ def test_a_forest_ends_and_its_log_tells_what_each_trees_time_was_made_of(govern
     adopted = {each.program_id for each in records if isinstance(each, DecisionRecord) and each.kind == "adopt"}
     assert adopted == {each.program_id for each in result.programs if each.parent_id}
 
-    command = [sys.executable, "-m", "controlplane", "explain", roots[0], "--node", NODE]
-    shown = subprocess.run(
-        [*command, "--state-dir", str(governed.folder)], check=True, capture_output=True, text=True
-    )
-    assert f"tree: {1 + CHILDREN} programs" in shown.stdout
-    assert "critical path" in shown.stdout
+    shown = explained(roots[0], governed.folder)
+    assert f"tree: {1 + CHILDREN} programs" in shown
+    assert "critical path" in shown
+    child = next(each.program_id for each in result.programs if each.parent_id == roots[0])
+    assert f"a sub-agent of {roots[0]}: 2 turns" in explained(child, governed.folder)
+
+
+def explained(program: str, folder: Path) -> str:
+    command = [sys.executable, "-m", "controlplane", "explain", program, "--node", NODE, "--state-dir", str(folder)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout

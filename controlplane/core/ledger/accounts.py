@@ -145,13 +145,17 @@ class Accounts:
             return f"tenant {tenant} has spent its {told.turns:,} turns in {told.window_s:g} s"
         return ""
 
+    def budget(self, root: Program) -> tuple[int, float]:
+        """Turns and KV token-seconds that the run may have with its children; 0: any number."""
+        told = self.tenancy.of(root.payer)
+        turns = _least(told.program_turns, root.budget_turns)
+        return int(turns), _least(told.program_kv_token_s, root.budget_kv_token_s)
+
     def _look_at(self, root: Program) -> None:
         """Whether the run has spent its budget: its tenant's, or less where its client said so."""
         if root.program_id in self.stopped:
             return
-        told = self.tenancy.of(root.payer)
-        turns = _least(told.program_turns, root.budget_turns)
-        token_s = _least(told.program_kv_token_s, root.budget_kv_token_s)
+        turns, token_s = self.budget(root)
         if turns and root.turns_begun >= turns:
             self._stop(root, f"its run has spent its budget of {turns:,} turns, its children's included")
         elif token_s and root.kv_token_s >= token_s:

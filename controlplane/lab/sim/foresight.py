@@ -73,8 +73,16 @@ class Foresight:
         return self._plans[session.program_id].needs[_next_index(session)]
 
     def cost_ns(self, session: Session) -> float:
-        """What it still takes of the scarcer of memory and engine."""
-        return self._plans[session.program_id].costs_ns[_next_index(session)]
+        """What it still takes of the scarcer of memory and engine, with its whole tree."""
+        while session.parent is not None:
+            session = session.parent
+        return self._tree_cost_ns(session)
+
+    def _tree_cost_ns(self, session: Session) -> float:
+        if session.ended:
+            return 0.0
+        own_ns = self._plans[session.program_id].costs_ns[_next_index(session)]
+        return own_ns + sum(self._tree_cost_ns(each) for sent in session.children.values() for each in sent)
 
     def due_ns(self, session: Session) -> int:
         """When its next turn begins if its tool takes what the trace says; 0: it has begun, or wants to."""

@@ -31,6 +31,8 @@ if told.get("adapter", True):
             setattr(shared.reporter(), name, fail)
 
 from openhands.sdk import LLM, Agent, Conversation, Tool, register_agent  # noqa: E402
+from openhands.sdk.tool import ToolDefinition, register_tool  # noqa: E402
+from openhands.tools.delegate import DelegateAction, DelegateExecutor, DelegateObservation  # noqa: E402
 from openhands.tools.file_editor import FileEditorTool  # noqa: E402
 from openhands.tools.file_editor.impl import FileEditorExecutor  # noqa: E402
 from openhands.tools.task import TaskToolSet  # noqa: E402
@@ -57,6 +59,19 @@ def timed(kind: type, name: str) -> None:
 timed(TerminalExecutor, TerminalTool.name)
 timed(FileEditorExecutor, FileEditorTool.name)
 
+
+class DelegateTool(ToolDefinition[DelegateAction, DelegateObservation]):
+    """The executor of sub-agents that run side by side, as the SDK has it, under the name that it had as a tool."""
+
+    name = "delegate"
+
+    @classmethod
+    def create(cls, *args: object, **kwargs: object) -> list["DelegateTool"]:
+        types = {"action_type": DelegateAction, "observation_type": DelegateObservation}
+        return [cls(description="Has sub-agents work.", executor=DelegateExecutor(), **types)]
+
+
+register_tool(DelegateTool.name, DelegateTool)
 terminal = {"terminal_type": told["terminal"]} if "terminal" in told else {}
 tools = [
     Tool(name=TerminalTool.name, params=terminal),
@@ -77,7 +92,8 @@ register_agent(
     factory_func=lambda llm: Agent(llm=llm, tools=[Tool(name=TerminalTool.name)]),
     description="Runs what it is told to.",
 )
-agent = Agent(llm=llm, tools=[*tools, Tool(name=TaskToolSet.name)], tool_concurrency_limit=told.get("parallel", 1))
+tools += [Tool(name=TaskToolSet.name), Tool(name=DelegateTool.name)]
+agent = Agent(llm=llm, tools=tools, tool_concurrency_limit=told.get("parallel", 1))
 conversation = Conversation(agent=agent, workspace=told["workspace"], visualizer=None)
 conversation.send_message(told["message"])
 began_ns = time.monotonic_ns()

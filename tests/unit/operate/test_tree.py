@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.operate.tree import Stretch, critical_path, lines, tree
-from controlplane.wire.decisions import RunRecord
+from controlplane.operate.tree import Stretch, critical_path, lines, tree, whose
+from controlplane.wire.decisions import Account, DecisionRecord, Numbers, Record, RunRecord
 
 S = 10**9
 
@@ -23,7 +24,34 @@ def run(name: str, parent: str, began_s: float, ended_s: float, turns: int = 3) 
     )
 
 
-def path(records: Sequence[RunRecord], name: str = "root") -> list[tuple[str, float, float]]:
+NUMBERS = Numbers(
+    limit=1,
+    window=1.0,
+    active=1,
+    waiting=0,
+    kv_use_ratio=0.0,
+    cpu_use_ratio=0.0,
+    tools_active=0,
+    tool_slowdown_ratio=1.0,
+)
+
+
+def admitted(name: str, at_s: float, waited_s: float) -> DecisionRecord:
+    return DecisionRecord(
+        at="",
+        now_ns=round(at_s * S),
+        number=1,
+        program_id=name,
+        kind="admit",
+        reason="",
+        rule="",
+        values={},
+        numbers=NUMBERS,
+        waited_ns=round(waited_s * S),
+    )
+
+
+def path(records: Sequence[Record], name: str = "root") -> list[tuple[str, float, float]]:
     found = tree(records, name)
     assert found is not None
     return [(each.program_id, each.began_ns / S, each.ended_ns / S) for each in critical_path(found)]
@@ -84,6 +112,50 @@ def test_it_is_shown_as_a_tree_and_as_a_path() -> None:
     ]
     assert shown[6] == "critical path: 30% root itself, the rest its sub-agents"
     assert shown[7:9] == ["    at 0.0s for 10.0s (10%): root", "    at 10.0s for 10.0s (10%): slow"]
+
+
+def test_it_says_for_how_long_who_is_on_the_path_was_held() -> None:
+    holds = (
+        admitted("root", 4, 4),  # its first turn
+        admitted("slow", 17, 7),  # two of its turns at once: the time counts once
+        admitted("slow", 19, 4),
+        admitted("quick", 15, 5),  # not on the path
+        admitted("root", 200, 50),  # of another run
+    )
+    found = tree([*holds, *FORK_JOIN], "root")
+    assert found is not None
+    assert [each.held_ns / S for each in critical_path(found)] == [4, 9, 0, 0, 0, 0, 0]
+    shown = list(lines(found))
+    assert shown[6] == "critical path: 30% root itself, the rest its sub-agents; 13% of it held at the gate"
+    assert shown[7] == "    at 0.0s for 10.0s (10%): root, held at the gate for 4.0s"
+    assert shown[8] == "    at 10.0s for 10.0s (10%): slow, held at the gate for 9.0s"
+
+
+def test_a_budget_is_told_with_what_was_had_of_it() -> None:
+    stopped = Account(
+        turns=12, kv_token_s=1500.4, most_turns=12, stopped="its run has spent its budget of 12 turns"
+    )
+    root = msgspec.structs.replace(FORK_JOIN[0], account=stopped)
+    found = tree([root, *FORK_JOIN[1:]], "root")
+    assert found is not None
+    assert list(lines(found))[6] == (
+        "budget: 12 of 12 turns and 1,500 KV token-seconds, its sub-agents' included; "
+        "stopped: its run has spent its budget of 12 turns"
+    )
+
+
+def test_a_sub_agent_says_whose_it_was() -> None:
+    assert whose(FORK_JOIN, "below") == "a sub-agent of slow: 3 turns in 25.0s; its tree: penstock explain slow"
+    assert whose(FORK_JOIN, "root") == whose(FORK_JOIN, "nobody") == ""
+
+
+def test_of_a_run_that_went_on_after_an_end_was_told_the_last_end_counts() -> None:
+    again = run("slow", "root", 10, 58)
+    assert path([*FORK_JOIN[:3], again, *FORK_JOIN[3:]])[1:4] == [
+        ("slow", 10, 20),
+        ("below", 20, 45),
+        ("slow", 45, 58),
+    ]
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 90), st.integers(1, 60)), max_size=8))

@@ -11,8 +11,10 @@ from controlplane.core import events as ev
 from controlplane.core.commands import Place
 from controlplane.core.control import ControlRules
 from controlplane.core.errors import ConfigError
+from controlplane.core.tenants import Tenancy, Tenant
 from controlplane.core.types import seconds
 from controlplane.operate.explain import lines, names, stories, story, ways
+from controlplane.operate.tree import tree
 from controlplane.shell.decision_log import DecisionLog
 from controlplane.wire.decisions import DecisionRecord, RunRecord, read_decisions
 
@@ -20,8 +22,9 @@ from controlplane.wire.decisions import DecisionRecord, RunRecord, read_decision
 class Logged:
     """A controller of two slots whose decisions are written down."""
 
-    def __init__(self, path: Path, max_bytes: int = 1_000_000) -> None:
-        self.driver = Driver(fixed(2), ControlRules(stall_s=60))  # the engine idles before the first turn
+    def __init__(self, path: Path, max_bytes: int = 1_000_000, tenancy: Tenancy | None = None) -> None:
+        rules = ControlRules(stall_s=60, tenancy=tenancy or Tenancy())
+        self.driver = Driver(fixed(2), rules)  # the engine idles before the first turn
         self.path = path
         self.log = DecisionLog(path, max_bytes, lambda: self.driver.controller)
 
@@ -194,3 +197,39 @@ def test_runs_of_a_tree_are_written_down_as_they_end_and_no_others(logged: Logge
     ]
     assert [(each.ended_ns - each.began_ns) / seconds(1) for each in runs] == [5, 7]
     assert story(read_decisions(logged.path), "root") == []
+
+
+def test_a_root_takes_its_sub_agents_along_and_each_end_is_written_once(logged: Logged) -> None:
+    driver = logged.driver
+    driver.run_turn("root")
+    driver.start_tool("root", tool="Task")
+    driver.send(driver.tools(ev.ProgramArrived, program_id="child", parent_id="root"))
+    driver.run_turn("child")
+    driver.wait(5)
+    logged.send(driver.tools(ev.ProgramEnded, program_id="root"))
+    logged.send(driver.tools(ev.ProgramEnded, program_id="child"))
+    logged.tick(1)
+    runs = [each for each in read_decisions(logged.path) if isinstance(each, RunRecord)]
+    assert [(each.program_id, each.account) for each in runs] == [("root", None), ("child", None)]
+    assert [(each.ended_ns - each.began_ns) / seconds(1) for each in runs] == [5, 5]
+
+
+def test_a_tree_that_a_spent_budget_stopped_is_written_down_with_its_account(tmp_path: Path) -> None:
+    logged = Logged(tmp_path / "decisions.jsonl", tenancy=Tenancy(named={"default": Tenant(program_turns=3)}))
+    driver = logged.driver
+    driver.run_turn("root")
+    driver.start_tool("root", tool="Task")
+    driver.send(driver.tools(ev.ProgramArrived, program_id="child", parent_id="root"))
+    for _ in range(2):
+        driver.run_turn("child")
+    logged.tick(1)
+    logged.tick(1)
+    records = list(read_decisions(logged.path))
+    logged.log.close()
+    (refused,) = (each for each in records if isinstance(each, DecisionRecord) and each.kind == "refuse")
+    (root,) = (each for each in records if isinstance(each, RunRecord) and each.program_id == "root")
+    assert root.account is not None
+    assert (root.account.turns, root.account.most_turns, root.account.stopped) == (3, 3, refused.reason)
+    found = tree(records, "root")
+    assert found is not None
+    assert [each.run.program_id for each in found.children] == ["child"]

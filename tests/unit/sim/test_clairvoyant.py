@@ -1,5 +1,6 @@
 """The preset that knows the future: it beats those that do not, and no daemon gets it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,18 @@ def test_what_is_left_shrinks_with_each_turn_and_counts_long_tools_only_while_th
     long, longer = (Plan(program("p", gap_s), TOY, 1000, 1.0) for gap_s in (1e5, 2e5))
     assert long.costs_ns == longer.costs_ns
     assert Plan(program("p", 1e5), TOY, 1000, 2.0).kept_ns > long.kept_ns
+
+
+def test_a_tree_is_ranked_by_what_is_left_of_all_of_it() -> None:
+    root, alone = program("root", 1.0), program("alone", 1.0)
+    child = replace(program("child", 1.0), parent_id="root")
+    parent = Session(root)
+    sessions = [parent, Session(child, parent=parent), Session(alone)]
+    foresight = Foresight(sessions, [root, child, alone], engine_of(Hardware(pool_tokens=1000), profile=TOY), 0)
+    whole_ns, own_ns = foresight.cost_ns(sessions[0]), foresight.cost_ns(sessions[2])
+    assert foresight.cost_ns(sessions[1]) == whole_ns == 2 * own_ns
+    sessions[1].ended = True
+    assert foresight.cost_ns(sessions[0]) == own_ns
 
 
 def test_the_context_goes_that_is_needed_last() -> None:
