@@ -2,8 +2,8 @@
 
 The latest turns, tool calls, decisions and verdicts are kept, of all programs together so many at most; the oldest
 goes first, whoever's it is. What is still open is kept longer: of who waits one wants to know since when. All is
-noted behind the decision, and put together only when somebody looks (``timeline``); an event costs about
-a microsecond (``bench/timeline_cost.py``). The decision log on disk has older decisions.
+noted behind the decision, and put together only when somebody looks (``timeline``); an event costs a few
+microseconds (``bench/timeline_cost.py``). The decision log on disk has older decisions.
 """
 
 from collections import deque

@@ -332,7 +332,7 @@
 
   function tree() {
     const ended = (each) => each.ended_ns || nowNs(), from = Math.min(...told.tree.map((each) => each.began_ns)), to = Math.max(...told.tree.map(ended), from + 1);
-    const path = new Map();
+    const path = new Map(), whole = told.tree.reduce((sum, each) => sum + each.own_path_ns, 0);
     for (const part of told.path) path.set(part.program_id, [...path.get(part.program_id) ?? [], part]);
     const rows = told.tree.map((each) => {
       const who = tell("td", ""), bar = tell("td", "", "tree-bar");
@@ -343,7 +343,7 @@
       part(each.ended_ns ? "ran" : "ran runs", each.began_ns, ended(each), 3, 6);
       for (const stretch of path.get(each.program_id) ?? []) part("critical", stretch.began_ns, stretch.ended_ns, 1, 10);
       bar.append(svg);
-      return cells([who, bar, span(each.began_ns, ended(each)) + (each.ended_ns ? "" : " so far"), each.own_path_ns ? `${duration(each.own_path_ns)} (${percent(each.own_path_ns / (to - from))})` : "", each.turns]);
+      return cells([who, bar, span(each.began_ns, ended(each)) + (each.ended_ns ? "" : " so far"), each.own_path_ns ? `${duration(each.own_path_ns)} (${percent(each.own_path_ns / whole)})` : "", each.turns]);
     });
     const made = tell("div", "");
     made.append(tell("h3", "Tree"), table(["program", "when", "for", "on the critical path", "turns"], rows, "tree"));
