@@ -28,6 +28,7 @@ from reference_words import (
     PROFILES_PAGE,
     PUBLISHERS,
     STATES_PAGE,
+    TIMELINE_PAGE,
 )
 
 from controlplane.cli.app import app
@@ -35,6 +36,7 @@ from controlplane.config import ENVIRONMENT, Config
 from controlplane.config.changes import UNTIL_RESTART
 from controlplane.config.describe import comments, describe
 from controlplane.core.commands import COMMAND_TYPES
+from controlplane.core.critical_path import Stretch
 from controlplane.core.events import EVENT_TYPES
 from controlplane.core.lifecycle import TRANSITIONS, Trigger
 from controlplane.core.presets import POLICIES, PRESETS, policy_name
@@ -45,6 +47,7 @@ from controlplane.lab.compare.markdown import markdown, regret_markdown
 from controlplane.lab.compare.rows import Grid
 from controlplane.lab.sim.profile import list_profiles, load_profile
 from controlplane.lab.sweep.results import read_all
+from controlplane.shell import timeline_view, timelines
 from controlplane.wire.names import snake_case
 from engine_hooks.engine.settings import GATE_VARIABLES
 
@@ -341,6 +344,41 @@ def snake_case_of(name: str) -> str:
     return next(snake_case(kind) for kind in (*EVENT_TYPES, *COMMAND_TYPES) if kind.__name__ == name)
 
 
+# A program's time line
+
+
+def program_timeline() -> str:
+    """``program-timeline.md``: the fields of the classes that the daemon encodes."""
+    numbers = {
+        "most_told": timeline_view.MOST_TOLD,
+        "most_relatives": timeline_view.MOST_RELATIVES,
+        "most_entries": timelines.MOST_ENTRIES,
+    }
+    lines = ["# A program's time line", "", _EDIT, *(line.format(**numbers) for line in TIMELINE_PAGE)]
+    for cls in _OF_A_TIMELINE:
+        said = comments(cls)
+        rows = [(f"`{each.name}`", str(each.type), said.get(each.name, "")) for each in dataclasses.fields(cls)]
+        lines += ["", f"## {cls.__name__}", "", inspect.cleandoc(cls.__doc__ or ""), ""]
+        lines += table(("field", "type", "meaning"), [(name, _plain_type(kind), text) for name, kind, text in rows])
+    return "\n".join(lines) + "\n"
+
+
+_OF_A_TIMELINE: tuple[type[Any], ...] = (
+    timeline_view.Timeline,
+    timelines.Turn,
+    timelines.ToolCall,
+    timeline_view.Decision,
+    timeline_view.Judged,
+    timeline_view.Relative,
+    Stretch,
+)
+
+
+def _plain_type(kind: str) -> str:
+    """As the page says it: ``list of Turn``."""
+    return re.sub(r"^.*?'(?:.*\.)?(\w+)'.*$", r"\1", re.sub(r"^list\[(?:.*\.)?(\w+)\]$", r"list of \1", kind))
+
+
 # The command line
 
 
@@ -448,6 +486,7 @@ PAGES = {
     "program-states.md": program_states,
     "cli.md": command_line,
     "control-api.md": control_api,
+    "program-timeline.md": program_timeline,
     "metrics.md": metrics,
     "hardware-profiles.md": hardware_profiles,
     "presets-compared.md": presets_compared,

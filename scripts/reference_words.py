@@ -166,3 +166,12 @@ chunk costs the difference of two points of the cumulative prefill curve, plus t
 `attends_anew` the square of its whole length times `attention_ps`); a decode step costs `base + sequence * batch +
 context * tokens`. See [the engine model](../explanation/the-engine-model.md).
 """
+
+TIMELINE_PAGE = (
+    "The page asks the daemon for it, and so may whoever reaches the page: `GET /program?id=NAME`, the name",
+    "percent-encoded, at [`http.listen`](configuration.md#http). The answer is 404, with the reason as `error`,",
+    "where nothing is kept of that program. It has an `ETag`; a request with `If-None-Match` gets 304 until",
+    "something happens. Of one program the latest {most_told} entries are told, of a tree {most_relatives}",
+    "programs. The daemon keeps {most_entries:,} entries of all programs together in memory, and nothing of them",
+    "across a restart.",
+)

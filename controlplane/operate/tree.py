@@ -1,41 +1,18 @@
-"""A program with its sub-agents as ``penstock explain`` shows it: who ran when, and what its time was made of.
-
-The critical path is found from the end: a parent's last stretch began when the last sub-agent had ended that ended
-before it; what that one's time was made of is found likewise; and before it began the parent ran itself again. Of
-each stretch it is told for how long turns of its program were held at a gate, as admissions say that end holds.
-"""
+"""A program with its sub-agents as ``penstock explain`` shows it: who ran when, and what its time was made of."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 
+from controlplane.core.critical_path import Node[RunRecord], Stretch, critical_path
 from controlplane.operate.printing import duration
 from controlplane.wire.decisions import Account, DecisionRecord, Record, RunRecord
 
 _ADMIT = "admit"
 
 
-@dataclass(slots=True)
-class Node:
-    """One program's run and its sub-agents', in the order in which they began."""
-
-    run: RunRecord
-    children: list["Node"] = field(default_factory=list)
-    held: list[tuple[int, int]] = field(
-        default_factory=list
-    )  # from when until when turns of its own were held, in ns
+__all__ = ["Node", "Stretch", "critical_path", "lines", "tree", "whose"]
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """A part of a critical path: the program whose own time it is."""
-
-    program_id: str
-    began_ns: int
-    ended_ns: int
-    held_ns: int = 0  # of that a turn of the program was held at a gate
-
-
-def tree(records: Iterable[Record], program_id: str) -> Node | None:
+def tree(records: Iterable[Record], program_id: str) -> Node[RunRecord] | None:
     """The last run of that program that has ended, with its sub-agents'; None if it had none."""
     runs: dict[tuple[str, int], RunRecord] = {}  # who went on after an end was told of ended later
     held: dict[str, list[tuple[int, int]]] = {}
@@ -66,7 +43,7 @@ def whose(records: Iterable[Record], program_id: str) -> str:
     )
 
 
-def _node(run: RunRecord, runs: list[RunRecord], held: Mapping[str, list[tuple[int, int]]]) -> Node:
+def _node(run: RunRecord, runs: list[RunRecord], held: Mapping[str, list[tuple[int, int]]]) -> Node[RunRecord]:
     below = [each for each in runs if each.parent_id == run.program_id and _within(each, run)]
     spans = [
         (began, ended) for began, ended in held.get(run.program_id, ()) if run.began_ns <= ended <= run.ended_ns
@@ -81,32 +58,7 @@ def _within(child: RunRecord, parent: RunRecord) -> bool:
     return inside and child.program_id != parent.program_id
 
 
-def critical_path(node: Node) -> list[Stretch]:
-    """The stretches that the run's time is made of, the first in front."""
-    found: list[Stretch] = []
-    at_ns = node.run.ended_ns
-    for child in sorted(node.children, key=lambda each: each.run.ended_ns, reverse=True):
-        if child.run.ended_ns > at_ns:
-            continue  # it ran beside one that ended later
-        found.append(_stretch(node, child.run.ended_ns, at_ns))
-        found += reversed(critical_path(child))
-        at_ns = child.run.began_ns
-    found.append(_stretch(node, node.run.began_ns, at_ns))
-    return [stretch for stretch in reversed(found) if stretch.ended_ns > stretch.began_ns]
-
-
-def _stretch(node: Node, began_ns: int, ended_ns: int) -> Stretch:
-    """Turns of one program that are held at once count once."""
-    held_ns, counted_ns = 0, began_ns
-    for since_ns, until_ns in sorted(node.held):
-        since_ns, until_ns = max(since_ns, counted_ns), min(until_ns, ended_ns)
-        if until_ns > since_ns:
-            held_ns += until_ns - since_ns
-            counted_ns = until_ns
-    return Stretch(node.run.program_id, began_ns, ended_ns, held_ns)
-
-
-def lines(node: Node) -> Iterator[str]:
+def lines(node: Node[RunRecord]) -> Iterator[str]:
     """The tree, a line a program, and its critical path, for a person."""
     path = critical_path(node)
     on_it = {stretch.program_id for stretch in path}
@@ -134,7 +86,7 @@ def _budget(account: Account) -> str:
     return f"budget: {turns} turns and {held} KV token-seconds, its sub-agents' included{stopped}"
 
 
-def _branch(node: Node, began_ns: int, on_it: set[str], depth: int) -> Iterator[str]:
+def _branch(node: Node[RunRecord], began_ns: int, on_it: set[str], depth: int) -> Iterator[str]:
     run = node.run
     mark = "*" if run.program_id in on_it else " "
     at, took = _said(run.began_ns - began_ns), _said(run.ended_ns - run.began_ns)
@@ -143,7 +95,7 @@ def _branch(node: Node, began_ns: int, on_it: set[str], depth: int) -> Iterator[
         yield from _branch(child, began_ns, on_it, depth + 1)
 
 
-def _count(node: Node) -> int:
+def _count(node: Node[RunRecord]) -> int:
     return 1 + sum(map(_count, node.children))
 
 

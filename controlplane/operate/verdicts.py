@@ -1,45 +1,17 @@
 """A verdict in words: what happened, why, and both sides of the decision."""
 
-from controlplane.core.regret import Cause, Outcome, Verdict
+from controlplane.core.regret import Verdict
+from controlplane.core.regret.words import what_happened
 from controlplane.operate.printing import duration
-
-_HAPPENED = {
-    Outcome.HIT: "its context was there",
-    Outcome.MISS: "its context was missed",
-    Outcome.ENDED: "no turn followed",
-    Outcome.REPLACED: "another decision came first",
-    Outcome.REJECTED: "the engine would not",
-    Outcome.REWRITTEN: "the agent rewrote its history",
-    Outcome.RAN: "its turn ran",
-    Outcome.ABANDONED: "its turn was given up",
-    Outcome.UNKNOWN: "what followed was not seen",
-}
-CAUSES = {
-    Cause.TTL_SHORT: "it came back after its pin had ended",
-    Cause.HELD: "it was held until its pin had ended",
-    Cause.RECLAIMED: "the engine gave its pin up for others",
-    Cause.PRESSURE: "others took its room",
-    Cause.RELEASED: "its pin had been released",
-    Cause.DEMOTED: "it had been moved below the device",
-    Cause.DISCARDED: "it had been freed",
-    Cause.PAUSED: "it had been paused",
-    Cause.MOVED: "its turn ran on another engine",
-    Cause.ENGINE_GONE: "its engine was gone, or had begun anew",
-    Cause.RETRACTED: "the engine threw the running turn out",
-}
 
 
 def sentence(verdict: Verdict) -> str:
     """In one line, its net first."""
-    why = f", as {CAUSES[verdict.cause]}" if verdict.cause else ""
     about = "about " if verdict.estimated else ""
     gained = _and([*_gains(verdict), f"{verdict.gain_s:.2f}s"]) if verdict.gain_s else "nothing"
     spent = _and([*_costs(verdict), f"{verdict.cost_s:.2f}s"]) if verdict.cost_s else "nothing"
     after = duration(verdict.closed_ns - verdict.opened_ns) or "0.0s"
-    return (
-        f"{about}{verdict.net_s:+.2f}s: after {after} {_HAPPENED[verdict.outcome]}{why}; "
-        f"gained {gained}; cost {spent}"
-    )
+    return f"{about}{verdict.net_s:+.2f}s: after {after} {what_happened(verdict)}; gained {gained}; cost {spent}"
 
 
 def _gains(verdict: Verdict) -> list[str]:

@@ -25,6 +25,7 @@ from controlplane.shell.only_one import only_one
 from controlplane.shell.regrets import Regrets
 from controlplane.shell.supervisor import Supervisor
 from controlplane.shell.telemetry import Telemetry
+from controlplane.shell.timelines import Timelines
 from controlplane.wire.decisions import log_path
 from controlplane.wire.endpoint import control_path, default_state_dir, socket_path, told_url
 from controlplane.wire.log import Header, LogWriter
@@ -83,6 +84,10 @@ async def surround(daemon: Daemon, state_dir: Path, tasks: TaskGroup, ending: co
     if log := _decision_log(config, state_dir, daemon):
         ending.callback(log.close)
         regrets.heard.append(log.verdict)
+    timelines = Timelines(lambda: daemon.controller)
+    if config.http.listen != "off":
+        daemon.pump.recorders.append(timelines)
+        regrets.heard.append(timelines.verdict)
     daemon.pump.recorders.append(regrets)  # behind the log: a decision stands before its verdict
     ending.callback(lambda: regrets.rest(daemon.clock.now_ns()))
     telemetry = Telemetry(
@@ -96,7 +101,7 @@ async def surround(daemon: Daemon, state_dir: Path, tasks: TaskGroup, ending: co
     ending.push_async_callback(to_thread.run_sync, telemetry.close)
     daemon.pump.recorders += telemetry.recorders
     is_default = config.http.listen == DEFAULT_HTTP
-    page = HttpServer(daemon, config.http.listen, telemetry, regrets.view, is_default=is_default)
+    page = HttpServer(daemon, config.http.listen, telemetry, regrets.view, timelines, is_default=is_default)
     ending.push_async_callback(page.stop)
     server = GrpcServer(ControlApi(daemon), config.api, control_path(config.node, state_dir))
     ending.push_async_callback(server.stop)

@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+import zlib
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 from pathlib import Path
@@ -17,6 +18,8 @@ from controlplane.shell.engines import engine_listing
 from controlplane.shell.logs import logger
 from controlplane.shell.regrets import RegretView
 from controlplane.shell.telemetry import Telemetry
+from controlplane.shell.timeline_view import timeline
+from controlplane.shell.timelines import Timelines
 from controlplane.shell.views import listing
 
 _PAGE = Path(__file__).with_name("page")
@@ -36,12 +39,13 @@ class HttpServer:
         listen: str,
         telemetry: Telemetry,
         regret: Callable[[], RegretView],
+        timelines: Timelines,
         *,
         is_default: bool,
     ) -> None:
         self.listen = listen
         self._daemon, self._telemetry, self._is_default = daemon, telemetry, is_default
-        self._regret = regret
+        self._regret, self._timelines = regret, timelines
         self._one_scrape = Lock()
         self._runner: web.AppRunner | None = None
         self._streams = 0  # pages that are open
@@ -61,6 +65,7 @@ class HttpServer:
                 web.get("/metrics", self._metrics),
                 web.get("/healthz", self._healthz),
                 web.get("/live", self._live),
+                web.get("/program", self._program),
                 web.static("/page", _PAGE),
             ]
         )
@@ -116,6 +121,19 @@ class HttpServer:
             self._streams -= 1
         return response
 
+    async def _program(self, request: web.Request) -> web.StreamResponse:
+        """The time line of the program ``id``; 304 where whoever asks again has it as it is."""
+        program_id = request.query.get("id", "")
+        told = timeline(self._timelines, program_id, self._daemon.clock.now_ns())
+        if told is None:
+            return web.json_response({"error": _unknown(program_id)}, status=404)
+        body = msgspec.json.encode(told)
+        mark = f"{zlib.crc32(body):08x}"
+        has_it = any(tag.value == mark for tag in request.if_none_match or ())
+        response = web.Response(status=304) if has_it else web.Response(body=body, content_type="application/json")
+        response.etag = mark
+        return response
+
     def _told(self) -> bytes:
         """What all open pages are told, put together once for all of them."""
         daemon, now_s = self._daemon, time.monotonic()
@@ -132,6 +150,15 @@ class HttpServer:
             self._latest = msgspec.json.encode(told)
             self._latest_s = now_s
         return self._latest
+
+
+def _unknown(program_id: str) -> str:
+    if not program_id:
+        return "which program? Ask for /program?id=NAME"
+    return (
+        f"nothing is kept of program {program_id!r}: it ended long ago, was never here, or the daemon has "
+        "started since; the command `penstock explain` reads older decisions from the log"
+    )
 
 
 def _is_loopback(host: str) -> bool:

@@ -17,6 +17,7 @@ from generate_dashboard import dashboard  # noqa: E402
 from metrics_example import exposed_example  # noqa: E402
 
 RULES = ROOT / "deploy" / "prometheus" / "penstock.rules.yml"
+PAGE = ROOT / "controlplane" / "shell" / "page" / "index.html"
 DASHBOARD = ROOT / "deploy" / "grafana" / "penstock.json"
 _METRIC = re.compile(r"\bpenstock_\w+")
 _LABELS = re.compile(r"(penstock_\w+)\{([^}]*)\}")
@@ -68,8 +69,22 @@ def test_legends_name_labels_that_exist(samples: dict[str, dict[str, set[str]]])
 def test_every_alert_says_what_is_wrong_and_what_to_do() -> None:
     for group in yaml.safe_load(RULES.read_text())["groups"]:
         for rule in group["rules"]:
-            assert rule["annotations"].keys() == {"summary", "description"}
+            assert rule["annotations"].keys() - {"page"} == {"summary", "description"}
             assert rule["labels"]["severity"] in ("info", "warning", "critical")
+
+
+def test_alerts_lead_to_a_part_of_the_page_that_exists() -> None:
+    """All but those whose daemon does not answer, or that are of no one daemon."""
+    rules = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+    assert {rule["alert"] for rule in rules if "page" not in rule["annotations"]} == {
+        "PenstockDaemonDown",
+        "PenstockNoLeader",
+    }
+    page = PAGE.read_text()
+    for rule in rules:
+        address, _, part = rule["annotations"].get("page", "").partition("#")
+        assert address in ("", "http://{{ $labels.instance }}/")
+        assert not part or f'id="{part}"' in page
 
 
 def test_the_dashboard_is_generated() -> None:

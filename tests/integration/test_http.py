@@ -89,7 +89,7 @@ async def test_the_page_is_served_whole_and_live(page: tuple[DaemonProcess, str]
     assert "<title>Penstock</title>" in text
     assert "http://" not in text.replace("http://www.w3.org", "")
     assert "https://" not in text
-    for part in ("page.js", "page.css"):
+    for part in ("page.js", "page.css", "program.js", "program.css"):
         assert f"/page/{part}" in text
         with urllib.request.urlopen(f"{url}/page/{part}", timeout=60) as reply:  # noqa: ASYNC210
             assert reply.read()
@@ -104,6 +104,23 @@ async def test_the_page_is_served_whole_and_live(page: tuple[DaemonProcess, str]
     look = json.loads(line.removeprefix(b"data: "))
     assert look["status"]["node"] == "test"
     assert [program["program_id"] for program in look["listing"]["programs"]] == ["p"]
+
+
+@pytest.mark.asyncio
+async def test_a_programs_time_line_is_told_once_until_something_happens(page: tuple[DaemonProcess, str]) -> None:
+    daemon, url = page
+    await story(daemon)
+    with urllib.request.urlopen(f"{url}/program?id=p", timeout=10) as answer:  # noqa: ASYNC210
+        told, mark = json.loads(answer.read()), answer.headers["ETag"]
+    assert [turn["turn_id"] for turn in told["turns"]] == ["1"]
+    assert [tool["tool"] for tool in told["tools"]] == ["bash"]
+    assert told["ended_ns"]
+    for asked, status in ((f"{url}/program?id=p", 304), (f"{url}/program?id=q", 404), (f"{url}/program", 404)):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(urllib.request.Request(asked, headers={"If-None-Match": mark}), timeout=10)  # noqa: ASYNC210
+        assert refused.value.code == status
+        if status == 404:
+            assert json.loads(refused.value.read())["error"]
 
 
 @pytest.mark.parametrize(("host", "status"), [("localhost", 200), ("[::1]:80", 200), ("rebound.example:80", 421)])

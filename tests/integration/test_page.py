@@ -143,3 +143,60 @@ async def test_it_draws_what_happens_and_shows_a_changed_window(tmp_path: Path, 
         ] == []
     finally:
         daemon.clean_up()
+
+
+async def test_a_program_opened_shows_what_it_did_and_what_decisions_cost(tmp_path: Path, browser: Chrome) -> None:
+    """It has an address, which the table links to, and links to the others of its tree."""
+    address, file = f"127.0.0.1:{free_port()}", tmp_path / "penstock.toml"
+    file.write_text(WINDOW.format(address, 2))
+    daemon = DaemonProcess(tmp_path / "state", "--config", str(file))
+    daemon.start()
+    try:
+
+        async def serves() -> bool:
+            return f"http://{address}/" in daemon.log
+
+        await eventually(serves, what="a page")
+        await begin(daemon)
+        await second_engine(daemon)
+        bus = await BusClient.connect(await daemon.url())
+        child = ev.TurnQueued(program_id="b/1", turn_id="b/1.1", prompt_tokens=30, parent_id="b")
+        await bus.publish(GATE, 4, [child])
+        await bus.status_where(lambda s: "b/1" in s["programs"], "a sub-agent")
+        await bus.close()
+        browser.get(f"http://{address}/")
+        wait(lambda: "c<i>" in texts(browser, "#programs a"), "links in the table")
+        browser.execute_script(
+            "[...document.querySelectorAll('#programs a')].find((a) => a.innerText === 'b').click()"
+        )
+        wait(lambda: "2 turns" in text(browser, "program"), "the program")
+        assert browser.execute_script("return location.hash") == "#program=b"
+        bars = {
+            name: browser.execute_script(
+                "return document.querySelectorAll(arguments[0]).length", f"svg.line .{name}"
+            )
+            for name in ("reasoning", "acting", "loss")
+        }
+        assert bars["reasoning"] >= 1
+        assert bars["acting"] == 1
+        assert bars["loss"] >= 1, "its context was lost as it moved"
+        rows = texts(browser, "#program tr[data-decision]")
+        missed = next(row for row in rows if "its turn ran on another engine" in row)
+        assert "300" in missed
+        if folder := os.environ.get("PENSTOCK_SCREENSHOTS"):
+            browser.save_screenshot(str(Path(folder) / "program.png"))
+            browser.execute_script("document.documentElement.style.colorScheme = 'dark'")
+            browser.save_screenshot(str(Path(folder) / "program-dark.png"))
+        assert [row.split()[0] for row in texts(browser, "#program .tree tbody tr")] == ["b", "b/1"]
+        browser.execute_script("document.querySelector('#program .tree a').click()")
+        wait(lambda: "sub-agent of b" in text(browser, "program"), "the sub-agent")
+        browser.execute_script("location.hash = '#program=' + encodeURIComponent('c<i>')")
+        wait(lambda: "Program c<i>" in text(browser, "program"), "a name that is text, not HTML")
+        browser.execute_script("location.hash = '#program=nobody'")
+        wait(lambda: "nothing is kept of program 'nobody'" in text(browser, "program"), "a clear answer")
+        browser.execute_script("location.hash = ''")
+        wait(lambda: not browser.find_element(By.ID, "program").is_displayed(), "the page without a program")
+        said = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+        assert [entry for entry in said if "404" not in entry["message"]] == []
+    finally:
+        daemon.clean_up()

@@ -36,6 +36,7 @@ function take(data) {
   shadow(data.status);
   tenants(data.status);
   draw();
+  window.dispatchEvent(new CustomEvent("told", { detail: data }));
 }
 
 function note(program, at) {
@@ -67,8 +68,18 @@ function words({ status, listing }) {
   byId("window-reason").textContent = `${w.limit || "no limit"}: ${w.reason}`;
   byId("phases").textContent = listing.phases.filter((each) => each.programs).map((each) => `${each.programs} ${each.phase} (${each.context_tokens.toLocaleString()} tokens)`).join(", ");
   byId("pressure-words").textContent = `KV ${percent(p.kv_use_ratio)} of ${p.kv_total_blocks.toLocaleString()} blocks wanted, ${p.kv_retained_blocks.toLocaleString()} retained; ${p.tools_active} tools running, ${p.tools_waiting} waiting, on ${p.cpus} CPUs ${percent(p.cpu_use_ratio)} used`;
-  const body = byId("programs");
-  body.replaceChildren(...listing.programs.map(row));
+  rows(byId("programs"), listing.programs);
+}
+
+// Rows stay where they are while their cells change: what is pointed at, or has the keyboard's focus, keeps it.
+function rows(body, programs) {
+  const had = new Map([...body.children].map((line) => [line.dataset.of, line]));
+  programs.forEach((program, index) => {
+    const line = row(program, had.get(program.program_id));
+    had.delete(program.program_id);
+    if (body.children[index] !== line) body.insertBefore(line, body.children[index] ?? null);
+  });
+  for (const line of had.values()) line.remove();
 }
 
 const KINDS = { earlier: "let in earlier", later: "let in later", slot_taken: "slots taken back", slot_kept: "slots left", retained: "contexts kept", not_retained: "contexts given up", ttl: "kept for another time", moved: "moved otherwise", placed: "placed elsewhere", unjudged: "not compared" };
@@ -85,7 +96,7 @@ function shadow({ shadow: other, now_ns, preset }) {
   byId("shadow-words").textContent = `${name} beside ${preset}: ${other.standing}${other.reason ? ` (${other.reason})` : ""}; window ${other.window.limit || "without limit"}, ${other.ahead} let in that wait here; ${(100 * other.cpu_ratio).toFixed(1)}% of the daemon's CPU time`;
   const found = Object.entries(KINDS).filter(([kind]) => counts[kind]).map(([kind, words]) => `${counts[kind].toLocaleString()} ${words}${kind === "earlier" ? ` by ${other.lead_s.toFixed(1)} s` : ""}`);
   byId("shadow-counts").textContent = [`${counts.same.toLocaleString()} decisions alike in ${duration(other.compared_ns) || "0s"}`, ...found].join("; ");
-  byId("shadow-latest").replaceChildren(...other.latest.slice().reverse().map((each) => item(`${each.program_id}: ${each.shadow}`, `${duration(now_ns - each.at_ns) || "0s"} ago; in force: ${each.live}`)));
+  byId("shadow-latest").replaceChildren(...other.latest.slice().reverse().map((each) => item([programLink(each.program_id), `: ${each.shadow}`], `${duration(now_ns - each.at_ns) || "0s"} ago; in force: ${each.live}`)));
   const said = estimate.changes.map((each) => {
     const [words, unit] = CHANGES[each.name] ?? [each.name, "%"];
     return `${words} ${signed(each.value)}${unit}${each.is_bounded ? ` (${signed(each.low)} to ${signed(each.high)})` : ""}`;
@@ -95,11 +106,20 @@ function shadow({ shadow: other, now_ns, preset }) {
     : `No estimate yet: ${estimate.reason || "it is not asked for"}`;
 }
 
-function row(program) {
-  const line = document.createElement("tr");
+function row(program, had) {
   const place = program.queue_position ? ` #${program.queue_position}` : "";
-  const cells = [program.program_id + (program.held_by_operator ? " (held)" : ""), program.status + place, program.phase, program.tool, program.turns, program.context_tokens.toLocaleString(), program.kv_tier, duration(program.idle_ns), duration(program.hold_ns), duration(program.retained_ns), program.replica, program.moves || ""];
-  cells.forEach((text, index) => line.append(tell("td", text, index === 2 ? program.phase : index > 9 ? "of-several" : "")));
+  const cells = [program.held_by_operator ? " (held)" : "", program.status + place, program.phase, program.tool, program.turns, program.context_tokens.toLocaleString(), program.kv_tier, duration(program.idle_ns), duration(program.hold_ns), duration(program.retained_ns), program.replica, program.moves || ""];
+  const line = had ?? tell("tr", "");
+  if (!had) {
+    line.dataset.of = program.program_id;
+    line.append(...cells.map((_, index) => tell("td", "", index > 9 ? "of-several" : "")));
+    line.firstChild.append(programLink(program.program_id), "");
+  }
+  cells.forEach((text, index) => {
+    const shown = index ? line.children[index] : line.firstChild.lastChild;
+    if (shown.textContent !== `${text}`) shown.textContent = text;
+  });
+  line.children[2].className = program.phase;
   return line;
 }
 
@@ -124,9 +144,9 @@ function fleet({ status, listing, engines }) {
   byId("engines").replaceChildren(...engines.engines.map((engine) => engineRow(engine, there.get(engine.place))));
   const left_out = engines.total - engines.engines.length;
   byId("engines-left-out").textContent = left_out > 0 ? `${left_out} more engines are not shown: those in trouble and the fullest are` : "";
-  byId("moves").replaceChildren(...(engines.moves.length ? engines.moves.slice(0, 8).map((move) => item(`${move.program_id}: ${move.from_place} → ${move.to_place}`, `${duration(status.now_ns - move.at_ns) || "0s"} ago; ${move.reason}`)) : [item("nobody was sent elsewhere lately", "")]));
+  byId("moves").replaceChildren(...(engines.moves.length ? engines.moves.slice(0, 8).map((move) => item([programLink(move.program_id), `: ${move.from_place} → ${move.to_place}`], `${duration(status.now_ns - move.at_ns) || "0s"} ago; ${move.reason}`)) : [item("nobody was sent elsewhere lately", "")]));
   const waiting = listing.programs.filter((program) => program.queue_position).slice(0, 8);
-  byId("queue").replaceChildren(...(waiting.length ? waiting.map((program) => item(`#${program.queue_position} ${program.program_id}`, `${duration(program.hold_ns) || "0s"}: ${program.waits_for}${program.replica ? `; ran on ${program.replica}` : ""}`)) : [item("nobody waits", "")]));
+  byId("queue").replaceChildren(...(waiting.length ? waiting.map((program) => item([`#${program.queue_position} `, programLink(program.program_id)], `${duration(program.hold_ns) || "0s"}: ${program.waits_for}${program.replica ? `; ran on ${program.replica}` : ""}`)) : [item("nobody waits", "")]));
 }
 
 // Tenants: a row each; what it has had of all fills the bar, and its part by weight is told below.
@@ -154,8 +174,10 @@ function tenants({ tenants: rows, tenants_jain_index: jain }) {
   }));
 }
 
+// Of text, or of texts and links.
 function item(text, more) {
-  const line = tell("li", text);
+  const line = tell("li", "");
+  line.append(...[text].flat());
   if (more) line.append(tell("small", more));
   return line;
 }
@@ -211,7 +233,7 @@ function regret(told) {
   byId("verdicts").replaceChildren(...told.latest.slice(0, 8).map((verdict) => {
     const why = verdict.cause ? `, ${verdict.cause.replaceAll("_", " ")}` : "";
     const again = verdict.again_tokens ? `; ${verdict.again_tokens.toLocaleString()} tokens computed again` : "";
-    return item(`${signedSeconds(verdict.gain_s - verdict.cost_s)} ${verdict.kind} ${verdict.program_id}`, `${verdict.outcome}${why} after ${duration(verdict.closed_ns - verdict.opened_ns) || "0s"}${again}`);
+    return item([`${signedSeconds(verdict.gain_s - verdict.cost_s)} ${verdict.kind} `, programLink(verdict.program_id)], `${verdict.outcome}${why} after ${duration(verdict.closed_ns - verdict.opened_ns) || "0s"}${again}`);
   }));
 }
 
