@@ -171,16 +171,18 @@ def explain(
 
     from controlplane.operate import tree
     from controlplane.operate.explain import lines, names, stories, ways
-    from controlplane.wire.decisions import read_decisions
+    from controlplane.wire.decisions import RunRecord, read_decisions
 
     paths = _logs(node, log, state_dir)
     if not program:
         typer.echo("\n".join(names(record for path in paths.values() for record in read_decisions(path))))
         return
-    told = stories({source: read_decisions(path) for source, path in paths.items()}, program)
+    runs: dict[str, list[RunRecord]] = {source: [] for source in paths}
+    logs = {source: tree.keep_runs(read_decisions(path), runs[source]) for source, path in paths.items()}
+    told = stories(logs, program)
     if not told:
         raise _unknown(program, paths, names(record for path in paths.values() for record in read_decisions(path)))
-    trees = list(filter(None, (tree.tree(read_decisions(path), program) for path in paths.values())))[:1]
+    trees = list(filter(None, (tree.tree(ended, program) for ended in runs.values())))[:1]
     if json:
         told_as = [each.told() for each in told[-last:]]
         for record in (*told_as, *({"tree": each, "critical_path": tree.critical_path(each)} for each in trees)):

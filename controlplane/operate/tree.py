@@ -28,6 +28,14 @@ class Stretch:
     ended_ns: int
 
 
+def keep_runs(records: Iterable[Record], runs: list[RunRecord]) -> Iterator[Record]:
+    """The same records, of which those that trees are made of are put into ``runs``: a log may be long."""
+    for record in records:
+        if isinstance(record, RunRecord):
+            runs.append(record)
+        yield record
+
+
 def tree(records: Iterable[Record], program_id: str) -> Node | None:
     """The last run of that program that has ended, with its sub-agents'; None if it had none."""
     runs = [record for record in records if isinstance(record, RunRecord)]
