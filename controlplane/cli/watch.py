@@ -1,6 +1,6 @@
 """Commands that look at a running daemon: top, status, engines, tenants, programs, queue, decisions, explain."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -170,18 +170,17 @@ def explain(
     import msgspec
 
     from controlplane.operate import tree
-    from controlplane.operate.explain import lines, names, stories, ways
+    from controlplane.operate.explain import lines, stories, ways
     from controlplane.wire.decisions import RunRecord, read_decisions
 
     paths = _logs(node, log, state_dir)
     if not program:
-        typer.echo("\n".join(names(record for path in paths.values() for record in read_decisions(path))))
+        typer.echo("\n".join(_names(paths)))
         return
     runs: dict[str, list[RunRecord]] = {source: [] for source in paths}
     logs = {source: tree.keep_runs(read_decisions(path), runs[source]) for source, path in paths.items()}
-    told = stories(logs, program)
-    if not told:
-        raise _unknown(program, paths, names(record for path in paths.values() for record in read_decisions(path)))
+    if not (told := stories(logs, program)):
+        raise _unknown(program, paths)
     trees = list(filter(None, (tree.tree(ended, program) for ended in runs.values())))[:1]
     if json:
         told_as = [each.told() for each in told[-last:]]
@@ -192,10 +191,17 @@ def explain(
         typer.echo(line)
 
 
-def _unknown(program: str, paths: Mapping[str, Path], known: Sequence[str]) -> Exception:
+def _names(paths: Mapping[str, Path]) -> list[str]:
+    from controlplane.operate.explain import names
+    from controlplane.wire.decisions import read_decisions
+
+    return names(record for path in paths.values() for record in read_decisions(path))
+
+
+def _unknown(program: str, paths: Mapping[str, Path]) -> Exception:
     from controlplane.core.errors import UnknownProgram
 
-    where, latest = ", ".join(map(str, paths.values())), ", ".join(known[-10:]) or "none"
+    where, latest = ", ".join(map(str, paths.values())), ", ".join(_names(paths)[-10:]) or "none"
     return UnknownProgram(f"nothing was decided about {program!r} in {where}; the latest programs: {latest}")
 
 
