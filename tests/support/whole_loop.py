@@ -23,6 +23,7 @@ from support.daemon_process import NODE, DaemonProcess
 
 TIME_SCALE = 30.0
 POOL_TOKENS = 40_000
+START_S = 120.0  # far more than is needed: the machine may be busy
 
 
 class Quiet:
@@ -84,7 +85,7 @@ class Loop:
 
     @staticmethod
     def until(holds: Callable[[], bool], complaint: str) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + START_S
         while not holds():
             assert time.monotonic() < deadline, complaint
             time.sleep(0.02)

@@ -142,7 +142,7 @@ function show() {
   byId("what-if-ask").hidden = busy;
   byId("what-if-cancel").hidden = !busy;
   const presets = form.elements.preset;
-  if (presets.options.length === 1) presets.append(...told.presets.map((name) => tell("option", name)));
+  if (presets.options.length === 1) presets.append(...told.presets.map((name) => new Option(name, name)));
   const way = told.standing && told.standing !== "done" ? `${title(told.question)} ${WAYS[told.standing]()}` : "";
   const waited = busy ? `, since ${duration(1e6 * (Date.now() - toMs(told.asked_at_ns))) || "0s"}` : "";
   byId("what-if-standing").textContent = refused || way + waited;
