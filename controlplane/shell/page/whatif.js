@@ -5,7 +5,7 @@
 const KEY = "penstock-key";
 const DRAGGED_PX = 5;        // less is a click, which takes the choice back
 const PLOTS = ["window-plot", "pressure-plot", "jct-plot", "ttft-plot"];
-const FIGURES = { mean_jct_s: "mean completion time", p95_ttft_s: "time to the first token, 95th percentile", hit_rate: "cache hit rate", makespan_s: "from the first arrival to the last end" };
+const FIGURES = { mean_jct_s: "mean completion time", p95_ttft_s: "first token, 95th percentile", hit_rate: "cache hit rate", makespan_s: "first arrival to last end" };
 const SHARES = ["hit_rate"];
 const UNDER_WAY = ["waits", "runs"];
 const FAR_OFF = 1 / 3;       // a replay that misses by more is not to be believed
