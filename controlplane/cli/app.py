@@ -13,6 +13,7 @@ from controlplane.cli.config import config_app
 from controlplane.cli.fleet import fleet_app
 from controlplane.cli.live import demo, engine_double, replay
 from controlplane.cli.log import log_app
+from controlplane.cli.page import page
 from controlplane.cli.presets import presets
 from controlplane.cli.regret import regret
 from controlplane.cli.run import doctor, up
@@ -26,7 +27,7 @@ from controlplane.cli.what_if import what_if
 _PANELS = {
     "Run a node": (up, doctor, bus_app),
     "Run a fleet": (fleet_app,),
-    "Watch it": (top, status, engines, tenants, programs, queue, decisions, explain, regret),
+    "Watch it": (top, page, status, engines, tenants, programs, queue, decisions, explain, regret),
     "Change it while it runs": (set_preset, promote, reload, hold, release, drain),
     "Try policies": (demo, simulate, what_if, advise, sweep, sweep_report, replay, engine_double, report),
     "Prepare": (presets, config_app, calibrate, tools_app, log_app),

@@ -1,6 +1,6 @@
 """Commands that look at a running daemon: top, status, engines, tenants, programs, queue, decisions, explain."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -170,18 +170,19 @@ def explain(
     import msgspec
 
     from controlplane.operate import tree
-    from controlplane.operate.explain import lines, names, stories, ways
-    from controlplane.wire.decisions import read_decisions
+    from controlplane.operate.explain import lines, stories, ways
+    from controlplane.wire.decisions import Record, read_decisions
 
     paths = _logs(node, log, state_dir)
     if not program:
-        typer.echo("\n".join(names(record for path in paths.values() for record in read_decisions(path))))
+        typer.echo("\n".join(_names(paths)))
         return
-    told = stories({name: read_decisions(path) for name, path in paths.items()}, program)
-    trees = [each for path in paths.values() if (each := tree.tree(read_decisions(path), program))][:1]
-    of_whom = [said for path in paths.values() if (said := tree.whose(read_decisions(path), program))][:1]
+    kept: dict[str, list[Record]] = {source: [] for source in paths}
+    told = stories({source: tree.keep(read_decisions(path), kept[source]) for source, path in paths.items()}, program)
+    trees = list(filter(None, (tree.tree(records, program) for records in kept.values())))[:1]
+    of_whom = list(filter(None, (tree.whose(records, program) for records in kept.values())))[:1]
     if not (told or trees or of_whom):
-        raise _unknown(program, paths, names(record for path in paths.values() for record in read_decisions(path)))
+        raise _unknown(program, paths)
     if json:
         told_as = [each.told() for each in told[-last:]]
         for record in (*told_as, *({"tree": each, "critical_path": tree.critical_path(each)} for each in trees)):
@@ -191,10 +192,17 @@ def explain(
     typer.echo("\n".join((*lines(told[-last:]), *ways(told[-last:]), *of_tree, *of_whom)))
 
 
-def _unknown(program: str, paths: Mapping[str, Path], known: Sequence[str]) -> Exception:
+def _names(paths: Mapping[str, Path]) -> list[str]:
+    from controlplane.operate.explain import names
+    from controlplane.wire.decisions import read_decisions
+
+    return names(record for path in paths.values() for record in read_decisions(path))
+
+
+def _unknown(program: str, paths: Mapping[str, Path]) -> Exception:
     from controlplane.core.errors import UnknownProgram
 
-    where, latest = ", ".join(map(str, paths.values())), ", ".join(known[-10:]) or "none"
+    where, latest = ", ".join(map(str, paths.values())), ", ".join(_names(paths)[-10:]) or "none"
     return UnknownProgram(f"nothing was decided about {program!r} in {where}; the latest programs: {latest}")
 
 

@@ -1,15 +1,28 @@
 """A program with its sub-agents as ``penstock explain`` shows it: who ran when, and what its time was made of."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeGuard
 
-from controlplane.core.critical_path import Node[RunRecord], Stretch, critical_path
+from controlplane.core.critical_path import Node, Stretch, critical_path
 from controlplane.operate.printing import duration
 from controlplane.wire.decisions import Account, DecisionRecord, Record, RunRecord
 
 _ADMIT = "admit"
 
 
-__all__ = ["Node", "Stretch", "critical_path", "lines", "tree", "whose"]
+__all__ = ["Node", "Stretch", "critical_path", "keep", "lines", "tree", "whose"]
+
+
+def keep(records: Iterable[Record], kept: list[Record]) -> Iterator[Record]:
+    """The same records, of which those that trees are made of are put into ``kept``: a log may be long."""
+    for record in records:
+        if isinstance(record, RunRecord) or _held(record):
+            kept.append(record)
+        yield record
+
+
+def _held(record: Record) -> TypeGuard[DecisionRecord]:
+    return isinstance(record, DecisionRecord) and record.kind == _ADMIT and record.waited_ns > 0
 
 
 def tree(records: Iterable[Record], program_id: str) -> Node[RunRecord] | None:
@@ -21,7 +34,7 @@ def tree(records: Iterable[Record], program_id: str) -> Node[RunRecord] | None:
             key = record.program_id, record.began_ns
             runs.pop(key, None)
             runs[key] = record
-        elif isinstance(record, DecisionRecord) and record.kind == _ADMIT and record.waited_ns:
+        elif _held(record):
             span = record.now_ns - record.waited_ns, record.now_ns
             held.setdefault(record.program_id, []).append(span)
     own = [run for run in runs.values() if run.program_id == program_id]

@@ -22,10 +22,12 @@ from controlplane.shell.grpc_server import GrpcServer
 from controlplane.shell.http_server import HttpServer
 from controlplane.shell.nats_server import EmbeddedNats
 from controlplane.shell.only_one import only_one
+from controlplane.shell.page_orders import PageOrders
 from controlplane.shell.regrets import Regrets
 from controlplane.shell.supervisor import Supervisor
 from controlplane.shell.telemetry import Telemetry
 from controlplane.shell.timelines import Timelines
+from controlplane.shell.what_if import Recorded, WhatIf
 from controlplane.wire.decisions import log_path
 from controlplane.wire.endpoint import control_path, default_state_dir, socket_path, told_url
 from controlplane.wire.log import Header, LogWriter
@@ -101,11 +103,19 @@ async def surround(daemon: Daemon, state_dir: Path, tasks: TaskGroup, ending: co
     ending.push_async_callback(to_thread.run_sync, telemetry.close)
     daemon.pump.recorders += telemetry.recorders
     is_default = config.http.listen == DEFAULT_HTTP
-    page = HttpServer(daemon, config.http.listen, telemetry, regrets.view, timelines, is_default=is_default)
+    what_if = WhatIf(
+        lambda: Recorded(record=daemon.recorder, stretch=daemon.estimates.stretch),
+        lambda: daemon.reloader.resolved,
+        daemon.clock.now_ns,
+        daemon.replayer,
+    )
+    orders = PageOrders(what_if)
+    page = HttpServer(daemon, config.http.listen, telemetry, regrets.view, timelines, orders, is_default=is_default)
     ending.push_async_callback(page.stop)
-    server = GrpcServer(ControlApi(daemon), config.api, control_path(config.node, state_dir))
+    server = GrpcServer(ControlApi(daemon, page), config.api, control_path(config.node, state_dir))
     ending.push_async_callback(server.stop)
     await tasks.start(_obey_signals, daemon)
+    ending.callback(tasks.start_soon(what_if.keep).cancel)
     ending.callback(tasks.start_soon(_open, daemon, server, page).cancel)
 
 

@@ -18,6 +18,7 @@ from controlplane.core.types import Status as ProgramStatus
 from controlplane.shell.daemon import Daemon
 from controlplane.shell.decisions import Decision
 from controlplane.shell.engines import EngineListing, engine_listing
+from controlplane.shell.http_server import HttpServer
 from controlplane.shell.reload import ConfigState
 from controlplane.shell.shadow import FAILED
 from controlplane.shell.status import Orders, Status
@@ -49,11 +50,19 @@ class Promoted:
     shadow_settings: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageAddress:
+    """The reply of ``OpenPage``."""
+
+    listen: str
+    key: str
+
+
 class ControlApi:
     """Requests are ``Fields`` of the method's message; replies are records with its reply's fields."""
 
-    def __init__(self, daemon: Daemon) -> None:
-        self._daemon = daemon
+    def __init__(self, daemon: Daemon, page: HttpServer) -> None:
+        self._daemon, self._page = daemon, page
         self._publisher = publisher_name(daemon.config.node, CONTROL_ROLE, daemon.boot_id)
         self._told = 0
         self._one_order = Lock()
@@ -125,6 +134,15 @@ class ControlApi:
     async def get_config(self, _: Fields) -> ConfigText:
         resolved = self._daemon.reloader.resolved
         return ConfigText(text=show(resolved.config, origins=resolved.origins))
+
+    async def open_page(self, _: Fields) -> PageAddress:
+        """Who may ask this may command the daemon, and is told the key by which its page may."""
+        if not self._page.is_served:
+            raise ConfigError(
+                f"this daemon serves no page: [http] listen is {self._page.listen!r}, or another program has that "
+                "address; set a free one in its file and start it again"
+            )
+        return PageAddress(listen=self._page.listen, key=self._page.orders.key)
 
     # Orders
 

@@ -31,7 +31,7 @@ from controlplane.shell.leading import Alone, Leads
 from controlplane.shell.logs import logger
 from controlplane.shell.pump import Pump
 from controlplane.shell.reload import Reloader
-from controlplane.shell.shadow import Asked, Estimates, Shadow, Stretch
+from controlplane.shell.shadow import Asked, Estimates, Replayer, Shadow, Stretch
 from controlplane.shell.status import Status, describe
 from controlplane.wire.codec import Heartbeat, encode_events, last_command_id
 from controlplane.wire.endpoint import shown
@@ -80,7 +80,8 @@ class Daemon:
         self.ready = Event()
         self.shadow = Shadow(lambda: self.controller)
         self.pump.beside = self.shadow
-        self.estimates = Estimates(self.clock.now_ns)
+        self.replayer = Replayer()
+        self.estimates = Estimates(self.clock.now_ns, self.replayer)
         self.decisions = Decisions()
         self.moves = Moves()
         self.roster: Iterable[Known] = ()  # the engines that there should be, where somebody knows
@@ -88,7 +89,7 @@ class Daemon:
         self.on_change: list[Callable[[bool], None]] = []
         self._leads = False  # as far as this daemon has taken over
         self.pump.muted = self.leads.has_others
-        self._recorder = recorder
+        self.recorder = recorder  # None: nobody asked for a record, or it ended
         self._socket = socket
         self._probe = probe or HostProbe()
         self._state_path = state_path
@@ -249,10 +250,10 @@ class Daemon:
 
     def _begin_record(self) -> None:
         """A recorded run starts from the recovered state, so that its replay can start there as well."""
-        if self._recorder is not None:
+        if self.recorder is not None:
             now_ns = self.clock.now_ns()
-            self._recorder.state(self._snapshot(now_ns).decode(), now_ns)
-            self.pump.recorders.append(self._recorder)
+            self.recorder.state(self._snapshot(now_ns).decode(), now_ns)
+            self.pump.recorders.append(self.recorder)
 
     def _snapshot(self, now_ns: int) -> bytes:
         return snapshots.take(
@@ -274,11 +275,11 @@ class Daemon:
                 self._log.error("snapshot not written", path=str(self._state_path), error=str(error))
             self._unsaved = str(error)
         self._save_took_ns = self.clock.now_ns() - now_ns
-        if self._recorder is not None:
-            self._recorder.flush()
-            if self._recorder.failed:
-                self._log.error("record ends here", path=str(self._recorder.path), error=self._recorder.failed)
-                self._recorder = None
+        if self.recorder is not None:
+            self.recorder.flush()
+            if self.recorder.failed:
+                self._log.error("record ends here", path=str(self.recorder.path), error=self.recorder.failed)
+                self.recorder = None
         self._saved_at_ns = now_ns
 
     def _must_save(self, now_ns: int) -> bool:

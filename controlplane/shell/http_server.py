@@ -16,6 +16,7 @@ from controlplane.core.errors import ConfigError
 from controlplane.shell.daemon import Daemon
 from controlplane.shell.engines import engine_listing
 from controlplane.shell.logs import logger
+from controlplane.shell.page_orders import MOST_BODY_BYTES, PageOrders
 from controlplane.shell.regrets import RegretView
 from controlplane.shell.telemetry import Telemetry
 from controlplane.shell.timeline_view import timeline
@@ -27,6 +28,7 @@ _MOST_PROGRAMS = 60  # on the page
 _MOST_ENGINES = 64
 _MOST_STREAMS = 64  # open pages
 _READ_WITHIN_S = 10.0
+_LEAST_EVERY_S = 0.5  # however fast the daemon's clock runs: a browser draws all of it anew each time
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -40,12 +42,13 @@ class HttpServer:
         telemetry: Telemetry,
         regret: Callable[[], RegretView],
         timelines: Timelines,
+        orders: PageOrders,
         *,
         is_default: bool,
     ) -> None:
         self.listen = listen
         self._daemon, self._telemetry, self._is_default = daemon, telemetry, is_default
-        self._regret, self._timelines = regret, timelines
+        self._regret, self._timelines, self.orders = regret, timelines, orders
         self._one_scrape = Lock()
         self._runner: web.AppRunner | None = None
         self._streams = 0  # pages that are open
@@ -57,7 +60,8 @@ class HttpServer:
         if self.listen == "off":
             return
         host, _, port = self.listen.rpartition(":")
-        app = web.Application(middlewares=[_for_this_machine] if _is_loopback(host.strip("[]")) else [])
+        middlewares = [_for_this_machine] if _is_loopback(host.strip("[]")) else []
+        app = web.Application(middlewares=middlewares, client_max_size=MOST_BODY_BYTES)
         app.on_response_prepare.append(_ask_again)
         app.add_routes(
             [
@@ -66,6 +70,7 @@ class HttpServer:
                 web.get("/healthz", self._healthz),
                 web.get("/live", self._live),
                 web.get("/program", self._program),
+                *self.orders.routes(),
                 web.static("/page", _PAGE),
             ]
         )
@@ -81,6 +86,11 @@ class HttpServer:
             return
         self._runner = runner
         self._log.info("listening", url=f"http://{self.listen}/")
+
+    @property
+    def is_served(self) -> bool:
+        """Whether it listens."""
+        return self._runner is not None
 
     async def stop(self) -> None:
         """Hang up on everybody."""
@@ -103,7 +113,10 @@ class HttpServer:
         return web.Response(text="nothing comes back from the bus\n", status=503)
 
     async def _live(self, request: web.Request) -> web.StreamResponse:
-        """Server-sent events: status and programs, once a control interval. Who does not read them is cut off."""
+        """Server-sent events: status and programs, once a control interval, but at most twice a second.
+
+        Who does not read them is cut off.
+        """
         if self._streams >= _MOST_STREAMS:
             return web.Response(text=f"{_MOST_STREAMS} pages are open already\n", status=503)
         response = web.StreamResponse(
@@ -116,7 +129,7 @@ class HttpServer:
                 while True:
                     with fail_after(_READ_WITHIN_S):
                         await response.write(b"data: " + self._told() + b"\n\n")
-                    await sleep(self._daemon.status_every_s)
+                    await sleep(max(_LEAST_EVERY_S, self._daemon.status_every_s))
         finally:
             self._streams -= 1
         return response
@@ -146,6 +159,7 @@ class HttpServer:
                 ),
                 "engines": engine_listing(daemon.engines(), daemon.moves, most=_MOST_ENGINES),
                 "regret": self._regret(),
+                "what_if": self.orders.what_if.view(),
             }
             self._latest = msgspec.json.encode(told)
             self._latest_s = now_s

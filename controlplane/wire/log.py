@@ -75,6 +75,7 @@ class LogWriter:
     def __init__(self, path: Path, header: Header) -> None:
         self.path = path
         self.failed = ""
+        self.began_ns = 0  # of the state that all else follows from; 0: none was written yet
         self._encode = msgspec.json.Encoder().encode
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -101,6 +102,7 @@ class LogWriter:
 
     def state(self, text: str, now_ns: int) -> None:
         """The controller has this state (a snapshot's text) before what follows."""
+        self.began_ns = self.began_ns or now_ns
         self._write({"record": "state", "now_ns": now_ns, "text": text})
 
     def _write(self, line: object) -> None:

@@ -2,6 +2,7 @@
 
 from controlplane.shell.shadow.differences import DifferenceCounts
 from controlplane.shell.shadow.estimates import Asked, EstimatedChange, Estimates, ShadowEstimate
+from controlplane.shell.shadow.replayer import Answer, Replayer, joined
 from controlplane.shell.shadow.shadow import DECIDES, FAILED, THIN, Shadow, ShadowStatus
 from controlplane.shell.shadow.stretch import Stretch
 
@@ -9,12 +10,15 @@ __all__ = [
     "DECIDES",
     "FAILED",
     "THIN",
+    "Answer",
     "Asked",
     "DifferenceCounts",
     "EstimatedChange",
     "Estimates",
+    "Replayer",
     "Shadow",
     "ShadowEstimate",
     "ShadowStatus",
     "Stretch",
+    "joined",
 ]

@@ -1,34 +1,24 @@
 """What the shadow would change, told now and then by a replay of the latest stretch in a process of its own.
 
 Decisions alone do not tell it: the world follows the controller in force. ``penstock what-if`` replays what was
-heard on a model of the engine, under the one and under the other. It belongs to the laboratory, which nothing of
-the product imports, so that it is begun as a command.
+heard on a model of the engine, under the one and under the other.
 """
 
-import os
-import resource
-import sys
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-import msgspec
-from anyio import current_time, fail_after, run_process, sleep, to_thread
+from anyio import current_time, sleep
 
 from controlplane.config import Config, changes
 from controlplane.config.shadow import written
 from controlplane.core.presets import POLICIES, PRESETS
 from controlplane.shell.logs import logger
-from controlplane.shell.shadow.stretch import Stretch, join
+from controlplane.shell.shadow.replayer import Answer, Interval, Replayed, Replayer, joined
+from controlplane.shell.shadow.stretch import Stretch
 
-WHAT_IF = (sys.executable, "-m", "controlplane", "what-if")
 _TOLD = ("mean_jct_s", "p95_ttft_s", "hit_rate")
 _LOOK_S = 0.5
 _CPU_SHARE = 0.2  # of one CPU, at most: who took so many CPU seconds is asked again no sooner than five times later
-_MOST_CPU_S = 300
-_WITHIN_S = 1200.0
-_FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,27 +46,6 @@ class ShadowEstimate:
     cpu_s: float = 0.0
 
 
-class _Interval(msgspec.Struct, frozen=True):
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-
-
-class _Replayed(msgspec.Struct, frozen=True):
-    since_s: float = 0.0
-    until_s: float = 0.0
-    programs: int = 0
-
-
-class _Answer(msgspec.Struct, frozen=True):
-    """What of the answer is told on."""
-
-    format: int
-    stretch: _Replayed
-    change: dict[str, _Interval]
-    replay_error: dict[str, float | None] = {}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """What is estimated: ``shadow`` in place of ``live``, each ``every_s`` of the wall clock."""
@@ -90,12 +59,17 @@ class Asked:
 class Estimates:
     """Makes them while something is asked, one at a time, in a process with the least claim on the machine."""
 
-    def __init__(self, now_ns: Callable[[], int], command: Sequence[str] = WHAT_IF) -> None:
-        self._now_ns, self._command = now_ns, command
+    def __init__(self, now_ns: Callable[[], int], replayer: Replayer) -> None:
+        self._now_ns, self._replayer = now_ns, replayer
         self._asked: Asked | None = None
         self._due_s = 0.0
         self.latest = ShadowEstimate()
         self._log = logger("shadow")
+
+    @property
+    def stretch(self) -> Stretch | None:
+        """What is kept for them of the latest time; None while nothing is asked."""
+        return self._asked.stretch if self._asked else None
 
     def ask(self, asked: Asked | None) -> None:
         """Estimate this from now on, or nothing; what was found of another is forgotten."""
@@ -110,50 +84,36 @@ class Estimates:
             asked = self._asked
             if asked is None or not asked.stretch.began_ns or current_time() < self._due_s:
                 continue
-            before_s = _children_cpu_s()
-            told = await self._make(asked)
-            cpu_s = _children_cpu_s() - before_s
+            replayed = await self._make(asked)
             if asked is not self._asked:
                 continue  # of another shadow
-            self._due_s = current_time() + max(asked.every_s, cpu_s / _CPU_SHARE)
-            self.latest = replace(told, cpu_s=cpu_s)
+            told = self._told(replayed)
+            self._due_s = current_time() + max(asked.every_s, replayed.cpu_s / _CPU_SHARE)
+            self.latest = replace(told, cpu_s=replayed.cpu_s)
             if told.reason:
                 self._log.warning("no estimate", reason=told.reason)
 
-    async def _make(self, asked: Asked) -> ShadowEstimate:
-        """The estimate, or the last one with the reason why there is none."""
+    async def _make(self, asked: Asked) -> Replayed:
         if asked.stretch.failed:
-            return replace(self.latest, reason=f"what happens is not written down: {asked.stretch.failed}")
+            return Replayed(reason=f"what happens is not written down: {asked.stretch.failed}")
         try:
-            with tempfile.TemporaryDirectory(prefix="penstock-shadow-") as folder, fail_after(_WITHIN_S):
-                log = Path(folder) / "stretch.jsonl"
-                await to_thread.run_sync(join, asked.stretch.pieces(), log)
-                done = await run_process(
-                    [*niced(), *self._command, str(log), *options(asked.live, asked.shadow), "--json"],
-                    check=False,
-                    env=os.environ | {"OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"},
-                )
-        except (OSError, TimeoutError) as error:
-            return replace(self.latest, reason=f"penstock what-if: {error or f'no answer in {_WITHIN_S:g}s'}")
-        if done.returncode:
-            said = done.stderr.decode(errors="replace").strip().splitlines()
-            ended = f"penstock what-if ended with {done.returncode}"
-            return replace(self.latest, reason=said[-1] if said else ended)
-        return self._read(done.stdout)
+            async with joined(asked.stretch.pieces()) as log:
+                return await self._replayer.replay(log, options(asked.live, asked.shadow))
+        except OSError as error:
+            return Replayed(reason=f"the latest stretch cannot be put together: {error}")
 
-    def _read(self, text: bytes) -> ShadowEstimate:
-        try:
-            answer = msgspec.json.decode(text, type=_Answer)
-        except msgspec.DecodeError as error:
-            return replace(self.latest, reason=f"penstock what-if told what is not understood: {error}")
-        if answer.format != _FORMAT:
-            return replace(self.latest, reason=f"penstock what-if told format {answer.format}, not {_FORMAT}")
+    def _told(self, replayed: Replayed) -> ShadowEstimate:
+        """The estimate, or the last one with the reason why there is none."""
+        answer = replayed.answer
+        if answer is None:
+            return replace(self.latest, reason=replayed.reason)
+        stretch = answer.stretch
         return ShadowEstimate(
             made=self.latest.made + 1,
             made_at_ns=self._now_ns(),
-            stretch_s=answer.stretch.until_s - answer.stretch.since_s,
-            programs=answer.stretch.programs,
-            changes=tuple(_changes(answer.change, answer.replay_error)),
+            stretch_s=stretch.get("until_s", 0.0) - stretch.get("since_s", 0.0),
+            programs=int(stretch.get("programs", 0)),
+            changes=tuple(_changes(answer)),
         )
 
 
@@ -168,12 +128,8 @@ def options(live: Config, shadow: Config) -> list[str]:
     return ["--preset", shadow.preset, *(part for each in settings for part in ("--set", each))]
 
 
-def niced() -> list[str]:
-    """The command that becomes another one, which has the least claim and ends with us."""
-    return [sys.executable, "-m", "controlplane.shell.shadow.child", str(_MOST_CPU_S)]
-
-
-def _changes(found: Mapping[str, _Interval], errors: Mapping[str, float | None]) -> list[EstimatedChange]:
+def _changes(answer: Answer) -> list[EstimatedChange]:
+    found: Mapping[str, Interval] = answer.change
     return [
         EstimatedChange(
             name=name,
@@ -181,14 +137,8 @@ def _changes(found: Mapping[str, _Interval], errors: Mapping[str, float | None])
             low=each.low if each.low is not None else each.value,
             high=each.high if each.high is not None else each.value,
             is_bounded=each.low is not None and each.high is not None,
-            replay_error=errors.get(name) or 0.0,
+            replay_error=answer.replay_error.get(name) or 0.0,
         )
         for name in _TOLD
         if (each := found.get(name)) is not None and each.value is not None
     ]
-
-
-def _children_cpu_s() -> float:
-    """CPU seconds of children that have ended."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime

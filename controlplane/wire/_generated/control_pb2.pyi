@@ -381,6 +381,36 @@ class GetConfigRequest(google.protobuf.message.Message):
 global___GetConfigRequest = GetConfigRequest
 
 @typing.final
+class OpenPageRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___OpenPageRequest = OpenPageRequest
+
+@typing.final
+class PageAddress(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LISTEN_FIELD_NUMBER: builtins.int
+    KEY_FIELD_NUMBER: builtins.int
+    listen: builtins.str
+    """HOST:PORT, as the configuration has it."""
+    key: builtins.str
+    """A secret of this life of the daemon: the page is opened at http://LISTEN/#key=KEY."""
+    def __init__(
+        self,
+        *,
+        listen: builtins.str = ...,
+        key: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["key", b"key", "listen", b"listen"]) -> None: ...
+
+global___PageAddress = PageAddress
+
+@typing.final
 class ConfigText(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

@@ -14,7 +14,8 @@ from support.daemon_process import eventually
 from controlplane.config import Config
 from controlplane.core.admission.aimd import Aimd
 from controlplane.core.presets import PRESETS
-from controlplane.shell.shadow.estimates import Asked, Estimates, ShadowEstimate, niced, options
+from controlplane.shell.shadow.estimates import Asked, Estimates, ShadowEstimate, options
+from controlplane.shell.shadow.replayer import Replayer, niced
 
 pytestmark = pytest.mark.asyncio
 
@@ -84,7 +85,7 @@ async def first(estimates: Estimates, work: Asked) -> ShadowEstimate:
 async def test_what_the_process_tells_is_told_on(tmp_path: Path) -> None:
     told = msgspec.json.encode(ANSWER).decode()
     text = f"open('seen', 'w').write(' '.join(sys.argv[2:]) + f' {{os.nice(0)}}')\nprint({told!r})"
-    estimates = Estimates(lambda: 77, program(tmp_path, f"os.chdir({str(tmp_path)!r})\n{text}"))
+    estimates = Estimates(lambda: 77, Replayer(program(tmp_path, f"os.chdir({str(tmp_path)!r})\n{text}")))
     latest = await first(estimates, asked(tmp_path))
     assert (latest.made, latest.made_at_ns, latest.stretch_s, latest.programs) == (1, 77, 612.5, 38)
     assert [(each.name, each.value, each.is_bounded) for each in latest.changes] == [
@@ -107,7 +108,7 @@ async def test_what_the_process_tells_is_told_on(tmp_path: Path) -> None:
     ],
 )
 async def test_without_an_answer_the_reason_is_told(tmp_path: Path, text: str, said: str) -> None:
-    latest = await first(Estimates(lambda: 0, program(tmp_path, text)), asked(tmp_path))
+    latest = await first(Estimates(lambda: 0, Replayer(program(tmp_path, text))), asked(tmp_path))
     assert said in latest.reason
     assert latest.made == 0
 
@@ -117,7 +118,7 @@ async def test_the_process_ends_with_who_waits_for_it(tmp_path: Path) -> None:
     text = (
         f"open({str(pid)!r} + '.new', 'w').write(str(os.getpid()))\nos.rename({str(pid)!r} + '.new', {str(pid)!r})"
     )
-    estimates = Estimates(lambda: 0, program(tmp_path, f"{text}\ntime.sleep(600)"))
+    estimates = Estimates(lambda: 0, Replayer(program(tmp_path, f"{text}\ntime.sleep(600)")))
     async with create_task_group() as group:
         group.start_soon(estimates.keep)
         estimates.ask(asked(tmp_path))

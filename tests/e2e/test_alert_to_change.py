@@ -1,0 +1,137 @@
+"""``docs/tutorial/from-an-alert-to-a-better-setting.md`` as a stranger follows it, and what it says is so.
+
+The real daemon with its nats-server, the engine double under load, the real Prometheus with the rules of deploy/.
+Every wait is for a state, which a busy machine reaches late.
+"""
+
+import re
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.documents import ROOT, blocks
+from support.ports import free_port
+from support.programs import needs
+from support.terminals import Terminals, with_commands_of
+
+pytestmark = needs("prometheus", "promtool")
+PAGE = ROOT / "docs" / "tutorial" / "from-an-alert-to-a-better-setting.md"
+PATIENCE_S = 400.0  # a replay has the least claim on the machine
+# Commands that go on until Ctrl-C, and what they say once they are there; of the load nothing is waited for.
+SERVE = {"penstock up": r"\bup\b", "penstock engine-double": "listens on", "prometheus": "ready to receive"}
+LOAD = "penstock replay"
+
+
+class Reader:
+    """Types the page's lines in their order, at addresses that are free here."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.terminals = Terminals(
+            folder, with_commands_of(sys.executable, PENSTOCK_STATE_DIR=str(folder / "state"), COLUMNS="200")
+        )
+        ports = {port: str(free_port()) for port in ("9467", "9090", "30117")}
+        self.page = f"127.0.0.1:{ports['9467']}"
+        self._instead = {f"127.0.0.1:{port}": f"127.0.0.1:{free}" for port, free in ports.items()}
+        self._instead["--port 30117"] = f"--port {ports['30117']}"
+        self.lines = iter([self.fit(line) for block in blocks(PAGE) for line in block.commands])
+        self.files = {block.language: [] for block in blocks(PAGE) if block.language in ("toml", "yaml")}
+        for block in blocks(PAGE):
+            if block.language in self.files:
+                self.files[block.language].append(self.fit(block.text))
+
+    def fit(self, text: str) -> str:
+        for written, meant in self._instead.items():
+            text = text.replace(written, meant)
+        return text
+
+    def next(self, begins: str, **names: str) -> str:
+        """Type the next line, which begins so, with what the page calls NAMES put in; return what it said."""
+        line = next(self.lines)
+        assert line.startswith(begins), f"the page goes on with {line!r}"
+        for written, meant in names.items():
+            line = line.replace(written, meant)
+        for command, said in SERVE.items():
+            if line.startswith(f"{command} "):
+                self.terminals.start(line).until_said(said, PATIENCE_S)
+                return ""
+        if line.startswith(LOAD):
+            self.terminals.start(line)
+            return ""
+        terminal = self.terminals.start(line)
+        assert terminal.wait(PATIENCE_S) == 0, f"{line}: {terminal.said[-2000:]}"
+        assert "Traceback" not in terminal.said
+        return terminal.said
+
+    def end(self) -> None:
+        """Nothing is left to type; Ctrl-C in each terminal."""
+        assert list(self.lines) == []
+        self.terminals.interrupt()
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Iterator[Reader]:
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    made = Reader(tmp_path)
+    yield made
+    made.terminals.close()
+
+
+def waited_s(said: str) -> float:
+    """Of ``promtool query``: the one value."""
+    found = re.search(r"=> (\S+) @", said)
+    assert found is not None, said
+    return float(found.group(1))
+
+
+@pytest.mark.timeout(1200)
+def test_an_alert_leads_to_a_program_a_verdict_a_what_if_and_a_change_that_helps(reader: Reader) -> None:
+    config = reader.folder / "penstock.toml"
+    first, shadow = reader.files["toml"]
+    config.write_text(first)
+    (reader.folder / "prometheus.yml").write_text(reader.files["yaml"][0])
+    for begins in ("penstock up", "penstock engine-double", "penstock replay", "sed", "prometheus"):
+        reader.next(begins)
+
+    assert "PenstockProgramsWaitLong" in reader.next("until promtool")
+    before_s = waited_s(reader.next("promtool"))
+    assert before_s > 60
+
+    address = reader.next("penstock page").strip()
+    assert address.startswith(f"http://{reader.page}/#key=")
+    with urllib.request.urlopen(address, timeout=60) as page:
+        assert b'id="what-if"' in page.read()
+    status = reader.next("penstock status")
+    assert re.search(r"window\s+2 .*fixed at 2", status), status
+    assert "all 2 slots are taken" in reader.next("penstock queue")
+
+    assert re.search(r"^hold\s", reader.next("penstock regret"), re.M)
+    worst = program_of(reader.next("penstock regret"))
+    explained = reader.next("penstock explain", PROGRAM=worst)
+    assert "admission fixed" in explained
+    assert re.search(r"verdict on the hold: (about )?-\d", explained), explained
+
+    told = reader.next("penstock what-if")
+    assert told.index("The replay of what was decided (fcfs)") < told.index("What if: penstock")
+    assert re.search(r"What if: penstock.*JCT mean \(s\)[^-]*-\d", told, re.S), told
+
+    with config.open("a") as file:
+        file.write(shadow)
+    assert re.search(r"mean JCT -\d", reader.next("until penstock status"))
+    assert "let in earlier" in reader.next("penstock status")
+
+    promoted = reader.next("penstock promote")
+    assert "penstock is in force" in promoted
+    assert re.search(r"preset\s+\"penstock\"", promoted), promoted
+    assert waited_s(reader.next("until promtool")) < before_s / 2
+    reader.next("while promtool")
+    assert "preset penstock" in reader.next("penstock status")
+    reader.end()
+
+
+def program_of(table: str) -> str:
+    """The name in the first row."""
+    rows = [line.split() for line in table.splitlines() if line.strip()]
+    return rows[1][0]
