@@ -83,6 +83,7 @@ async def surround(daemon: Daemon, state_dir: Path, tasks: TaskGroup, ending: co
     if log := _decision_log(config, state_dir, daemon):
         ending.callback(log.close)
         regrets.heard.append(log.verdict)
+        daemon.advice.heard.append(log.setting)
     daemon.pump.recorders.append(regrets)  # behind the log: a decision stands before its verdict
     ending.callback(lambda: regrets.rest(daemon.clock.now_ns()))
     telemetry = Telemetry(

@@ -21,6 +21,7 @@ from controlplane.core.errors import ConfigError
 from controlplane.core.types import seconds
 from controlplane.eventloop import task_group
 from controlplane.shell import snapshot as snapshots
+from controlplane.shell.advise import AutoAdvice, Questions
 from controlplane.shell.bus import Bus, Delivery, StreamInfo
 from controlplane.shell.clock import Clock
 from controlplane.shell.decisions import Decisions
@@ -31,8 +32,9 @@ from controlplane.shell.leading import Alone, Leads
 from controlplane.shell.logs import logger
 from controlplane.shell.pump import Pump
 from controlplane.shell.reload import Reloader
-from controlplane.shell.shadow import Asked, Estimates, Shadow, Stretch
+from controlplane.shell.shadow import Asked, Estimates, Shadow
 from controlplane.shell.status import Status, describe
+from controlplane.shell.stretch import Stretch
 from controlplane.wire.codec import Heartbeat, encode_events, last_command_id
 from controlplane.wire.endpoint import shown
 from controlplane.wire.log import Header, LogWriter
@@ -79,7 +81,9 @@ class Daemon:
         self.position = 0  # in the stream, of what the state contains
         self.ready = Event()
         self.shadow = Shadow(lambda: self.controller)
-        self.pump.beside = self.shadow
+        self.advice = AutoAdvice(self.reloader, self._make_stretch, self._why_not_tuned)
+        self.pump.besides += [self.shadow, self.advice]
+        self._questions = Questions(self.advice, self.clock.now_ns)
         self.estimates = Estimates(self.clock.now_ns)
         self.decisions = Decisions()
         self.moves = Moves()
@@ -157,6 +161,7 @@ class Daemon:
                     partial(self.bus.keep_reading, self._on_new_stream),
                     self.reloader.watch,
                     self.estimates.keep,
+                    self._questions.keep,
                 )
             ]
             await self._stopping.wait()
@@ -164,6 +169,7 @@ class Daemon:
                 task.cancel()
         self.pump.tell()
         self.shadow.want(None)
+        self.advice.close()
         if not self._replaced:
             self._save(self.clock.now_ns())
         await self.bus.flush()
@@ -308,6 +314,18 @@ class Daemon:
         decides = [(each.policies, each.control) for each in (config, shadow) if each is not None]
         return (*decides, config.shadow)
 
+    def _make_stretch(self, length_ns: int) -> Stretch:
+        """What automatic advice asks the laboratory about."""
+        return Stretch(self._state_path.parent / "advise", length_ns, self._record_head)
+
+    def _why_not_tuned(self) -> str:
+        """Why automatic advice may change nothing now; empty: it may."""
+        if not self.is_leader:
+            return _FOLLOWS
+        if not self.bus.delivers or not self._hears or self._was_frozen:
+            return "the daemon does not hear what happens: its bus is away, or it was frozen"
+        return "the node drains" if self.controller.ledger.programs.draining else ""
+
     def _record_head(self, now_ns: int) -> tuple[Header, str]:
         """How a piece of a record begins."""
         header = Header(node=self.config.node, preset=self.config.policies.name, config=show(self.config))
@@ -356,6 +374,7 @@ class Daemon:
         self.pump.tell()
         self.pump.muted = True
         self.shadow.stand_by(_FOLLOWS)
+        self.advice.forget()
         self._log.warning("leads no more", action="standing by")
         for told in self.on_change:
             told(False)
@@ -530,6 +549,7 @@ class Daemon:
             stands_by=not self.is_leader,
             fence=self.leads.fence,
             shadow=self.shadow.status(self.clock.now_ns(), self.estimates.latest),
+            advise=self.advice.status(self.clock.now_ns()),
         )
 
     def engines(self) -> list[EngineRow]:

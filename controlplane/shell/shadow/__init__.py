@@ -3,7 +3,6 @@
 from controlplane.shell.shadow.differences import DifferenceCounts
 from controlplane.shell.shadow.estimates import Asked, EstimatedChange, Estimates, ShadowEstimate
 from controlplane.shell.shadow.shadow import DECIDES, FAILED, THIN, Shadow, ShadowStatus
-from controlplane.shell.shadow.stretch import Stretch
 
 __all__ = [
     "DECIDES",
@@ -16,5 +15,4 @@ __all__ = [
     "Shadow",
     "ShadowEstimate",
     "ShadowStatus",
-    "Stretch",
 ]

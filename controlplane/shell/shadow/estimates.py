@@ -1,33 +1,27 @@
 """What the shadow would change, told now and then by a replay of the latest stretch in a process of its own.
 
 Decisions alone do not tell it: the world follows the controller in force. ``penstock what-if`` replays what was
-heard on a model of the engine, under the one and under the other. It belongs to the laboratory, which nothing of
-the product imports, so that it is begun as a command.
+heard on a model of the engine, under the one and under the other (``controlplane.shell.laboratory``).
 """
 
-import os
-import resource
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import msgspec
-from anyio import current_time, fail_after, run_process, sleep, to_thread
+from anyio import current_time, sleep
 
 from controlplane.config import Config, changes
 from controlplane.config.shadow import written
+from controlplane.core.errors import EngineUnavailable
 from controlplane.core.presets import POLICIES, PRESETS
+from controlplane.shell.laboratory import CPU_SHARE, ask, children_cpu_s
 from controlplane.shell.logs import logger
-from controlplane.shell.shadow.stretch import Stretch, join
+from controlplane.shell.stretch import Stretch
 
 WHAT_IF = (sys.executable, "-m", "controlplane", "what-if")
 _TOLD = ("mean_jct_s", "p95_ttft_s", "hit_rate")
 _LOOK_S = 0.5
-_CPU_SHARE = 0.2  # of one CPU, at most: who took so many CPU seconds is asked again no sooner than five times later
-_MOST_CPU_S = 300
-_WITHIN_S = 1200.0
 _FORMAT = 1
 
 
@@ -110,36 +104,22 @@ class Estimates:
             asked = self._asked
             if asked is None or not asked.stretch.began_ns or current_time() < self._due_s:
                 continue
-            before_s = _children_cpu_s()
+            before_s = children_cpu_s()
             told = await self._make(asked)
-            cpu_s = _children_cpu_s() - before_s
+            cpu_s = children_cpu_s() - before_s
             if asked is not self._asked:
                 continue  # of another shadow
-            self._due_s = current_time() + max(asked.every_s, cpu_s / _CPU_SHARE)
+            self._due_s = current_time() + max(asked.every_s, cpu_s / CPU_SHARE)
             self.latest = replace(told, cpu_s=cpu_s)
             if told.reason:
                 self._log.warning("no estimate", reason=told.reason)
 
     async def _make(self, asked: Asked) -> ShadowEstimate:
         """The estimate, or the last one with the reason why there is none."""
-        if asked.stretch.failed:
-            return replace(self.latest, reason=f"what happens is not written down: {asked.stretch.failed}")
         try:
-            with tempfile.TemporaryDirectory(prefix="penstock-shadow-") as folder, fail_after(_WITHIN_S):
-                log = Path(folder) / "stretch.jsonl"
-                await to_thread.run_sync(join, asked.stretch.pieces(), log)
-                done = await run_process(
-                    [*niced(), *self._command, str(log), *options(asked.live, asked.shadow), "--json"],
-                    check=False,
-                    env=os.environ | {"OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"},
-                )
-        except (OSError, TimeoutError) as error:
-            return replace(self.latest, reason=f"penstock what-if: {error or f'no answer in {_WITHIN_S:g}s'}")
-        if done.returncode:
-            said = done.stderr.decode(errors="replace").strip().splitlines()
-            ended = f"penstock what-if ended with {done.returncode}"
-            return replace(self.latest, reason=said[-1] if said else ended)
-        return self._read(done.stdout)
+            return self._read(await ask(asked.stretch, self._command, options(asked.live, asked.shadow)))
+        except EngineUnavailable as error:
+            return replace(self.latest, reason=str(error))
 
     def _read(self, text: bytes) -> ShadowEstimate:
         try:
@@ -168,11 +148,6 @@ def options(live: Config, shadow: Config) -> list[str]:
     return ["--preset", shadow.preset, *(part for each in settings for part in ("--set", each))]
 
 
-def niced() -> list[str]:
-    """The command that becomes another one, which has the least claim and ends with us."""
-    return [sys.executable, "-m", "controlplane.shell.shadow.child", str(_MOST_CPU_S)]
-
-
 def _changes(found: Mapping[str, _Interval], errors: Mapping[str, float | None]) -> list[EstimatedChange]:
     return [
         EstimatedChange(
@@ -186,9 +161,3 @@ def _changes(found: Mapping[str, _Interval], errors: Mapping[str, float | None])
         for name in _TOLD
         if (each := found.get(name)) is not None and each.value is not None
     ]
-
-
-def _children_cpu_s() -> float:
-    """CPU seconds of children that have ended."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime

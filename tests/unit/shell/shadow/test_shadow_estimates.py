@@ -14,7 +14,8 @@ from support.daemon_process import eventually
 from controlplane.config import Config
 from controlplane.core.admission.aimd import Aimd
 from controlplane.core.presets import PRESETS
-from controlplane.shell.shadow.estimates import Asked, Estimates, ShadowEstimate, niced, options
+from controlplane.shell.laboratory import niced
+from controlplane.shell.shadow.estimates import Asked, Estimates, ShadowEstimate, options
 
 pytestmark = pytest.mark.asyncio
 
