@@ -8,6 +8,7 @@ from controlplane.core.controller import Controller
 from controlplane.core.presets import preset
 from controlplane.core.regret import Outcome, Sums, Verdict
 from controlplane.core.tenants import Tenancy, Tenant
+from controlplane.shell.advise import AdviseStatus
 from controlplane.shell.engines import EngineRow, engine_rows
 from controlplane.shell.pump import Pump
 from controlplane.shell.reload import Reloader
@@ -25,10 +26,33 @@ def exposed_example() -> bytes:
     shadow.want(Config(preset="mars", policies=preset("mars")))
     change = EstimatedChange(name="mean_jct_s", value=0.0, low=0.0, high=0.0, is_bounded=True, replay_error=0.0)
 
+    advice = AdviseStatus(
+        goal="mean_jct_s",
+        phase="listens",
+        reason="",
+        until_ns=0,
+        heard_ns=0,
+        wanted_ns=1,
+        trying="",
+        in_force=(),
+        tried=0,
+        kept=0,
+        undone=0,
+        latest=(),
+    )
+
     def status() -> Status:
         beside = shadow.status(1, ShadowEstimate(changes=(change,)))
         return describe(
-            pump, reloader, boot_id="", position=0, bus_connected=True, now_ns=1, fence=1, shadow=beside
+            pump,
+            reloader,
+            boot_id="",
+            position=0,
+            bus_connected=True,
+            now_ns=1,
+            fence=1,
+            shadow=beside,
+            advise=advice,
         )
 
     def engines() -> list[EngineRow]:

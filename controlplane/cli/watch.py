@@ -178,7 +178,9 @@ def explain(
         typer.echo("\n".join(_names(paths)))
         return
     kept: dict[str, list[Record]] = {source: [] for source in paths}
-    told = stories({source: tree.keep(read_decisions(path), kept[source]) for source, path in paths.items()}, program)
+    told = stories(
+        {source: tree.keep(read_decisions(path), kept[source]) for source, path in paths.items()}, program
+    )
     trees = list(filter(None, (tree.tree(records, program) for records in kept.values())))[:1]
     of_whom = list(filter(None, (tree.whose(records, program) for records in kept.values())))[:1]
     if not (told or trees or of_whom):

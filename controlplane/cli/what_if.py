@@ -1,31 +1,22 @@
 """``penstock what-if``: a recorded stretch again, under another decision or on another machine."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from controlplane.cli import completion
-from controlplane.cli.options import HARDWARE, Json, Out
+from controlplane.cli.options import Json, Out
+from controlplane.cli.stretch import LOG, of_a_stretch
 
-Log = Annotated[Path, typer.Argument(help="A log that `penstock up --record` wrote, or still writes.")]
-Since = Annotated[
-    float | None,
-    typer.Option(help="Begin so many seconds after the log's first event; before its last one, if negative."),
-]
-Until = Annotated[float | None, typer.Option(help="End there, likewise.")]
-Repeat = Annotated[
-    int,
-    typer.Option(
-        min=1, max=100, help="How often each side is simulated, with arrivals and tool times a little shifted."
-    ),
-]
-ChunkTokens = Annotated[int, typer.Option(min=1, help="Most tokens in one step of the engine's chunked prefill.")]
-MaxRunning = Annotated[int, typer.Option(min=1, help="Most turns that the engine runs at once.")]
+if TYPE_CHECKING:
+    from controlplane.lab.whatif.replays import Replays
 
 
+@of_a_stretch
 def what_if(
-    log: Log,
+    log: Annotated[Path, LOG],
     preset: Annotated[
         str,
         typer.Option("--preset", "-p", help="Decide by this preset instead.", autocompletion=completion.presets),
@@ -39,11 +30,8 @@ def what_if(
     ] = "",
     engines: Annotated[str, typer.Option(help="Another number of engines, or a change: -1, 2x.")] = "",
     agents: Annotated[str, typer.Option(help="As many times the agents: 2x, +50%, 0.5x.")] = "",
-    since: Since = None,
-    until: Until = None,
-    repeat: Repeat = 3,
-    chunk_tokens: ChunkTokens = HARDWARE.chunk_tokens,
-    max_running: MaxRunning = HARDWARE.max_running,
+    *,
+    replays: Callable[[Path], "Replays"],
     out: Out = None,
     json: Json = False,
 ) -> None:
@@ -59,22 +47,11 @@ def what_if(
     import sys
 
     from controlplane.lab.whatif.question import Question
-    from controlplane.lab.whatif.replays import Replays, Stretch
 
-    replays = Replays(
-        Stretch(
-            log=log,
-            since_s=since,
-            until_s=until,
-            repeat=repeat,
-            chunk_tokens=chunk_tokens,
-            max_running=max_running,
-        )
-    )
     question = Question(
         preset=preset, settings=tuple(settings), pool_tokens=pool_tokens, engines=engines, agents=agents
     )
-    answer = replays.ask(question)
+    answer = replays(log).ask(question)
     if json:
         import json as stdlib_json
 

@@ -14,6 +14,8 @@ MEANINGS = {
     "ask; empty: none",
     "shadow.settings": "what the shadow has otherwise than the configuration in force, beside the preset: each as "
     "`KEY=VALUE`, such as `admission.kv_high=0.9`; `KEY=` as if the key were not given",
+    "advise.bounds": "what may be changed, and between which values: each as `KEY=LOW..HIGH`, such as "
+    "`admission.kv_high=0.7..0.95`; a key of a policy's table or of `control`, whose value is a number",
     "control.interval_s": "the control interval: once in each, the daemon judges load, sweeps silent programs and "
     "moves the window",
     "control.overdue_s": "a program that has waited this long for a slot is no longer passed over, and goes first "

@@ -1,8 +1,8 @@
 """What a program's time was made of, where it waited for sub-agents: its critical path.
 
 It is found from the end: a parent's last stretch began when the last sub-agent had ended that ended before it; what
-that one's time was made of is found likewise; and before it began the parent ran itself again. Of each stretch it is
-told for how long turns of its program were held at a gate, as far as its node knows.
+that one's time was made of is found likewise; and before it began the parent ran itself again. Of each stretch it
+is told for how long turns of its program were held at a gate, as far as its node knows.
 """
 
 from dataclasses import dataclass, field

@@ -8,6 +8,7 @@ import msgspec
 import typer
 
 from controlplane.core.commands import Place
+from controlplane.operate.advise import advise_rows
 from controlplane.operate.printing import duration, plain, print_json, print_table
 from controlplane.operate.shadow import shadow_rows
 from controlplane.wire.control import Fields
@@ -44,6 +45,7 @@ def show_status(status: Fields, *, json: bool) -> None:
     if orders.draining or orders.held:
         rows.append(("orders", orders_line(orders)))
     rows += shadow_rows(status)
+    rows += advise_rows(status)
     rows += [("passive", engine) for engine in status.passive_engines]
     if status.config.refused:
         rows.append(("refused", status.config.refused))

@@ -86,6 +86,7 @@ async def surround(daemon: Daemon, state_dir: Path, tasks: TaskGroup, ending: co
     if log := _decision_log(config, state_dir, daemon):
         ending.callback(log.close)
         regrets.heard.append(log.verdict)
+        daemon.advice.heard.append(log.setting)
     timelines = Timelines(lambda: daemon.controller)
     if config.http.listen != "off":
         daemon.pump.recorders.append(timelines)

@@ -128,6 +128,10 @@ class ControlApi:
             shadow_settings=asked.settings,
         )
 
+    async def stop_advice(self, request: Fields) -> ConfigState:
+        """What it changed is what operators want again at once; ``undo``: it may go on as the file says."""
+        return _taken_over(self._daemon.reloader.set("advise.auto", None if request.undo else False))
+
     async def reload(self, _: Fields) -> ConfigState:
         return _taken_over(self._daemon.reloader.reload("an operator asked for it"))
 

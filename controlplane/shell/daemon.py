@@ -21,18 +21,21 @@ from controlplane.core.errors import ConfigError
 from controlplane.core.types import seconds
 from controlplane.eventloop import task_group
 from controlplane.shell import snapshot as snapshots
+from controlplane.shell.advise import AutoAdvice, Questions
 from controlplane.shell.bus import Bus, Delivery, StreamInfo
 from controlplane.shell.clock import Clock
 from controlplane.shell.decisions import Decisions
 from controlplane.shell.engines import EngineRow, Known, Moves, each_engine
 from controlplane.shell.event_socket import EventSocket
 from controlplane.shell.host_probe import HostProbe
+from controlplane.shell.laboratory import Laboratory
 from controlplane.shell.leading import Alone, Leads
 from controlplane.shell.logs import logger
 from controlplane.shell.pump import Pump
 from controlplane.shell.reload import Reloader
-from controlplane.shell.shadow import Asked, Estimates, Replayer, Shadow, Stretch
+from controlplane.shell.shadow import Asked, Estimates, Replayer, Shadow
 from controlplane.shell.status import Status, describe
+from controlplane.shell.stretch import Stretch
 from controlplane.wire.codec import Heartbeat, encode_events, last_command_id
 from controlplane.wire.endpoint import shown
 from controlplane.wire.log import Header, LogWriter
@@ -79,8 +82,11 @@ class Daemon:
         self.position = 0  # in the stream, of what the state contains
         self.ready = Event()
         self.shadow = Shadow(lambda: self.controller)
-        self.pump.beside = self.shadow
-        self.replayer = Replayer()
+        laboratory = Laboratory()
+        self.advice = AutoAdvice(self.reloader, self._make_stretch, self._why_not_tuned)
+        self.pump.besides += [self.shadow, self.advice]
+        self._questions = Questions(self.advice, self.clock.now_ns, laboratory)
+        self.replayer = Replayer(laboratory=laboratory)
         self.estimates = Estimates(self.clock.now_ns, self.replayer)
         self.decisions = Decisions()
         self.moves = Moves()
@@ -158,6 +164,7 @@ class Daemon:
                     partial(self.bus.keep_reading, self._on_new_stream),
                     self.reloader.watch,
                     self.estimates.keep,
+                    self._questions.keep,
                 )
             ]
             await self._stopping.wait()
@@ -165,6 +172,7 @@ class Daemon:
                 task.cancel()
         self.pump.tell()
         self.shadow.want(None)
+        self.advice.close()
         if not self._replaced:
             self._save(self.clock.now_ns())
         await self.bus.flush()
@@ -309,6 +317,18 @@ class Daemon:
         decides = [(each.policies, each.control) for each in (config, shadow) if each is not None]
         return (*decides, config.shadow)
 
+    def _make_stretch(self, length_ns: int) -> Stretch:
+        """What automatic advice asks the laboratory about."""
+        return Stretch(self._state_path.parent / "advise", length_ns, self._record_head)
+
+    def _why_not_tuned(self) -> str:
+        """Why automatic advice may change nothing now; empty: it may."""
+        if not self.is_leader:
+            return _FOLLOWS
+        if not self.bus.delivers or not self._hears or self._was_frozen:
+            return "the daemon does not hear what happens: its bus is away, or it was frozen"
+        return "the node drains" if self.controller.ledger.programs.draining else ""
+
     def _record_head(self, now_ns: int) -> tuple[Header, str]:
         """How a piece of a record begins."""
         header = Header(node=self.config.node, preset=self.config.policies.name, config=show(self.config))
@@ -357,6 +377,7 @@ class Daemon:
         self.pump.tell()
         self.pump.muted = True
         self.shadow.stand_by(_FOLLOWS)
+        self.advice.forget()
         self._log.warning("leads no more", action="standing by")
         for told in self.on_change:
             told(False)
@@ -531,6 +552,7 @@ class Daemon:
             stands_by=not self.is_leader,
             fence=self.leads.fence,
             shadow=self.shadow.status(self.clock.now_ns(), self.estimates.latest),
+            advise=self.advice.status(self.clock.now_ns()),
         )
 
     def engines(self) -> list[EngineRow]:

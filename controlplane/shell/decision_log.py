@@ -24,6 +24,7 @@ from controlplane.core.events import place_of
 from controlplane.core.presets import Preset, policy_name
 from controlplane.core.regret import Verdict
 from controlplane.core.types import NANOSECONDS_PER_SECOND, Program, Status
+from controlplane.shell.advise.status import SettingChange
 from controlplane.shell.logs import logger
 from controlplane.wire.decisions import (
     Account,
@@ -33,6 +34,7 @@ from controlplane.wire.decisions import (
     OutcomeRecord,
     Record,
     RunRecord,
+    SettingRecord,
     VerdictRecord,
 )
 from controlplane.wire.names import snake_case
@@ -217,6 +219,23 @@ class DecisionLog:
     def verdict(self, verdict: Verdict) -> None:
         """What a decision cost and brought."""
         self._write(VerdictRecord(at=_wall(), verdict=verdict))
+
+    def setting(self, change: SettingChange) -> None:
+        """What automatic advice has changed, or taken back."""
+        self._write(
+            SettingRecord(
+                at=_wall(),
+                now_ns=change.at_ns,
+                outcome=change.outcome,
+                key=change.key,
+                before=change.before,
+                after=change.after,
+                reason=change.reason,
+                goal=change.goal,
+                predicted=change.predicted,
+                measured=change.measured if change.is_measured else None,
+            )
+        )
 
     def close(self) -> None:
         """Close the file."""

@@ -17,6 +17,7 @@ from controlplane.core import events as ev
 from controlplane.core.commands import Admit, Command
 from controlplane.core.controller import Controller
 from controlplane.core.types import NANOSECONDS_PER_SECOND
+from controlplane.shell.advise_metrics import ADVISE_STATES
 from controlplane.shell.engine_metrics import EngineTokens
 from controlplane.shell.engines import EngineRow
 from controlplane.shell.shadow_metrics import SHADOW_STATES
@@ -231,6 +232,7 @@ STATES = (
         read=lambda s: [(not s.stands_by, {"node": s.node})],
     ),
     *SHADOW_STATES,
+    *ADVISE_STATES,
     State(
         name="penstock.bus.connected",
         unit="",

@@ -41,7 +41,7 @@ class Pump:
     def __init__(self, controller: Controller) -> None:
         self.controller = controller
         self.recorders: list[Recorder] = []
-        self.beside: Beside | None = None
+        self.besides: list[Beside] = []
         self.muted = False  # what another daemon decides, that one writes down
         self.sift: Sift | None = None
         self._fed: list[tuple[int, Sequence[Event]]] = []  # that the recorders have not heard of
@@ -77,7 +77,7 @@ class Pump:
         receive = self.controller.receive
         for event in events:
             receive(event, now_ns)
-        if (self.recorders or self.beside) and not self.muted:
+        if (self.recorders or self.besides) and not self.muted:
             self._fed.append((now_ns, events))
         return len(events)
 
@@ -120,8 +120,9 @@ class Pump:
                 recorder.tick(now_ns)
                 for command in commands:
                     recorder.command(command, now_ns)
-        if self.beside is not None and (fed or decided):
-            self.beside.hear(fed, decided)
+        if fed or decided:
+            for beside in self.besides:
+                beside.hear(fed, decided)
 
     def _tell_decided(self) -> None:
         """What a decision was made from is written down with it, hence before anything else happens."""

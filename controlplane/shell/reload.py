@@ -11,13 +11,27 @@ from typing import Any
 import watchfiles
 from anyio import Event, sleep, sleep_forever
 
-from controlplane.config import Config, Resolved, Source, changes, is_stream, keep_until_restart, promoted
+from controlplane.config import (
+    Config,
+    Resolved,
+    Source,
+    changes,
+    is_stream,
+    keep_until_restart,
+    overridden,
+    promoted,
+    show,
+)
+from controlplane.config.changes import values
+from controlplane.config.sources import TUNED
 from controlplane.core.errors import ConfigError
+from controlplane.core.presets import POLICIES
 from controlplane.eventloop import task_group
 from controlplane.shell.logs import logger
 
 _SETTLE_MS = 200  # an editor writes more than once
 _LOOK_MS = 50
+_DECIDE = (*POLICIES, "preset", "control", "tenants", "advise")  # tables whose change makes other decisions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +51,10 @@ class Reloader:
     def __init__(self, source: Source, resolved: Resolved, take_over: Callable[[Config], None]) -> None:
         self.source, self.resolved = source, resolved
         self.state = ConfigState(file=str(source.path or ""))
+        self.orders = 0  # changes of what decides that automatic advice did not make
         self._take_over = take_over
+        # By key that advice has changed: what everybody else wants of it, and where that is written.
+        self._untuned: dict[str, tuple[Any, str]] = {}
         self._log = logger("config")
         self._warn()
 
@@ -68,6 +85,35 @@ class Reloader:
         changed = {**self.source.promoted, **promoted(self.config, [*self.resolved.origins])}
         return self._attempt(replace(self.source, promoted=changed), "the shadow was promoted")
 
+    def tune(self, key: str, value: float, why: str) -> ConfigState:
+        """Automatic advice changes ``key``, or gives it the value again that everybody else wants of it.
+
+        It holds until anybody changes what lies below it: that key, the preset, or automatic advice and its bounds.
+        Nothing is read for it, so that it can be taken back while the file is wrong.
+        """
+        config, shadow, now = self.config, self.resolved.shadow, values(self.config).get(key)
+        wanted, place = self._untuned.setdefault(key, (now, self.resolved.origins.get(key, "")))
+        tuned = {name: other for name, other in self.source.tuned.items() if name != key}
+        origins = {name: other for name, other in self.resolved.origins.items() if name != key}
+        if value != wanted:
+            tuned[key], place = value, TUNED
+        if place:
+            origins[key] = place
+        try:
+            if shadow is not None and values(shadow).get(key) == now:
+                shadow = _with(shadow, key, value)
+            config = _with(config, key, value)
+        except ConfigError as error:
+            if key not in self.source.tuned:
+                del self._untuned[key]
+            return self._refuse(error, why)
+        resolved = replace(self.resolved, config=config, shadow=shadow, origins=origins)
+        return self._install(replace(self.source, tuned=tuned), resolved, self.state.until_restart, why)
+
+    def untuned(self, key: str) -> Any:
+        """What everybody but automatic advice wants of ``key``."""
+        return self._untuned[key][0] if key in self._untuned else values(self.config).get(key)
+
     def reload(self, why: str, content: bytes | None = None) -> ConfigState:
         """Read all of it again. A wrong one is refused, and what was in force stays so.
 
@@ -75,21 +121,47 @@ class Reloader:
         """
         return self._attempt(self.source, why, content)
 
+    def _still_tuned(self, source: Source, content: bytes | None) -> Source:
+        """``source`` without what advice changed over something else than there is now. Raises ``ConfigError``."""
+        if not source.tuned:
+            return source
+        below = replace(source, tuned={}).read(again=True, content=content)
+        if below.config.preset != self.config.preset or not below.config.advise.auto:
+            return replace(source, tuned={})
+        now, bounds = values(below.config), {bound.key: bound for bound in below.bounds}
+        tuned = {
+            key: value
+            for key, value in source.tuned.items()
+            if now.get(key) == self._untuned[key][0]
+            and key in bounds
+            and bounds[key].low <= value <= bounds[key].high
+        }
+        return replace(source, tuned=tuned)
+
     def _attempt(self, source: Source, why: str, content: bytes | None = None) -> ConfigState:
         try:
+            source = self._still_tuned(source, content)
             wanted = source.read(again=True, content=content).for_a_daemon()
             config = keep_until_restart(self.config, wanted.config)
         except ConfigError as error:
-            self.state = replace(self.state, refused=str(error), refusals=self.state.refusals + 1)
-            self._log.error("refused", why=why, error=str(error), version=self.state.version)
-            return self.state
-        found = changes(self.config, config)
+            return self._refuse(error, why)
+        self.orders += any(change.key.partition(".")[0] in _DECIDE for change in changes(self.config, config))
         waiting = tuple(change.key for change in changes(config, wanted.config))
-        self.source, self.resolved = source, replace(wanted, config=config)
+        return self._install(source, replace(wanted, config=config), waiting, why)
+
+    def _refuse(self, error: ConfigError, why: str) -> ConfigState:
+        self.state = replace(self.state, refused=str(error), refusals=self.state.refusals + 1)
+        self._log.error("refused", why=why, error=str(error), version=self.state.version)
+        return self.state
+
+    def _install(self, source: Source, resolved: Resolved, waiting: tuple[str, ...], why: str) -> ConfigState:
+        found = changes(self.config, resolved.config)
+        self.source, self.resolved = source, resolved
+        self._untuned = {key: value for key, value in self._untuned.items() if key in source.tuned}
         version = self.state.version + bool(found)
         self.state = replace(self.state, version=version, refused="", until_restart=waiting)
         if found:
-            self._take_over(config)
+            self._take_over(resolved.config)
         self._log.info("reloaded", why=why, version=version, changes=[str(change) for change in found])
         if waiting:
             self._log.warning("not before a restart", keys=waiting)
@@ -119,6 +191,10 @@ class Reloader:
             except OSError as error:
                 self._log.warning("not watched: send SIGHUP after a change", file=str(path), error=str(error))
             group.cancel_scope.cancel()
+
+
+def _with(config: Config, key: str, value: float) -> Config:
+    return overridden(show(config), settings=[f"{key}={value!r}"])
 
 
 async def _set_when_cancelled(event: Event) -> None:

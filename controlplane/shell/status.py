@@ -12,6 +12,7 @@ from controlplane.core.ledger.publishers import Counts
 from controlplane.core.lives import ForecastError
 from controlplane.core.policies import Window
 from controlplane.core.types import Pressure
+from controlplane.shell.advise.status import AdviseStatus
 from controlplane.shell.engines import EngineCounts, Known, count_engines
 from controlplane.shell.pump import Pump
 from controlplane.shell.reload import ConfigState, Reloader
@@ -64,6 +65,7 @@ class Status:
     tenants_jain_index: float = 0.0
     fence: int = 0  # the lease by which this one does, where several may
     shadow: ShadowStatus | None = None
+    advise: AdviseStatus | None = None
 
     def encode(self) -> bytes:
         """As JSON."""
@@ -101,6 +103,7 @@ def describe(
     stands_by: bool = False,
     fence: int = 0,
     shadow: ShadowStatus | None = None,
+    advise: AdviseStatus | None = None,
 ) -> Status:
     """The status now; ``roster`` has the engines that there should be, where somebody knows."""
     controller, config = pump.controller, reloader.config
@@ -135,6 +138,7 @@ def describe(
         stands_by=stands_by,
         fence=fence,
         shadow=shadow,
+        advise=advise,
     )
 
 

@@ -16,7 +16,9 @@ from controlplane.config import Resolved, overridden, show
 from controlplane.config.shadow import setting
 from controlplane.core.errors import ConfigError
 from controlplane.core.presets import POLICIES, PRESETS
-from controlplane.shell.shadow import Answer, Replayer, Stretch, joined
+from controlplane.shell.laboratory import joined
+from controlplane.shell.shadow import Answer, Replayer
+from controlplane.shell.stretch import Stretch
 from controlplane.wire.log import EventRecord, LogWriter, read_log
 
 RECORD, SHADOW = "record", "shadow"

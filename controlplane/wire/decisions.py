@@ -102,7 +102,23 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", t
     account: Account | None = None  # of a root
 
 
-Record = DecisionRecord | OutcomeRecord | VerdictRecord | RunRecord
+class SettingRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="setting"):
+    """A step of automatic advice: made, kept or taken back. It is about no program."""
+
+    at: str
+    now_ns: int
+    outcome: str
+    key: str
+    before: float
+    after: float
+    reason: str
+    goal: str
+    predicted: float
+    measured: float | None = None  # at an equal load; None: nobody could tell, or not yet
+    program_id: str = ""
+
+
+Record = DecisionRecord | OutcomeRecord | VerdictRecord | RunRecord | SettingRecord
 _decode: Any = msgspec.json.Decoder(Record).decode
 
 

@@ -47,7 +47,7 @@ def decided(
     pump = Pump(Controller(PRESETS[live]))
     beside = Shadow(lambda: pump.controller, make, thread=lambda: 0, process=lambda: 0)
     if shadow:
-        pump.beside = beside
+        pump.besides.append(beside)
         beside.want(Config(preset=shadow, policies=PRESETS[shadow]))
     end_ns, found = memory.ticks[-1], []
 

@@ -52,6 +52,7 @@ class Advice:
             "advised": self.advised,
             "why": self.why,
             "change": said["change"],
+            "alternative": said["alternative"],
             "predicted": said["predicted"],
         }
 

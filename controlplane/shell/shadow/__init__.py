@@ -2,9 +2,8 @@
 
 from controlplane.shell.shadow.differences import DifferenceCounts
 from controlplane.shell.shadow.estimates import Asked, EstimatedChange, Estimates, ShadowEstimate
-from controlplane.shell.shadow.replayer import Answer, Replayer, joined
+from controlplane.shell.shadow.replayer import Answer, Replayer
 from controlplane.shell.shadow.shadow import DECIDES, FAILED, THIN, Shadow, ShadowStatus
-from controlplane.shell.shadow.stretch import Stretch
 
 __all__ = [
     "DECIDES",
@@ -19,6 +18,4 @@ __all__ = [
     "Shadow",
     "ShadowEstimate",
     "ShadowStatus",
-    "Stretch",
-    "joined",
 ]

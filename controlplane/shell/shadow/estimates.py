@@ -12,13 +12,13 @@ from anyio import current_time, sleep
 from controlplane.config import Config, changes
 from controlplane.config.shadow import written
 from controlplane.core.presets import POLICIES, PRESETS
+from controlplane.shell.laboratory import CPU_SHARE, joined
 from controlplane.shell.logs import logger
-from controlplane.shell.shadow.replayer import Answer, Interval, Replayed, Replayer, joined
-from controlplane.shell.shadow.stretch import Stretch
+from controlplane.shell.shadow.replayer import Answer, Interval, Replayed, Replayer
+from controlplane.shell.stretch import Stretch
 
 _TOLD = ("mean_jct_s", "p95_ttft_s", "hit_rate")
 _LOOK_S = 0.5
-_CPU_SHARE = 0.2  # of one CPU, at most: who took so many CPU seconds is asked again no sooner than five times later
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class Estimates:
             if asked is not self._asked:
                 continue  # of another shadow
             told = self._told(replayed)
-            self._due_s = current_time() + max(asked.every_s, replayed.cpu_s / _CPU_SHARE)
+            self._due_s = current_time() + max(asked.every_s, replayed.cpu_s / CPU_SHARE)
             self.latest = replace(told, cpu_s=replayed.cpu_s)
             if told.reason:
                 self._log.warning("no estimate", reason=told.reason)

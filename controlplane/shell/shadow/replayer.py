@@ -1,27 +1,15 @@
-"""Asks ``penstock what-if`` in a process of its own: one at a time, with the least claim on the machine, bounded.
+"""Asks ``penstock what-if``, and reads its answer."""
 
-It belongs to the laboratory, which nothing of the product imports, so that it is begun as a command. Its answer is
-JSON.
-"""
-
-import os
-import resource
-import signal
 import sys
-import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from anyio import Lock, fail_after, run_process, to_thread
 
-from controlplane.shell.shadow.stretch import join
+from controlplane.shell.laboratory import Laboratory
 
 WHAT_IF = (sys.executable, "-m", "controlplane", "what-if")
-_MOST_CPU_S = 300
-_WITHIN_S = 1200.0
 _FORMAT = 1
 
 
@@ -59,11 +47,11 @@ class Replayed:
 
 
 class Replayer:
-    """Whoever asks while another replay is under way waits for its end."""
+    """Replays event logs in ``laboratory``, where others may ask, too; without one in its own."""
 
-    def __init__(self, command: Sequence[str] = WHAT_IF) -> None:
+    def __init__(self, command: Sequence[str] = WHAT_IF, laboratory: Laboratory | None = None) -> None:
         self._command = command
-        self._one = Lock()
+        self._laboratory = laboratory or Laboratory()
 
     async def replay(
         self, log: Path, options: Sequence[str], *, begun: Callable[[], None] = lambda: None
@@ -72,42 +60,9 @@ class Replayer:
 
         Being cancelled ends the process as well. Raises nothing.
         """
-        async with self._one:
-            begun()
-            before_s = _children_cpu_s()
-            answer, reason = await self._ask(log, options)
-            return Replayed(answer=answer, reason=reason, cpu_s=_children_cpu_s() - before_s)
-
-    async def _ask(self, log: Path, options: Sequence[str]) -> tuple[Answer | None, str]:
-        try:
-            with fail_after(_WITHIN_S):
-                done = await run_process(
-                    [*niced(), *self._command, str(log), *options, "--json"],
-                    check=False,
-                    env=os.environ | {"OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"},
-                )
-        except (OSError, TimeoutError) as error:
-            return None, f"penstock what-if: {error or f'no answer in {_WITHIN_S:g}s'}"
-        if not done.returncode:
-            return _read(done.stdout)
-        if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
-            return None, f"penstock what-if took more than {_MOST_CPU_S} s of CPU time: ask about a shorter stretch"
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        return None, said[-1] if said else f"penstock what-if ended with {done.returncode}"
-
-
-@asynccontextmanager
-async def joined(pieces: Sequence[Path]) -> AsyncIterator[Path]:
-    """The pieces of a stretch as one log, as long as the block lasts. Raises ``OSError``."""
-    with tempfile.TemporaryDirectory(prefix="penstock-replay-") as folder:
-        log = Path(folder) / "stretch.jsonl"
-        await to_thread.run_sync(join, pieces, log)
-        yield log
-
-
-def niced() -> list[str]:
-    """The command that becomes another one, which has the least claim and ends with us."""
-    return [sys.executable, "-m", "controlplane.shell.shadow.child", str(_MOST_CPU_S)]
+        told = await self._laboratory.ask(log, self._command, options, begun=begun)
+        answer, reason = (None, told.reason) if told.reason else _read(told.text)
+        return Replayed(answer=answer, reason=reason, cpu_s=told.cpu_s)
 
 
 def _read(text: bytes) -> tuple[Answer | None, str]:
@@ -118,9 +73,3 @@ def _read(text: bytes) -> tuple[Answer | None, str]:
     if answer.format != _FORMAT:
         return None, f"penstock what-if told format {answer.format}, not {_FORMAT}"
     return answer, ""
-
-
-def _children_cpu_s() -> float:
-    """CPU seconds of children that have ended."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime

@@ -21,7 +21,7 @@ from controlplane.shell.shadow.beside import Beside
 from controlplane.shell.shadow.budget import Budget
 from controlplane.shell.shadow.differences import Difference, DifferenceCounts, Differences
 from controlplane.shell.shadow.estimates import ShadowEstimate
-from controlplane.shell.shadow.stretch import Stretch
+from controlplane.shell.stretch import Stretch
 
 DECIDES, THIN, RESTS, FAILED, WAITS = "decides", "decides once an interval", "rests", "failed", "waits"
 _TOLD = 8  # of the latest differences

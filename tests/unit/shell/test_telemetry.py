@@ -21,6 +21,7 @@ from controlplane.core import events as ev
 from controlplane.core.control import ControlRules
 from controlplane.core.tenants import Tenancy, Tenant
 from controlplane.core.types import seconds
+from controlplane.shell.advise import AdviseStatus
 from controlplane.shell.engine_metrics import ENGINE_STATES, WITH_ALL_ENGINES, EngineTokens, exposed, instruments
 from controlplane.shell.engines import EngineRow, engine_rows
 from controlplane.shell.metrics import STATES, Look, Metrics
@@ -31,6 +32,22 @@ from controlplane.shell.status import Status, describe
 from controlplane.shell.traces import Traces
 
 CHANGE = EstimatedChange(name="mean_jct_s", value=-0.2, low=-0.3, high=-0.1, is_bounded=True, replay_error=0.0)
+
+
+ADVICE = AdviseStatus(
+    goal="mean_jct_s",
+    phase="listens",
+    reason="",
+    until_ns=0,
+    heard_ns=1,
+    wanted_ns=2,
+    trying="",
+    in_force=("admission.window = 8",),
+    tried=3,
+    kept=2,
+    undone=1,
+    latest=(),
+)
 
 
 class Measured:
@@ -58,6 +75,7 @@ class Measured:
             now_ns=self.driver.now_ns,
             fence=7,
             shadow=self.shadow.status(self.driver.now_ns, ShadowEstimate(changes=(CHANGE,))),
+            advise=ADVICE,
         )
 
     def engines(self) -> list[EngineRow]:
@@ -95,6 +113,7 @@ def test_every_state_is_read() -> None:
     assert measured.values("penstock.events")["applied"] == 4
     assert measured.values("penstock.shadow.deciding") == {"penstock": 0}, "it has heard nothing yet"
     assert measured.values("penstock.shadow.change_ratio") == {"mean_jct_s": -0.2}
+    assert measured.values("penstock.advise.steps") == {"tried": 3, "kept": 2, "taken_back": 1}
 
 
 def test_each_engine_is_told_of_by_its_name() -> None:

@@ -13,7 +13,8 @@ from controlplane.config import Config, Resolved
 from controlplane.core import events as ev
 from controlplane.core.errors import ConfigError
 from controlplane.core.presets import PRESETS
-from controlplane.shell.shadow import Replayer, Stretch
+from controlplane.shell.shadow import Replayer
+from controlplane.shell.stretch import Stretch
 from controlplane.shell.what_if import BusyError, Question, Recorded, WhatIf, WhatIfView
 from controlplane.wire.log import Header, LogWriter
 

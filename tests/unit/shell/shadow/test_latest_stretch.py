@@ -13,8 +13,8 @@ from controlplane.core.types import seconds
 from controlplane.shell import snapshot as snapshots
 from controlplane.shell.log_replay import replay_log
 from controlplane.shell.pump import Pump
-from controlplane.shell.shadow import Shadow, Stretch
-from controlplane.shell.shadow.stretch import join
+from controlplane.shell.shadow import Shadow
+from controlplane.shell.stretch import Stretch, join
 from controlplane.wire.codec import encode_events
 from controlplane.wire.log import EventRecord, Header, StateRecord, read_log
 
@@ -29,7 +29,7 @@ class Node:
         self.stretch = Stretch(folder / "shadow", seconds(10), self._head)
         self.shadow = Shadow(lambda: self.pump.controller, thread=lambda: 0, process=lambda: 0)
         self.shadow.want(Config(preset="fcfs", policies=PRESETS["fcfs"]), stretch=self.stretch)
-        self.pump.beside = self.shadow
+        self.pump.besides.append(self.shadow)
         self.now_s = 0
 
     def _head(self, now_ns: int) -> tuple[Header, str]:

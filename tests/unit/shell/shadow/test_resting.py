@@ -11,7 +11,8 @@ from controlplane.core.controller import Controller
 from controlplane.core.presets import PRESETS
 from controlplane.core.types import seconds
 from controlplane.shell.pump import Pump
-from controlplane.shell.shadow import Shadow, ShadowStatus, Stretch
+from controlplane.shell.shadow import Shadow, ShadowStatus
+from controlplane.shell.stretch import Stretch
 from controlplane.wire.codec import encode_events
 from controlplane.wire.log import Header
 
@@ -43,7 +44,7 @@ class Node:
         self.shadow = Shadow(lambda: self.pump.controller, thread=self.cpu.thread, process=self.cpu.process)
         self.stretch = Stretch(folder / "shadow", seconds(1000), lambda now_ns: (Header(node="t", preset="p"), ""))
         self.shadow.want(Config(preset="fcfs", policies=PRESETS["fcfs"]), stretch=self.stretch)
-        self.pump.beside = self.shadow
+        self.pump.besides.append(self.shadow)
         self.now_s = 0
 
     def run(self, for_s: int) -> ShadowStatus:

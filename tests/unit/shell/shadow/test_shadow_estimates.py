@@ -14,8 +14,9 @@ from support.daemon_process import eventually
 from controlplane.config import Config
 from controlplane.core.admission.aimd import Aimd
 from controlplane.core.presets import PRESETS
+from controlplane.shell.laboratory import niced
 from controlplane.shell.shadow.estimates import Asked, Estimates, ShadowEstimate, options
-from controlplane.shell.shadow.replayer import Replayer, niced
+from controlplane.shell.shadow.replayer import Replayer
 
 pytestmark = pytest.mark.asyncio
 

@@ -1,4 +1,4 @@
-"""The latest stretch of what the daemon heard and decided, on disk: what an estimate replays.
+"""The latest stretch of what the daemon heard and decided, on disk: what the laboratory replays.
 
 It is an event log as ``penstock up --record`` writes one, in pieces, of which the oldest go as new ones come.
 """
