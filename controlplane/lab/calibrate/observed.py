@@ -19,7 +19,9 @@ from controlplane.lab.calibrate.fit import not_negative, sizes_of
 
 _LEAST_ROWS = 4
 _FAR = 4.0  # times the median error: a machine that paused, which is no property of the engine
-_MOST_LEFT_OUT = 0.2  # of the rows, else they are no exceptions
+_MOST_LEFT_OUT = 0.2  # of the rows
+_ROUNDS = 20
+_MIXED = 1.5  # times what its prefills take did it last: others decoded meanwhile, or the machine paused
 _NS = 1e9
 _Floats = NDArray[np.float64]
 
@@ -97,25 +99,23 @@ def fit_served(turns: Sequence[Served], chunk_tokens: int) -> StepCosts:
     of_engine: dict[str, list[Served]] = defaultdict(list)
     for turn in turns:
         of_engine[turn.engine].append(turn)
-    prefills, rows, seconds = [], [], []
-    for served in of_engine.values():
-        found = _prefills(served)
-        prefills += found
-        more_rows, more_seconds = _decodes(served, found)
-        rows += more_rows
-        seconds += more_seconds
+    prefills_of = {engine: _prefills(served) for engine, served in of_engine.items()}
+    prefills = [one for found in prefills_of.values() for one in found]
     plain = [one for one in prefills if one.seconds > 0 and not one.loads]
-    if min(len(plain), len(rows)) < _LEAST_ROWS:
-        raise ConfigError(
-            f"too little was served to tell step times from: {len(plain)} prefills and {len(rows)} replies of "
-            f"several tokens, at least {_LEAST_ROWS} of each are needed; take a longer stretch"
-        )
+    _enough(len(plain), "prefills")
     (overhead, token, attention), anew, prefill_error = _fit_prefills(plain, chunk_tokens)
-    (base, sequence, context), decode_error = _fit(np.array(rows), np.array(seconds))
 
     def predicted(one: _Prefill) -> float:
         return float(np.dot((overhead, token, attention), one.sizes(chunk_tokens, anew)))
 
+    decodes = []
+    for engine, found in prefills_of.items():
+        mixed = [one for one in found if one.seconds > _MIXED * predicted(one)]
+        decodes += _decodes(of_engine[engine], found, mixed)
+    _enough(len(decodes), "replies of several tokens")
+    (base, sequence, context), decode_error = _fit(
+        np.array([sizes for sizes, _ in decodes]), np.array([seconds for _, seconds in decodes])
+    )
     return StepCosts(
         overhead=overhead,
         token=token,
@@ -130,6 +130,14 @@ def fit_served(turns: Sequence[Served], chunk_tokens: int) -> StepCosts:
         prefills=len(prefills),
         turns=len(turns),
     )
+
+
+def _enough(found: int, what: str) -> None:
+    if found < _LEAST_ROWS:
+        raise ConfigError(
+            f"too little was served to tell step times from: {found} {what}, at least {_LEAST_ROWS} are needed; "
+            "take a longer stretch"
+        )
 
 
 def _prefills(turns: Sequence[Served]) -> list[_Prefill]:
@@ -147,11 +155,16 @@ def _prefills(turns: Sequence[Served]) -> list[_Prefill]:
     return found
 
 
-def _decodes(turns: Sequence[Served], prefills: Sequence[_Prefill]) -> tuple[list[_Floats], list[float]]:
-    """Of each steady turn: decode steps, those times the batch, and times the batch's contexts; and the seconds."""
+def _decodes(
+    turns: Sequence[Served], prefills: Sequence[_Prefill], mixed: Sequence[_Prefill]
+) -> list[tuple[_Floats, float]]:
+    """Of each steady turn: decode steps, those times the batch, and times the batch's contexts; and the seconds.
+
+    Within ``mixed`` ones there was more than prefills, unknown how much: turns that decoded meanwhile tell nothing.
+    """
     decoding = [turn for turn in turns if turn.ended_ns > turn.first_token_ns]
     if not decoding:
-        return [], []
+        return []
     begins = np.array([turn.first_token_ns for turn in decoding])
     ends = np.array([turn.ended_ns for turn in decoding])
     contexts = np.array([turn.prompt_tokens + turn.output_tokens / 2 for turn in decoding])
@@ -177,14 +190,14 @@ def _decodes(turns: Sequence[Served], prefills: Sequence[_Prefill]) -> tuple[lis
         return np.asarray(sums[at_end] - sums[at_begin], dtype=np.float64)
 
     seconds, batches, tokens = over(lasting), over(batch * lasting), over(held * lasting)
-    rows, found = [], []
+    found = []
     for index, turn in enumerate(decoding):
         steps = turn.output_tokens - 1
-        if turn.steady and steps > 0 and seconds[index] > 0:
+        clear = not any(turn.first_token_ns < one.end_ns and one.begin_ns < turn.ended_ns for one in mixed)
+        if turn.steady and clear and steps > 0 and seconds[index] > 0:
             mean_batch, mean_tokens = batches[index] / seconds[index], tokens[index] / seconds[index]
-            rows.append(np.array([steps, steps * mean_batch, steps * mean_tokens]))
-            found.append(float(seconds[index]))
-    return rows, found
+            found.append((np.array([steps, steps * mean_batch, steps * mean_tokens]), float(seconds[index])))
+    return found
 
 
 def _fit_prefills(
@@ -202,13 +215,21 @@ def _fit_prefills(
 
 
 def _fit(rows: _Floats, seconds: _Floats) -> tuple[tuple[float, float, float], float]:
-    """Coefficients that make the sum of times right, without the few rows that are far off; and the mean error."""
-    coefficients, errors = not_negative(rows, seconds, relative=False)
-    near = np.abs(errors) <= _FAR * np.median(np.abs(errors))
-    if near.sum() >= _LEAST_ROWS and (~near).sum() <= _MOST_LEFT_OUT * len(near) and not near.all():
+    """Coefficients that make the sum of times right, without the few rows that are far off; and the mean error.
+
+    One row that is far off bends the first fit, so that others look far off as well: it is repeated until the same
+    rows are left out.
+    """
+    near = np.ones(len(seconds), dtype=bool)
+    for _ in range(_ROUNDS):
         coefficients, _ = not_negative(rows[near], seconds[near], relative=False)
-    off = np.abs(rows @ np.array(coefficients) - seconds).sum() / seconds.sum()
-    return coefficients, float(off)
+        errors = np.abs(rows @ np.array(coefficients) - seconds)
+        most = max(_FAR * float(np.median(errors)), float(np.quantile(errors, 1 - _MOST_LEFT_OUT)))
+        again = errors <= most
+        if again.sum() < _LEAST_ROWS or (again == near).all():
+            break
+        near = again
+    return coefficients, float(errors.sum() / seconds.sum())
 
 
 def _load_rate(loading: Sequence[_Prefill], predicted: Callable[[_Prefill], float]) -> float:

@@ -22,6 +22,8 @@ from controlplane.lab.workload.trace_lines import THINK_TIME
 _TOGETHER_NS = seconds(0.2)  # a turn that begins so little before the last one's end was told of too early
 _RETRACTED = 1.25  # times what it was scheduled for did the turn last: somebody took its place meanwhile
 _NEARLY_ALL = 0.8  # of programs
+_MOST = 0.5
+_LEAST_HITS = 4  # first turns that found something, to say that an agent's programs begin alike
 _QUIET_GAPS = 2.0  # of the longest usual gap: who told nothing for so long has ended, unless he says when he does
 _USUAL_GAP = 0.95
 _LEAST_QUIET_NS = seconds(10)
@@ -77,7 +79,7 @@ def observe(recorded: Recorded, since_s: float | None = None, until_s: float | N
     return Observed(
         begin_ns=begin_ns,
         end_ns=end_ns,
-        programs=tuple(_with_prefixes(lives)),
+        programs=tuple(_with_prefixes(lives, _block_tokens(recorded))),
         arrivals_ns=tuple(life.turns[0].queued_ns for life in lives),
         whole=frozenset(life.trace.program_id for life in lives if life.begins and life.ends),
         warm=frozenset(life.trace.program_id for life in lives if life.warm),
@@ -279,6 +281,10 @@ def _served(turn: SeenTurn) -> Served:
     )
 
 
+def _block_tokens(recorded: Recorded) -> int:
+    return max((engine.block_tokens for engine in recorded.engines.values()), default=1)
+
+
 def _at(recorded: Recorded, asked_s: float | None, otherwise_ns: int) -> int:
     if asked_s is None:
         return otherwise_ns
@@ -315,24 +321,39 @@ def _quiet_ns(recorded: Recorded, overhead_ns: int) -> int:
     return max(_LEAST_QUIET_NS, round(_QUIET_GAPS * usual))
 
 
-def _with_prefixes(lives: Sequence[_Life]) -> Iterator[ProgramTrace]:
-    """The programs, with what each shares with others: what its first turn found in the cache.
+def _with_prefixes(lives: Sequence[_Life], block_tokens: int) -> Iterator[ProgramTrace]:
+    """The programs, with what each shares with others: what its first turn found in the cache, or could have found.
 
-    Where nearly all programs of an agent found something, one that found nothing came when that was not there: it
-    begins as they do. Of a program that was under way before nothing is known.
+    Where programs of an agent found all that they could of one prefix, all of that agent begin with it: who found
+    less came before somebody had brought the rest, or after it was evicted. Else each has what it found, and one
+    that found nothing what is usual. Of a program that was under way before nothing is known.
     """
-    found: dict[str, list[int]] = defaultdict(list)
+    firsts: dict[str, list[TurnRecord]] = defaultdict(list)
     for life in lives:
         if life.begins:
-            found[life.trace.agent].append(life.turns[0].cached_tokens)
-    usual = {
-        agent: round(statistics.median(hits))
-        for agent, firsts in found.items()
-        if len(hits := [tokens for tokens in firsts if tokens]) >= _NEARLY_ALL * len(firsts)
-    }
+            firsts[life.trace.agent].append(life.turns[0])
+    common = {agent: _common_tokens(found, block_tokens) for agent, found in firsts.items()}
     for life in lives:
+        tokens, is_of_all = common.get(life.trace.agent, (0, False))
         own = life.turns[0].cached_tokens if life.begins else 0
-        yield replace(life.trace, shared_tokens=own or usual.get(life.trace.agent, 0))
+        yield replace(life.trace, shared_tokens=tokens if is_of_all else own or tokens)
+
+
+def _common_tokens(firsts: Sequence[TurnRecord], block_tokens: int) -> tuple[int, bool]:
+    """The prefix of programs with these first turns, and whether all have it; else what is usual, 0 for nothing."""
+    hits = [turn for turn in firsts if turn.cached_tokens]
+    longest = max((turn.cached_tokens for turn in hits), default=0)
+
+    def could_find(turn: TurnRecord) -> int:
+        """A prompt's last token is always computed, and whole blocks are found."""
+        return min(longest, (turn.prompt_tokens - 1) // block_tokens * block_tokens)
+
+    whole = sum(turn.cached_tokens >= could_find(turn) for turn in hits)
+    if len(hits) >= max(_LEAST_HITS, _MOST * len(firsts)) and whole >= _NEARLY_ALL * len(hits):
+        return longest, True
+    if hits and len(hits) >= _NEARLY_ALL * len(firsts):
+        return round(statistics.median(turn.cached_tokens for turn in hits)), False
+    return 0, False
 
 
 def _waited_ns(tools: Sequence[SeenTool]) -> int:

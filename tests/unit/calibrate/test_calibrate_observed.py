@@ -106,3 +106,18 @@ def test_a_turn_that_the_machine_held_up_counts_for_little() -> None:
 def test_too_little_is_refused() -> None:
     with pytest.raises(ConfigError, match="too little was served to tell step times from: 2 prefills"):
         fit_served(served(MADE, turns=2), CHUNK)
+
+
+def test_prefills_that_were_broken_off_for_decoding_bend_no_step_times() -> None:
+    """They look as if they had taken all of the time, which no others do: they are left out of both fits."""
+    turns = served(MADE)
+    longest = sorted(turns, key=lambda turn: turn.first_token_ns - turn.scheduled_ns)[-4:]
+    broken = [_later(turn) if turn in longest else turn for turn in turns]
+    plain, costs = fit_served(turns, CHUNK), fit_served(broken, CHUNK)
+    assert prefill_s(costs, 4000) == pytest.approx(prefill_s(plain, 4000), rel=0.03)
+    assert decode_s(costs, 4, 10_000) == pytest.approx(decode_s(plain, 4, 10_000), rel=0.03)
+
+
+def _later(turn: Served) -> Served:
+    late_ns = 2 * (turn.first_token_ns - turn.scheduled_ns)
+    return replace(turn, first_token_ns=turn.first_token_ns + late_ns, ended_ns=turn.ended_ns + late_ns)

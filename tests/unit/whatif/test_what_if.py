@@ -285,6 +285,36 @@ def test_a_person_thinks_where_a_reply_calls_nothing(tmp_path: Path) -> None:
     assert program.tells is Telemetry.TURNS
 
 
+def test_programs_that_found_all_they_could_of_one_prefix_begin_alike() -> None:
+    """The first one found nothing, as nobody had brought it, and short ones found no more than they have."""
+    observed = replays("fcfs").observed
+    found = {turn.cached_tokens for turn in observed.measured_turns if turn.index == 0}
+    assert 0 in found
+    assert len(found) > 2
+    assert {program.shared_tokens for program in observed.programs} == {2000}
+
+
+@pytest.mark.parametrize(
+    ("found", "shares"),
+    [
+        ((0, 60, 60, 40, 60, 60), {60}),  # one of them came before somebody had brought it all
+        ((0, 10, 60, 20, 35), {10, 20, 35, 60, 28}),  # no two of them found the same
+        ((0, 0, 0, 60, 60), {0, 60}),
+    ],
+    ids=["one prefix", "each its own", "few"],
+)
+def test_what_programs_share_is_told_by_their_first_turns(
+    tmp_path: Path, found: Sequence[int], shares: set[int]
+) -> None:
+    events = []
+    for number, cached in enumerate(found):
+        program, at_s = f"p{number}", 10.0 * number
+        submitted, first, ended = turn("1", at_s, at_s + 2, program=program)
+        events += [submitted, (first[0], replace(first[1], cached_tokens=cached)), ended]
+    observed = observe(read_recorded(log_of(tmp_path, events)))
+    assert {program.shared_tokens for program in observed.programs} == shares
+
+
 # Advice
 
 
