@@ -476,7 +476,7 @@ class Controller:
         accounts, programs = self.ledger.accounts, self.ledger.programs
         if not accounts.on:
             return
-        if interval_ended and accounts.tenancy.has_budgets:  # what is held in a long turn or gap counts, too
+        if interval_ended and accounts.has_budgets:  # what is held in a long turn or gap counts, too
             for name in programs.active:
                 programs.meter(programs.by_name[name], now_ns)
         accounts.look(now_ns)

@@ -67,8 +67,10 @@ class Front:
         return self.is_led and self.gate.daemon[0] != boot_id
 
     def learn(self, ledger: Ledger) -> None:
-        """Where programs are, as the daemon knows it from before: that was said to another gate."""
+        """Where programs are, and whose, as the daemon knows it from before: that was said to another gate."""
         for program in ledger.programs.by_name.values():
+            if program.account and program.status is not Status.ENDED:
+                self.gate.tenants.share(program.account, program.program_id)
             if (place := program.placed or program.replica) and program.status is not Status.ENDED:
                 self.gate.places.tell(program.program_id, place)
 

@@ -57,7 +57,7 @@ class Gate:
         self._authority = Authority(self.limits)
         self._programs = ProgramTable(self.limits.max_programs)
         self._proofs = Proofs()
-        self.tenants = Tenants(self.limits.max_programs, tenant_header)
+        self.tenants = Tenants(self.limits.max_programs, tenant_header, self._in_use)
         self.places = Places()
         self._holds = Holds()
         self._alarm = Alarm(self._on_alarm, wall_second_ns=self.limits.wall_second_ns)
@@ -83,7 +83,7 @@ class Gate:
         self._link(ticket, now_ns)
         root_id = self._programs.root_id(ticket.program_id)
         program = self._programs.get(root_id)
-        if program is not None and program.refused(now_ns):
+        if program is not None and program.refused(now_ns, governed=mode is Mode.GOVERNED):
             raise self._spent(ticket, program, now_ns, 0)
         if mode is Mode.PASSIVE:
             self.counters.passed_unseen += 1
@@ -294,6 +294,11 @@ class Gate:
 
     # -- inside --------------------------------------------------------------------------------------------
 
+    def _in_use(self, program_id: str) -> bool:
+        """Whether turns of that program, or of its root, are here or may pass."""
+        program = self._programs.get(self._programs.root_id(program_id))
+        return program is not None and (not program.idle or program.granted(self._now_ns()))
+
     def _look(self, now_ns: int) -> Mode:
         """The current mode; a loss of the daemon is counted once."""
         mode = self._authority.mode(now_ns)
@@ -360,7 +365,8 @@ class Gate:
     def _check_room(self, ticket: Ticket, program: RootProgram | None) -> None:
         """Raise ``Refused`` when the queue is full: 429 for new programs, 503 for all at the hard bound.
 
-        While the node drains, new programs get a 503, too.
+        An account that holds less than its even part is not refused for another's flood: its new programs have half
+        of what is left to the hard bound. While the node drains, new programs get a 503, too.
         """
         limits = self.limits
         known = program is not None and (program.known or bool(program.held))
@@ -370,7 +376,7 @@ class Gate:
         turns, size = len(self._holds) + 1, self._holds.size_bytes + ticket.held_bytes
         if turns <= limits.max_held and size <= limits.max_held_bytes:
             return
-        if not known:
+        if not known and not self._within_its_part(ticket, turns, size):
             self.counters.refused_full += 1
             message = f"{turns - 1} turns are already waiting; new programs are not taken now"
             raise refusal(self.limits, ticket, 429, "queue_full", message, 0)
@@ -378,6 +384,15 @@ class Gate:
         if turns > limits.max_held * factor or size > limits.max_held_bytes * factor:
             self.counters.refused_overload += 1
             raise refusal(self.limits, ticket, 503, "overloaded", f"{turns - 1} turns are already waiting", 0)
+
+    def _within_its_part(self, ticket: Ticket, turns: int, size: int) -> bool:
+        """Whether a new program may wait beyond the usual bounds, as its account holds little of what they are of."""
+        limits = self.limits
+        most = (1 + limits.hard_factor) / 2
+        if turns > limits.max_held * most or size > limits.max_held_bytes * most:
+            return False
+        all_turns, all_bytes = self._holds.share_of(ticket)
+        return all_turns <= limits.max_held and all_bytes <= limits.max_held_bytes
 
     def _ask(self, held: Held, now_ns: int, *, urgent: bool) -> None:
         """Send TurnQueued; the same turn id again is a retry that keeps its place."""

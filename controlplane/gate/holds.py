@@ -2,7 +2,7 @@
 
 import asyncio
 import heapq
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -42,6 +42,8 @@ class Holds:
         self._by_age: list[tuple[int, str]] = []  # a heap, with some that have left
         self._asked_ns: OrderedDict[str, int] = OrderedDict()  # longest not asked for first
         self.size_bytes = 0
+        self._turns_of: Counter[str] = Counter()  # by account; only of those that have any
+        self._bytes_of: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._held)
@@ -74,14 +76,31 @@ class Holds:
         heapq.heappush(self._by_age, (held.since_ns, held.ticket.turn_id))
         self._asked_ns[held.ticket.turn_id] = now_ns
         self.size_bytes += held.ticket.held_bytes
+        self._turns_of[held.ticket.account] += 1
+        self._bytes_of[held.ticket.account] += held.ticket.held_bytes
 
     def remove(self, held: Held) -> None:
         del self._held[held.ticket.turn_id]
         del self._asked_ns[held.ticket.turn_id]
         self.size_bytes -= held.ticket.held_bytes
+        self._count_less(held.ticket)
         if len(self._by_age) > _MOST_LEFT + 2 * len(self._held):
             self._by_age = [each for each in self._by_age if self._is_held(*each)]
             heapq.heapify(self._by_age)
+
+    def _count_less(self, ticket: Ticket) -> None:
+        account = ticket.account
+        self._turns_of[account] -= 1
+        self._bytes_of[account] -= ticket.held_bytes
+        if not self._turns_of[account]:
+            del self._turns_of[account], self._bytes_of[account]
+
+    def share_of(self, ticket: Ticket) -> tuple[int, int]:
+        """Turns and bytes that would be held if each account held as much as that turn's would with it."""
+        account = ticket.account
+        accounts = len(self._turns_of) + (account not in self._turns_of)
+        turns, size = self._turns_of.get(account, 0) + 1, self._bytes_of.get(account, 0) + ticket.held_bytes
+        return turns * accounts, size * accounts
 
     def asked(self, held: Held, now_ns: int) -> None:
         self._asked_ns[held.ticket.turn_id] = now_ns

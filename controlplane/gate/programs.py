@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from controlplane.core.events import Grant
+from controlplane.core.types import seconds
 from controlplane.gate.identity import is_one_turn
 
 _MOST_PROGRAMS = 16_384  # of those that had a turn last: who starts a child has just had one
 FOR_GOOD = 1 << 62
+_ASKED_AGAIN_NS = seconds(10)  # after a refusal for a time: budgets change while that passes
 _MOST_TURNS = 8  # of a program: a child is started by a reply that its agent read last, or by one beside it
 
 
@@ -25,6 +27,7 @@ class RootProgram:
     granted_until_ns: int = 0  # 0: no grant
     grant_id: int = 0  # the number of the command that gave it; 0: nobody counted it
     refused_until_ns: int = 0  # its turns are refused until then; 0: they are not
+    refused_at_ns: int = 0
     refusal: str = ""  # and why
     local_grant: bool = False  # given by the gate itself while the daemon was lost
     known: bool = False  # some turn of it has run
@@ -48,11 +51,17 @@ class RootProgram:
     def refuse(self, ttl_ns: int, now_ns: int, reason: str) -> None:
         """Its turns are refused for so long; 0: for good. Running ones go on."""
         self.refused_until_ns, self.refusal = now_ns + ttl_ns if ttl_ns else FOR_GOOD, reason
+        self.refused_at_ns = now_ns
         self.revoke()
 
-    def refused(self, now_ns: int) -> bool:
-        """True while its turns are refused: a budget is spent."""
-        return now_ns < self.refused_until_ns
+    def refused(self, now_ns: int, *, governed: bool) -> bool:
+        """True while its turns are refused: a budget is spent.
+
+        A daemon that governs is asked again now and then, since an operator may have raised the budget meanwhile.
+        """
+        if not governed or self.refused_until_ns == FOR_GOOD:
+            return now_ns < self.refused_until_ns
+        return now_ns < min(self.refused_until_ns, self.refused_at_ns + _ASKED_AGAIN_NS)
 
     def revoke(self) -> None:
         self.granted_until_ns = 0

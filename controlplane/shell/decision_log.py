@@ -277,7 +277,7 @@ class DecisionLog:
 
 
 def _rule(kind: str, controller: Controller) -> str:
-    tenants = ", tenants by weight" if kind == "admit" and controller.ledger.accounts.on else ""
+    tenants = ", tenants by weight" if kind == "admit" and controller.ledger.accounts.tenancy.on else ""
     return rule_of(kind, controller.preset) + tenants
 
 

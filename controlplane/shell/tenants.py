@@ -33,7 +33,7 @@ class TenantRow:
 def tenant_rows(ledger: Ledger, now_ns: int) -> tuple[TenantRow, ...]:
     """Each tenant that has a table, and ``default``; none without tables. O(programs with a slot or in line)."""
     accounts, programs = ledger.accounts, ledger.programs
-    if not accounts.on:
+    if not accounts.tenancy.on:
         return ()
     held = held_by_tenant(ledger)
     active = Counter(root.payer for name in programs.active if not (root := programs.by_name[name]).parent_id)

@@ -107,7 +107,7 @@ def _phases(ledger: Ledger) -> list[PhaseCount]:
 def _row(program: Program, positions: Mapping[str, int], ledger: Ledger, limit: int, now_ns: int) -> ProgramRow:
     return ProgramRow(
         program_id=program.program_id,
-        tenant=ledger.programs.whose(program).payer if ledger.accounts.on else program.tenant,
+        tenant=ledger.programs.whose(program).payer if ledger.accounts.tenancy.on else program.tenant,
         parent_id=program.parent_id,
         status=program.status,
         phase=_phase(program),

@@ -42,13 +42,19 @@ class Accounts:
     stopped: dict[str, str] = kept(dict)  # runs beyond their budget, and why
     overspent: dict[str, str] = kept(dict)  # those of which nobody was told yet
     unanswered: dict[str, None] = kept(dict)  # programs of stopped runs that ask again
+    counts_runs: bool = kept(bool)  # some client has told a budget of its run
     tenancy: Tenancy = field(default_factory=Tenancy)
     spent_now: dict[str, str] = field(default_factory=dict)  # tenants whose budget is, and why, as of the last tick
 
     @property
     def on(self) -> bool:
-        """Whether anything is kept."""
-        return self.tenancy.on
+        """Whether anything is kept: there are tenants, or runs with a budget of their client's."""
+        return self.tenancy.on or self.counts_runs
+
+    @property
+    def has_budgets(self) -> bool:
+        """Whether somebody may hold no more than so much memory for so long."""
+        return self.counts_runs or self.tenancy.has_budgets
 
     def of(self, tenant: str) -> Use:
         """The account of that tenant."""

@@ -297,6 +297,13 @@ class Programs:
             if not program.parent_id:
                 self._pay(program, payer_of(tenancy, program.account))
 
+    def count_runs(self) -> None:
+        """Keep accounts though there are no tenants: a client has told what its run may have."""
+        if not self.accounts.on:
+            for program in self.by_name.values():
+                program.metered_at_ns = 0  # what was held while nobody counted is nobody's
+        self.accounts.counts_runs = True
+
     def _hand_over(self, program: Program, root: Program) -> None:
         """What a root has had that turns out to be a child is its new root's."""
         self.accounts.withdraw(program)

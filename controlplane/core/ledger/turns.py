@@ -277,8 +277,11 @@ class Turns:
     def _is_paid_for(self, program: Program, root: Program, event: ev.TurnQueued) -> bool:
         """Whose it is and what its client allows it, from its first turns; False for one whose run was stopped."""
         programs = self.programs
-        if event.account and not program.account:
+        is_anew = program.status is Status.ENDED and root is program  # whoever had the name before has ended
+        if event.account != program.account and (is_anew or not program.account):
             programs.vouched_for(program, event.account)
+        if event.budget_turns or event.budget_kv_token_s:
+            programs.count_runs()
         if root is program:  # what a child says of budgets its root has not said
             root.budget_turns = root.budget_turns or event.budget_turns
             root.budget_kv_token_s = root.budget_kv_token_s or event.budget_kv_token_s

@@ -250,3 +250,37 @@ def test_a_standby_keeps_the_accounts_and_tells_nobody() -> None:
     assert list(follower.ledger.accounts.stopped) == ["p"]
     follower.take_over()
     assert not of(cmd.Refuse, follower.tick(leader.now_ns + 2 * 10**9))
+
+
+def test_a_clients_own_budget_holds_without_tenants_too() -> None:
+    d = Driver(fixed(0))
+    d.pool(block_tokens=16)
+    turn(d, "other", account="")
+    turn(d, "p", account="", budget_turns=2)
+    (refused,) = of(cmd.Refuse, turn(d, "p", 2, account=""))
+    assert refused.program_id == "p"
+    assert refused.reason == "its run has spent its budget of 2 turns, its children's included"
+    assert not of(cmd.Refuse, turn(d, "other", 2, account=""))
+
+
+def test_a_clients_own_budget_of_memory_holds_without_tenants_and_only_from_then_on() -> None:
+    d = Driver(fixed(0))
+    d.pool(block_tokens=16)
+    turn(d, "p", account="")
+    d.wait(100)
+    turn(d, "p", 2, account="", budget_kv_token_s=160 * 15)
+    assert d.program("p").kv_token_s == pytest.approx(160 * 10)
+    d.wait(4)
+    assert not of(cmd.Refuse, d.tick(0.5))
+    assert of(cmd.Refuse, [each for _ in range(3) for each in d.tick(1.0)])
+
+
+def test_a_name_whose_program_has_ended_is_charged_to_whoever_uses_it_next() -> None:
+    d = node(ours=Tenant(), theirs=Tenant())
+    turn(d, "p")
+    ask(d, "p", 2, account="theirs")
+    assert d.program("p").payer == "ours", "while it lasts it is whose it was"
+    d.end("p")
+    d.wait(10)
+    ask(d, "p", 3, account="theirs")
+    assert d.program("p").payer == "theirs"
