@@ -1,6 +1,6 @@
 """Commands that look at a running daemon: top, status, engines, tenants, programs, queue, decisions, explain."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -167,31 +167,35 @@ def explain(
     Of a program that had sub-agents and has ended it shows the tree, too, what it has had of its budget with them,
     and the critical path: what its time was made of, and how much of that it was held.
     """
+    paths = _logs(node, log, state_dir)
+    for line in _explained(paths, program, last, as_json=json) if program else _names(paths):
+        typer.echo(line)
+
+
+def _explained(paths: Mapping[str, Path], program: str, last: int, *, as_json: bool) -> Iterator[str]:
+    """What the logs say of a program, a line or a JSON document at a time. Raises ``UnknownProgram``."""
     import msgspec
 
     from controlplane.operate import tree
     from controlplane.operate.explain import lines, stories, ways
     from controlplane.wire.decisions import Record, read_decisions
 
-    paths = _logs(node, log, state_dir)
-    if not program:
-        typer.echo("\n".join(_names(paths)))
-        return
     kept: dict[str, list[Record]] = {source: [] for source in paths}
-    told = stories(
-        {source: tree.keep(read_decisions(path), kept[source]) for source, path in paths.items()}, program
-    )
+    logs = {source: tree.keep(read_decisions(path), kept[source]) for source, path in paths.items()}
+    told = stories(logs, program)
     trees = list(filter(None, (tree.tree(records, program) for records in kept.values())))[:1]
     of_whom = list(filter(None, (tree.whose(records, program) for records in kept.values())))[:1]
     if not (told or trees or of_whom):
         raise _unknown(program, paths)
-    if json:
+    if as_json:
         told_as = [each.told() for each in told[-last:]]
         for record in (*told_as, *({"tree": each, "critical_path": tree.critical_path(each)} for each in trees)):
-            typer.echo(msgspec.json.encode(record).decode())
+            yield msgspec.json.encode(record).decode()
         return
-    of_tree = tree.lines(trees[0]) if trees else ()
-    typer.echo("\n".join((*lines(told[-last:]), *ways(told[-last:]), *of_tree, *of_whom)))
+    yield from lines(told[-last:])
+    yield from ways(told[-last:])
+    yield from tree.lines(trees[0]) if trees else ()
+    yield from of_whom
 
 
 def _names(paths: Mapping[str, Path]) -> list[str]:
