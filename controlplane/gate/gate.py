@@ -386,7 +386,7 @@ class Gate:
             raise refusal(self.limits, ticket, 503, "overloaded", f"{turns - 1} turns are already waiting", 0)
 
     def _within_its_part(self, ticket: Ticket, turns: int, size: int) -> bool:
-        """Whether a new program may wait beyond the usual bounds, as its account holds little of what they are of."""
+        """Whether a new program may wait beyond the usual bounds, as its account holds little of them."""
         limits = self.limits
         most = (1 + limits.hard_factor) / 2
         if turns > limits.max_held * most or size > limits.max_held_bytes * most:

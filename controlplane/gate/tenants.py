@@ -5,8 +5,8 @@ both, so that agents' hooks, which know ids but not tenants, still name the prog
 the gate vouches for, by an API key or a header that it believes, or else whom the request names. Who only claims a
 name is never taken for who is vouched for under that name.
 
-The table is bounded, and whoever sends many ids could have others' forgotten, to take them over. So an id is kept as
-long as its program has turns here, or may have them without asking.
+The table is bounded, and whoever sends many ids could have others' forgotten, to take them over. So an id is kept
+as long as its program has turns here, or may have them without asking.
 """
 
 from collections import OrderedDict
