@@ -7,12 +7,16 @@ programs still came, of what both got; by weight it is 75% and 25%. *Small*: the
 ``--load`` of a quarter of what the pool can serve, and the other one for ``--flood`` times the whole. Told is the
 small one's p95 JCT over what it is alone on an engine with a quarter of the pool: without tenants (``none``), by
 weights alone (``weights``) and with a floor of 25% besides (``floor``). Programs of all seeds are taken together.
+*Where its time went*: the means of what its programs waited for their first turn, waited for later ones, and were
+in the engine.
 """
 
 import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import fmean
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,6 +28,7 @@ from controlplane.lab.experiment import Experiment, Hardware, Workload
 from controlplane.lab.simulate import Run, alone, run_of, simulate
 from controlplane.lab.sweep.resolve import saturation_rate
 from controlplane.lab.workload.arrivals import Poisson
+from controlplane.lab.workload.records import TurnRecord
 from controlplane.lab.workload.run import RunResult
 from controlplane.lab.workload.tenants import jain_of
 
@@ -65,20 +70,23 @@ def shares(preset: str, options: argparse.Namespace) -> dict[str, object]:
 
 
 def small_one(preset: str, options: argparse.Namespace) -> dict[str, object]:
-    """The small tenant's p95 JCT in seconds, alone and in each way beside the flood."""
+    """The small tenant's p95 JCT in seconds, alone and in each way beside the flood; and ``went``, its means."""
     whole = saturation(options.pool_tokens)
     small, flood = options.load * SHARE * whole, options.flood * whole
     programs = round(options.small * (small + flood) / small)
-    jct_s: dict[str, list[float]] = {way: [] for way in ("alone", *WAYS)}
+    found: dict[str, list[Parts]] = {way: [] for way in ("alone", *WAYS)}
     for seed in options.seeds:
         for way, floor in WAYS.items():
             tenants = f"3@{flood:.6f}:1@{small:.6f}{floor}"
             run = run_of(experiment(preset, seed, tenants, programs, small + flood, options.pool_tokens))
+            own = set(of_small(run))
             if way == "none":
-                jct_s["alone"] += completions_s(simulate(alone(run, SMALL, SHARE)))
+                found["alone"] += parts_s(simulate(alone(run, SMALL, SHARE)), own)
                 run = all_of_one(run)
-            jct_s[way] += completions_s(simulate(run), set(of_small(run)) if way == "none" else None)
-    return {"preset": preset, **{way: float(np.percentile(found, 95)) for way, found in jct_s.items()}}
+            found[way] += parts_s(simulate(run), own)
+    p95_s = {way: float(np.percentile([each.completion for each in of], 95)) for way, of in found.items()}
+    went = {way: [fmean(column) for column in zip(*of, strict=True)] for way, of in found.items()}
+    return {"preset": preset, **p95_s, "went": went}
 
 
 def all_of_one(run: Run) -> Run:
@@ -91,14 +99,36 @@ def of_small(run: Run) -> Sequence[str]:
     return [program.program_id for program, owner in zip(run.programs, run.whose, strict=True) if owner == SMALL]
 
 
-def completions_s(result: RunResult, only: set[str] | None = None) -> list[float]:
-    """JCTs of the small tenant's programs: those that are named, or else those that the records say are its."""
-    names = [p for p in result.programs if not p.failed]
-    if only is not None:
-        names = [p for p in names if p.program_id in only]
-    elif result.tenants:
-        names = [p for p in names if p.tenant == SMALL]
-    return [p.completion_ns / NANOSECONDS_PER_SECOND for p in names]
+class Parts(NamedTuple):
+    """Of one program, in seconds."""
+
+    completion: float
+    first_hold: float
+    later_holds: float
+    engine: float
+
+
+def parts_s(result: RunResult, only: set[str]) -> list[Parts]:
+    """Of those programs that ended well."""
+    turns: dict[str, list[TurnRecord]] = {}
+    for turn in sorted(result.turns, key=lambda turn: turn.queued_ns):
+        if turn.program_id in only and turn.admitted_ns is not None:
+            turns.setdefault(turn.program_id, []).append(turn)
+    return [
+        Parts(
+            *(
+                ns / NANOSECONDS_PER_SECOND
+                for ns in (
+                    program.completion_ns,
+                    turns[program.program_id][0].hold_ns,
+                    sum(turn.hold_ns for turn in turns[program.program_id][1:]),
+                    sum(turn.ended_ns - turn.admitted_ns for turn in turns[program.program_id]),
+                )
+            )
+        )
+        for program in result.programs
+        if program.program_id in only and not program.failed
+    ]
 
 
 def report(found: dict[str, list[dict[str, object]]]) -> str:
@@ -123,7 +153,14 @@ def report(found: dict[str, list[dict[str, object]]]) -> str:
         for row in found["small"]
     ]
     head = ["preset", "small one alone: p95 JCT (s)", *(f"beside a flood, {way} (over alone)" for way in WAYS)]
-    return "\n".join([*lines, "", *table(head, rows)])
+    lines += ["", *table(head, rows), ""]
+    went = [
+        [row["preset"], way, *(f"{mean_s:.0f}" for mean_s in means)]
+        for row in found["small"]
+        for way, means in row["went"].items()  # type: ignore[attr-defined]
+    ]
+    head = ["preset", "the small one", "mean JCT (s)", "held at first", "held later", "in the engine"]
+    return "\n".join([*lines, *table(head, went)])
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from controlplane.core.forecast import Growing
 from controlplane.core.lives import class_of
 from controlplane.core.types import NANOSECONDS_PER_SECOND, Left, Program
 
-_PRIOR_LIFETIME_NS = 60e9  # of a program while no gap was seen
+_PRIOR_LIFETIME_NS = 60e9  # of a program while no turn was seen
 _SHRINK_TURNS = 4.0  # turns of its class that a program's own ones are weighed against
 
 
@@ -15,6 +15,7 @@ class Usual:
     def __init__(self, estimates: Estimates) -> None:
         self._lives = lives = estimates.lives
         self._block_tokens = estimates.block_tokens
+        self._service_ns = estimates.service.value
         self._shared_blocks = estimates.blocks(estimates.shared_tokens.value)
         # What an average program takes when nobody is held.
         self.lifetime_ns = max(1.0, lives.turns_left("", 0) * lives.cycle_ns(""))
@@ -66,8 +67,14 @@ class Usual:
 
     def token_s(self, program: Program) -> float:
         """What a program that waits is expected to hold until its end, in KV tokens x seconds."""
-        lifetime_ns = self.lifetime_ns if self.lifetime_ns > 1.0 else _PRIOR_LIFETIME_NS
-        return self.waiting(program).left * self._block_tokens * lifetime_ns / NANOSECONDS_PER_SECOND
+        return self.waiting(program).left * self._block_tokens * self._seen_lifetime_ns() / NANOSECONDS_PER_SECOND
+
+    def _seen_lifetime_ns(self) -> float:
+        """Where no program had a second turn there was no gap to learn from, but the turns' own time is known."""
+        if self.lifetime_ns > 1.0:
+            return self.lifetime_ns
+        in_engine_ns = self._lives.turns_left("", 0) * self._service_ns
+        return in_engine_ns if in_engine_ns > 0 else _PRIOR_LIFETIME_NS
 
     def expected_tokens(self, program: Program) -> int:
         """What the longest context of a program that waits is forecast to be."""

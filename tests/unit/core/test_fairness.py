@@ -11,6 +11,7 @@ from controlplane.core import events as ev
 from controlplane.core.control import ControlRules
 from controlplane.core.presets import PRESETS
 from controlplane.core.tenants import Tenancy, Tenant
+from controlplane.core.types import seconds
 
 
 def shared(window: int, **named: Tenant) -> Driver:
@@ -173,3 +174,26 @@ def test_no_more_comes_back_than_the_share() -> None:
     commands = [command for _ in range(30) for command in d.tick(0.2)]
     assert len(of(cmd.Pause, commands)) == 2, "the second one for the ten blocks that are still missing"
     assert len([each for each in of(cmd.Admit, commands) if each.program_id.startswith("small")]) == 2
+
+
+def test_weights_hold_for_programs_of_one_turn_whose_length_nothing_but_their_turns_tell() -> None:
+    """No gap is ever seen of such, and what they pledge must not be that of agents."""
+    d = shared(2, ours=Tenant(weight=3), theirs=Tenant())
+    for number in range(120):
+        ask(d, f"ours-{number}", "ours")
+        ask(d, f"theirs-{number}", "theirs")
+    served: Counter[str] = Counter()
+    for number in range(45):
+        let_in = d.admitted(1.0)
+        for name in let_in:
+            d.submit(name, blocks=100)
+        d.wait(0.1)
+        for name in let_in:
+            told = {"program_id": name, "turn_id": f"{name}.1", "prompt_tokens": 100, "service_ns": seconds(0.1)}
+            d.send(d.engine(ev.TurnEnded, **told))
+            d.end(name)
+        if number >= 5:  # a few turns tell how long they are
+            served.update(name.partition("-")[0] for name in let_in)
+        for name in list(d.ledger.programs.queue)[:1]:
+            ask(d, name, "")  # so that the gate is not lost
+    assert served["ours"] == pytest.approx(3 * served["theirs"], rel=0.15)
