@@ -69,11 +69,11 @@ class _Replayed(msgspec.Struct, frozen=True):
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """What of the answer is told on."""
+    """What of the answer is told on: what a switch will show, whose interval holds what the replay is off by."""
 
     format: int
     stretch: _Replayed
-    change: dict[str, _Interval]
+    expected: dict[str, _Interval]
     replay_error: dict[str, float | None] = {}
 
 
@@ -153,7 +153,7 @@ class Estimates:
             made_at_ns=self._now_ns(),
             stretch_s=answer.stretch.until_s - answer.stretch.since_s,
             programs=answer.stretch.programs,
-            changes=tuple(_changes(answer.change, answer.replay_error)),
+            changes=tuple(_changes(answer.expected, answer.replay_error)),
         )
 
 
