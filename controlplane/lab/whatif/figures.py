@@ -5,7 +5,7 @@ is simulated several times, the recorded arrivals and tool times a little shifte
 decisions with the same shifts. The interval draws from these pairs, and from the programs, each with its turns.
 
 That is how sure the mean change is. Who switches sees one run before and one after it, whose p95 of the TTFT may
-differ by a tenth to a half from that of a run shifted by a thousandth: what to expect has an interval of its own.
+differ by a third from that of a run shifted by a thousandth: what to expect has an interval of its own.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -1,7 +1,7 @@
 """A simulated run is recorded and replayed: what is off is what-if's own fault, as no machine adds anything.
 
 With the engine's own step times nothing is off. With those that are fitted to the log little is, but for the waits
-of the few programs that are held: these differ as much between two runs whose tools differ by a thousandth.
+of the few programs that are held: these differ nearly as much between two runs whose tools differ by a thousandth.
 """
 
 from functools import cache
