@@ -106,7 +106,7 @@ def _print(runs: Runs, cases: Sequence[Case]) -> None:
     header = ["recorded", *(LABELS[name] for name in NAMES)]
     print("\n".join(table(header, (_replayed(run, answer) for run, answer, _ in answered))))
     print("\nExpected of the alternative, and measured when it was run:\n")
-    header = ["recorded", "what if", "figure", "recorded", "expected", "change [95%]", "measured", "off by"]
+    header = ["recorded", "what if", "figure", "recorded", "expected", "in one run (95%)", "measured", "off by"]
     rows = [row for run, answer, other in answered for row in _expected(run, answer, other.measured.figures())]
     print("\n".join(table(header, rows)))
 
@@ -128,16 +128,16 @@ def _replayed(run: Run, answer: Answer) -> list[str]:
 
 def _expected(run: Run, answer: Answer, measured: Figures) -> Iterator[list[str]]:
     for name in NAMES:
-        expected, found, at = getattr(answer.predicted, name), getattr(measured, name), answer.change[name]
-        ends = f"[{by(name, at.low)}, {by(name, at.high)}]" if at.is_known else ""
+        expected, found = getattr(answer.predicted, name), getattr(measured, name)
+        low, high = answer.bounds(name)
         yield [
             run.name,
             answer.question.title,
             LABELS[name],
             figure(name, getattr(answer.measured, name)),
             figure(name, expected),
-            f"{by(name, at.value)} {ends}".strip(),
-            figure(name, found),
+            f"{figure(name, low)} to {figure(name, high)}",
+            f"{figure(name, found)}{'' if low <= found <= high else ' (outside)'}",
             by(name, change(name, found, expected)),
         ]
 

@@ -17,6 +17,7 @@ FORMAT = 1
 class Answer:
     """One question's answer. ``change`` is from ``replayed`` to ``alternative``: both are simulated.
 
+    ``expected`` are the same changes as who makes the change will see them, in one run: their intervals are wider.
     ``presets`` are the recorded one and the alternative's; ``programs``: how many whole ones were measured,
     replayed and simulated under the alternative; ``runs`` are one of each, to be shown beside each other.
     """
@@ -29,6 +30,7 @@ class Answer:
     alternative: Figures
     programs: tuple[int, int, int]
     change: Mapping[str, Interval]
+    expected: Mapping[str, Interval]
     costs: StepCosts
     pool_tokens: int
     engines: int
@@ -41,6 +43,15 @@ class Answer:
         return Figures(
             **{name: moved(name, getattr(self.measured, name), self.change[name].value) for name in NAMES}
         )
+
+    def bounds(self, name: str) -> tuple[float, float]:
+        """Between which values the figure is expected, with 95%; NaN where that is not known."""
+        measured, found = getattr(self.measured, name), self.expected[name]
+        return moved(name, measured, found.low), moved(name, measured, found.high)
+
+    def is_sure(self, name: str) -> bool:
+        """Whether the change is more than what differs from run to run and what the replay is off by."""
+        return self.expected[name].excludes(0.0)
 
     @property
     def replay_error(self) -> dict[str, float]:
@@ -60,10 +71,8 @@ class Answer:
             "alternative": {"preset": other, **self.alternative.to_json(), "programs": alternative},
             "predicted": {"preset": other, **self.predicted.to_json(), "programs": alternative},
             "replay_error": {name: known(value) for name, value in self.replay_error.items()},
-            "change": {
-                name: {"value": known(found.value), "low": known(found.low), "high": known(found.high)}
-                for name, found in self.change.items()
-            },
+            "change": _intervals(self.change),
+            "expected": _intervals(self.expected),
             "calibration": {
                 "prefill_error": self.costs.prefill_error_ratio,
                 "decode_error": self.costs.decode_error_ratio,
@@ -73,3 +82,9 @@ class Answer:
             },
             "notes": list(self.notes),
         }
+
+
+def _intervals(found: Mapping[str, Interval]) -> dict[str, dict[str, float | None]]:
+    return {
+        name: {"value": known(at.value), "low": known(at.low), "high": known(at.high)} for name, at in found.items()
+    }

@@ -349,7 +349,7 @@ def _common_tokens(firsts: Sequence[TurnRecord], block_tokens: int) -> tuple[int
         return min(longest, (turn.prompt_tokens - 1) // block_tokens * block_tokens)
 
     whole = sum(turn.cached_tokens >= could_find(turn) for turn in hits)
-    if len(hits) >= max(_LEAST_HITS, _MOST * len(firsts)) and whole >= _NEARLY_ALL * len(hits):
+    if len(hits) >= max(_LEAST_HITS, _MOST * len(firsts)) and whole >= _MOST * len(hits):
         return longest, True
     if hits and len(hits) >= _NEARLY_ALL * len(firsts):
         return round(statistics.median(turn.cached_tokens for turn in hits)), False

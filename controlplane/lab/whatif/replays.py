@@ -19,7 +19,7 @@ from controlplane.lab.sim.hardware import CHUNK_TOKENS, MAX_RUNNING, Profile
 from controlplane.lab.sim.profile_file import FittedProfile, fitted
 from controlplane.lab.simulate import simulate
 from controlplane.lab.whatif.answer import Answer
-from controlplane.lab.whatif.figures import Outcome, changes, mean_figures
+from controlplane.lab.whatif.figures import NAMES, Outcome, change, changes, expected, mean_figures
 from controlplane.lab.whatif.notes import notes
 from controlplane.lab.whatif.observed import Observed, observe
 from controlplane.lab.whatif.question import Question, amount
@@ -107,19 +107,23 @@ class Replays:
         names = self._names
         before = [self._outcome(run.programs, run.turns) for run in self.replayed]
         after = [self._outcome(run.programs, run.turns) for run in runs]
+        measured, replayed = self.measured.figures(), mean_figures(before)
+        errors = {name: change(name, getattr(measured, name), getattr(replayed, name)) for name in NAMES}
+        found = changes(before, after, len(names))
         return Answer(
             question=question,
             presets=(self.config.policies.name, self._config_of(question).policies.name),
             stretch=self._stretch(),
-            measured=self.measured.figures(),
-            replayed=mean_figures(before),
+            measured=measured,
+            replayed=replayed,
             alternative=mean_figures(after),
             programs=(
                 self.measured.programs,
                 before[0].programs,
                 after[0].programs,
             ),
-            change=changes(before, after, len(names)),
+            change=found,
+            expected=expected(before, after, len(names), found, errors),
             costs=self.costs,
             pool_tokens=self.pool_tokens,
             engines=len(self.recorded.engines),

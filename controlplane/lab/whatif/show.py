@@ -18,6 +18,7 @@ LABELS = {
     "makespan_s": "makespan (s)",
 }
 UNKNOWN = "–"
+MUCH = 0.15  # that a replay is off by, of a time or of all prompt tokens
 
 
 def show_answer(answer: Answer, console: Console | None = None) -> None:
@@ -27,6 +28,8 @@ def show_answer(answer: Answer, console: Console | None = None) -> None:
         console.print(line, highlight=False)
     console.print(_replay_table(answer))
     console.print(_change_table(answer))
+    for line in _warnings(answer):
+        console.print(line, highlight=False)
     for note in answer.notes:
         console.print(f"Note: {note}.", highlight=False)
 
@@ -65,6 +68,20 @@ def _heads(answer: Answer) -> Iterator[str]:
     )
 
 
+def _warnings(answer: Answer) -> Iterator[str]:
+    """Which figures the reader should believe the least."""
+    off = {name: answer.replay_error[name] for name in NAMES if abs(answer.replay_error[name]) > MUCH}
+    if off:
+        told = ", ".join(f"{LABELS[name]} by {by(name, error)}" for name, error in off.items())
+        yield f"The replay misses what was measured: {told}. Of these figures believe the direction at most."
+    unsure = [LABELS[name] for name in NAMES if answer.change[name].excludes(0.0) and not answer.is_sure(name)]
+    if unsure:
+        yield (
+            f"One run need not show it: {', '.join(unsure)}. It changes in the mean, and by less than what differs "
+            "from run to run or what the replay is off by."
+        )
+
+
 def _replay_table(answer: Answer) -> Table:
     table = Table(title=f"The replay of what was decided ({answer.presets[0]})", title_justify="left")
     for column in ("", "measured", "replayed", "off by"):
@@ -78,7 +95,7 @@ def _replay_table(answer: Answer) -> Table:
 
 def _change_table(answer: Answer) -> Table:
     table = Table(title=f"What if: {answer.question.title}", title_justify="left")
-    for column in ("", "simulated", "change (95%)", "to expect"):
+    for column in ("", "simulated", "mean change (95%)", "to expect", "in one run (95%)"):
         table.add_column(column, justify="right" if column else "left", no_wrap=True)
     for name in NAMES:
         found = answer.change[name]
@@ -88,8 +105,13 @@ def _change_table(answer: Answer) -> Table:
             figure(name, getattr(answer.alternative, name)),
             f"[{sure}]{_in_round_brackets(interval(name, found))}[/]",
             figure(name, getattr(answer.predicted, name)),
+            _between(name, answer.bounds(name)),
         )
     return table
+
+
+def _between(name: str, ends: tuple[float, float]) -> str:
+    return " to ".join(figure(name, end) for end in ends) if all(map(isfinite, ends)) else UNKNOWN
 
 
 def show_advice(found: Sequence[Advice], figure_name: str, console: Console | None = None) -> None:

@@ -129,7 +129,7 @@ def options(live: Config, shadow: Config) -> list[str]:
 
 
 def _changes(answer: Answer) -> list[EstimatedChange]:
-    found: Mapping[str, Interval] = answer.change
+    found: Mapping[str, Interval] = answer.expected or answer.change
     return [
         EstimatedChange(
             name=name,

@@ -26,7 +26,8 @@ class Answer(msgspec.Struct, frozen=True):
 
     format: int
     stretch: dict[str, float]
-    change: dict[str, Interval]
+    change: dict[str, Interval] = {}
+    expected: dict[str, Interval] = {}  # of one run, which holds what the replay itself is off by
     replay_error: dict[str, float | None] = {}
     question: str = ""
     actual: dict[str, float | str | None] = {}

@@ -1040,7 +1040,7 @@ class EstimatedChange(google.protobuf.message.Message):
     name: builtins.str
     value: builtins.float
     low: builtins.float
-    """Its 95% interval; is_bounded is false where it is not known."""
+    """Its 95% interval for one run, no narrower than replay_error; is_bounded is false where it is not known."""
     high: builtins.float
     is_bounded: builtins.bool
     replay_error: builtins.float

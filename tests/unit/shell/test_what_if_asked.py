@@ -81,6 +81,16 @@ async def standing(what_if: WhatIf, wanted: str) -> WhatIfView:
     return what_if.view()
 
 
+async def begins(folder: Path) -> None:
+    """Return once another process has begun: one that is cancelled as it is made is nobody's to end."""
+
+    async def begun() -> bool:
+        return (folder / "seen").exists()
+
+    await eventually(begun, what="the replay's process")
+    (folder / "seen").unlink()
+
+
 def seen(folder: Path) -> list[str]:
     return (folder / "seen").read_text().split()
 
@@ -183,12 +193,14 @@ async def test_one_at_a_time_until_it_is_cancelled(tmp_path: Path, record: LogWr
     async with answering(what_if):
         what_if.ask(question)
         await standing(what_if, "runs")
+        await begins(tmp_path)
         with pytest.raises(BusyError, match="cancel it"):
             what_if.ask(question)
         what_if.cancel()
         await standing(what_if, "cancelled")
         what_if.ask(question)
         await standing(what_if, "runs")
+        await begins(tmp_path)
 
 
 @pytest.mark.asyncio
@@ -198,16 +210,13 @@ async def test_it_waits_while_another_replay_is_under_way(tmp_path: Path, record
     what_if = WhatIf(lambda: recorded, lambda: RESOLVED, lambda: 300 * S, replayer)
     async with create_task_group() as estimate:
         estimate.start_soon(replayer.replay, tmp_path / "other", [])
-
-        async def begun() -> bool:
-            return (tmp_path / "seen").exists()
-
-        await eventually(begun, what="the other replay")
+        await begins(tmp_path)
         async with answering(what_if):
             what_if.ask(Question(since_ns=111 * S, until_ns=131 * S))
             await standing(what_if, "waits")
             estimate.cancel_scope.cancel()
             await standing(what_if, "runs")
+            await begins(tmp_path)
 
 
 @pytest.mark.asyncio

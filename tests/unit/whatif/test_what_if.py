@@ -24,7 +24,7 @@ from controlplane.lab.experiment import Experiment, Hardware, Workload
 from controlplane.lab.simulate import simulate
 from controlplane.lab.whatif.advice import advise, candidates
 from controlplane.lab.whatif.answer import Answer
-from controlplane.lab.whatif.figures import NAMES, change
+from controlplane.lab.whatif.figures import NAMES, Outcome, change, changes, expected
 from controlplane.lab.whatif.observed import observe
 from controlplane.lab.whatif.question import Question, amount
 from controlplane.lab.whatif.replays import Replays, Stretch
@@ -32,6 +32,7 @@ from controlplane.lab.whatif.show import show_advice, show_answer
 from controlplane.lab.whatif.stretch import read_recorded
 from controlplane.lab.whatif.worlds import World, shifted, with_agents
 from controlplane.lab.workload.arrivals import Poisson
+from controlplane.lab.workload.records import ProgramRecord, TurnRecord
 from controlplane.lab.workload.synthetic import synthesize
 from controlplane.lab.workload.telemetry import Telemetry
 from controlplane.wire.log import Header, LogWriter
@@ -89,10 +90,10 @@ def test_the_replay_of_what_was_decided_is_near_what_was_measured(preset: str) -
 def test_what_is_expected_is_near_what_the_alternative_then_does(
     preset: str, question: Question, run: tuple[str, int]
 ) -> None:
-    expected = answer(preset, question).predicted
+    predicted = answer(preset, question).predicted
     found = Replays(Stretch(log=recorded(*run), repeat=1)).measured.figures()
-    assert abs(change("mean_jct_s", found.mean_jct_s, expected.mean_jct_s)) < 0.15
-    assert abs(expected.hit_rate - found.hit_rate) < 0.08
+    assert abs(change("mean_jct_s", found.mean_jct_s, predicted.mean_jct_s)) < 0.15
+    assert abs(predicted.hit_rate - found.hit_rate) < 0.08
 
 
 def test_an_alternative_that_is_none_changes_nothing() -> None:
@@ -155,7 +156,61 @@ def test_json_holds_what_is_promised() -> None:
     assert said["actual"]["preset"] == "fcfs"
     assert said["alternative"]["preset"] == "penstock"
     assert all(said["change"][name].keys() == {"value", "low", "high"} for name in NAMES)
+    assert said["expected"].keys() == set(NAMES)
     assert said["replay_error"].keys() == set(NAMES)
+
+
+def test_no_interval_is_narrower_than_what_the_replay_is_off_by_or_than_the_means() -> None:
+    found = answer("penstock", Question(preset="fcfs"))
+    for name in NAMES:
+        mean, one, off = found.change[name], found.expected[name], abs(found.replay_error[name])
+        assert one.value == mean.value
+        assert one.low <= min(mean.low, mean.value - off)
+        assert one.high >= max(mean.high, mean.value + off)
+
+
+def outcome(jct_s: float) -> Outcome:
+    """One program of one turn."""
+    ended_ns = seconds(jct_s)
+    turn = TurnRecord(
+        program_id="p",
+        index=0,
+        queued_ns=0,
+        admitted_ns=0,
+        first_token_ns=ended_ns // 2,
+        ended_ns=ended_ns,
+        prompt_tokens=10,
+        output_tokens=10,
+        cached_tokens=5,
+        hold_ns=0,
+    )
+    program = ProgramRecord(program_id="p", arrived_ns=0, ended_ns=ended_ns, turns=1)
+    return Outcome([program], [turn], names=["p"], whole={"p"}, warm=())
+
+
+def test_one_run_differs_by_more_than_the_mean_of_several() -> None:
+    """Runs come out at 10 or 20 whatever is decided: each pair says that nothing changes, two runs may not."""
+    runs = [outcome(10), outcome(20)]
+    mean = changes(runs, runs, 1)
+    assert (mean["mean_jct_s"].low, mean["mean_jct_s"].high) == (0, 0)
+    one = expected(runs, runs, 1, mean, dict.fromkeys(NAMES, 0.0))
+    assert (one["mean_jct_s"].low, one["mean_jct_s"].high) == (-0.5, 1.0)
+    off = expected(runs, runs, 1, mean, dict.fromkeys(NAMES, 3.0))
+    assert (off["mean_jct_s"].low, off["mean_jct_s"].high) == (-3.0, 3.0)
+
+
+def test_a_figure_that_the_replay_misses_is_said_to_be_so() -> None:
+    found = answer("fcfs", Question(preset="penstock"))
+    missed = replace(found, replayed=replace(found.replayed, p95_ttft_s=2 * found.measured.p95_ttft_s))
+    text = shown(missed)
+    assert "The replay misses what was measured: TTFT p95 (s) by +100.0%" in text
+    assert "misses" not in shown(replace(found, replayed=found.measured))
+
+
+def shown(found: Answer) -> str:
+    console = Console(record=True, width=200, file=StringIO())
+    show_answer(found, console)
+    return console.export_text()
 
 
 def test_the_table_says_first_how_far_the_replay_is_off() -> None:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.asyncio
 ANSWER: dict[str, Any] = {
     "format": 1,
     "stretch": {"since_s": 0.0, "until_s": 612.5, "programs": 38, "cut_at_start": 2},
-    "change": {
+    "expected": {
         "mean_jct_s": {"value": -0.21, "low": -0.29, "high": -0.12},
         "p95_ttft_s": {"value": -0.4, "low": None, "high": None},
         "hit_rate": {"value": None, "low": None, "high": None},
@@ -104,7 +104,7 @@ async def test_what_the_process_tells_is_told_on(tmp_path: Path) -> None:
     [
         ("sys.exit('penstock: no whole program in the stretch')", "penstock: no whole program in the stretch"),
         ("print('{')", "not understood"),
-        ('print(\'{"format": 2, "stretch": {}, "change": {}}\')', "format 2, not 1"),
+        ('print(\'{"format": 2, "stretch": {}, "expected": {}}\')', "format 2, not 1"),
         ("sys.exit(3)", "ended with 3"),
     ],
 )
