@@ -13,6 +13,7 @@ from controlplane.core.tuning import Answer, Ask, Forecast
 from controlplane.eventloop import task_group
 from controlplane.shell.advise.auto import AutoAdvice
 from controlplane.shell.laboratory import CPU_SHARE, Laboratory, Told, joined
+from controlplane.shell.shadow.replayer import Interval
 from controlplane.shell.stretch import Stretch
 
 ADVISE = (sys.executable, "-m", "controlplane", "advise")
@@ -22,16 +23,10 @@ _FORMAT = 1
 _Figures = dict[str, float | str | None]
 
 
-class _Interval(msgspec.Struct, frozen=True):
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-
-
 class _Candidate(msgspec.Struct, frozen=True):
     settings: list[str]
     advised: bool
-    change: dict[str, _Interval]
+    change: dict[str, Interval]
     alternative: _Figures
 
 
