@@ -155,6 +155,7 @@ def engine_double(
 
     It publishes and obeys what a real engine with Penstock's plugin would. It has no model: its words mean nothing.
     """
+    from controlplane.core.errors import EngineUnavailable
     from controlplane.core.types import seconds
     from controlplane.gate import GateLimits
     from controlplane.lab.double.options import DoubleOptions
@@ -163,6 +164,11 @@ def engine_double(
     from controlplane.wire.roles import BusRole
 
     bus = None if no_bus else resolve_url(nats, node, state_dir, role=BusRole.ENGINE)
+    if bus is not None:
+        try:
+            bus()
+        except EngineUnavailable as error:  # as a real engine it serves, and joins the bus once there is one
+            typer.echo(f"{error}. Until then every turn passes and nothing is published", err=True)
     serve(
         DoubleOptions(
             host=host,

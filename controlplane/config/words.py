@@ -31,8 +31,8 @@ MEANINGS = {
     "control.overload.cpu_tools_low": "tools per CPU below which the CPUs count as clear",
     "control.overload.cpu_use_low": "CPU use of the host, where known, below which it is not overloaded",
     "control.overload.cpu_use_high": "CPU use at which stalls count as a sign of crowded CPUs",
-    "control.overload.cpu_stall_high": "share of time for which some task waited for a CPU (PSI) at which "
-    "crowded, busy CPUs count as overloaded",
+    "control.overload.cpu_stall_high": "share of time for which some task waited for a CPU (PSI), above what it is "
+    "while no tool runs, at which crowded, busy CPUs count as overloaded",
     "control.overload.cpu_stall_low": "the same share, below which they may count as clear",
     "control.overload.kv_high": "KV use u at which the cache counts as overloaded, at once",
     "control.overload.kv_low": "KV use u below which it counts as clear",

@@ -3,12 +3,14 @@
 **Paper**: MARS §4.1–4.2 asks for hysteresis and for decreases "only when persistent host-side contention is
 detected", and leaves the thresholds open; ours are in docs/explanation/how-it-decides.md. The host is judged by its
 tools, active and waiting, and by either of two signs that they hinder each other: they take longer than usual, or
-all CPUs are in use and tasks stall for them (docs/adr/0027).
+all CPUs are in use and tasks stall for them more than they do where none runs (docs/adr/0027).
 """
 
 from dataclasses import dataclass
 
 from controlplane.core.errors import ConfigError, require
+
+_RISE = 0.05  # of the difference, an interval: a minute teaches what else runs there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +23,7 @@ class OverloadRules:
     cpu_tools_low: float = 0.8  # of C
     cpu_use_low: float = 0.5  # of the host: below it tools are slow for another reason
     cpu_use_high: float = 0.95
-    cpu_stall_high: float = 0.5  # share of time in which some task waited for a CPU
+    cpu_stall_high: float = 0.5  # share of time in which some task waited for a CPU, above what is usual
     cpu_stall_low: float = 0.25
     kv_high: float = 1.0  # u
     kv_low: float = 0.95
@@ -67,11 +69,15 @@ class Overload:
     kv: bool = False
     cpu_streak: int = 0  # intervals that speak for the other state
     kv_streak: int = 0
+    usual_stall_ratio: float = 0.0  # the host's while no tool of ours runs
 
 
 def detect(state: Overload, load: Load, rules: OverloadRules) -> Overload:
     """Advance the detector by one control interval."""
-    cpu_streak = state.cpu_streak + 1 if (_eased(load, rules) if state.cpu else _crowded(load, rules)) else 0
+    usual = _usual_stall(state.usual_stall_ratio, load)
+    own_stall = max(0.0, load.cpu_stall_ratio - usual)
+    speaks = _eased(load, own_stall, rules) if state.cpu else _crowded(load, own_stall, rules)
+    cpu_streak = state.cpu_streak + 1 if speaks else 0
     cpu = state.cpu
     if cpu_streak >= rules.persistence:
         cpu, cpu_streak = not cpu, 0
@@ -86,19 +92,29 @@ def detect(state: Overload, load: Load, rules: OverloadRules) -> Overload:
         kv_streak = state.kv_streak + 1
         if kv_streak >= rules.persistence:
             kv, kv_streak = False, 0
-    return Overload(cpu=cpu, kv=kv, cpu_streak=cpu_streak, kv_streak=kv_streak)
+    return Overload(cpu=cpu, kv=kv, cpu_streak=cpu_streak, kv_streak=kv_streak, usual_stall_ratio=usual)
 
 
-def _crowded(load: Load, rules: OverloadRules) -> bool:
+def _usual_stall(usual: float, load: Load) -> float:
+    """What tasks stall for CPUs without our tools: an engine, a build, a neighbour. No window can help that.
+
+    It rises slowly, as the kernel's mean still tells of tools that have ended, and falls at once.
+    """
+    if not load.tools:
+        usual += _RISE * (load.cpu_stall_ratio - usual)
+    return min(usual, load.cpu_stall_ratio)
+
+
+def _crowded(load: Load, own_stall: float, rules: OverloadRules) -> bool:
     """As many tools as CPUs, and either sign that they hinder each other."""
     slow = load.slowdown_ratio >= rules.cpu_slowdown_high and not _idle(load, rules)
-    stalled = load.cpu_use_ratio >= rules.cpu_use_high and load.cpu_stall_ratio >= rules.cpu_stall_high
+    stalled = load.cpu_use_ratio >= rules.cpu_use_high and own_stall >= rules.cpu_stall_high
     return load.tools >= load.cpus > 0 and (slow or stalled)
 
 
-def _eased(load: Load, rules: OverloadRules) -> bool:
+def _eased(load: Load, own_stall: float, rules: OverloadRules) -> bool:
     """Few tools or CPUs to spare; or neither sign is left."""
-    stalled = load.cpu_stall_ratio >= rules.cpu_stall_low
+    stalled = own_stall >= rules.cpu_stall_low
     usual = load.slowdown_ratio < rules.cpu_slowdown_low and not stalled
     return load.tools < rules.cpu_tools_low * load.cpus or usual or _idle(load, rules)
 

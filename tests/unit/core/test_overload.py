@@ -91,6 +91,37 @@ def test_it_clears_when_neither_sign_is_left_or_cpus_are_to_spare(later: Load, s
     assert run(*[later] * 3, state=Overload(cpu=True))[-1].cpu is stays
 
 
+NEIGHBOUR = replace(CALM, cpu_use_ratio=1.0, cpu_stall_ratio=0.98)  # a build, a backup, the engine itself
+
+
+def test_what_stalls_while_no_tool_runs_is_not_the_tools_doing() -> None:
+    """Two tools that wait for a network, on two CPUs which somebody else has filled: no window can help."""
+    beside = replace(NEIGHBOUR, tools=4)
+    assert run(*[beside] * 3)[-1].cpu, "unless it was seen without tools"
+    taught = run(*[NEIGHBOUR] * 60)[-1]
+    assert not run(*[beside] * 20, state=taught)[-1].cpu
+    assert not run(*[beside] * 3, state=replace(taught, cpu=True))[-1].cpu
+
+
+def test_tools_beside_a_neighbour_are_judged_by_what_came_with_them() -> None:
+    half = replace(NEIGHBOUR, cpu_use_ratio=0.6, cpu_stall_ratio=0.3)
+    state = run(*[half] * 100)[-1]
+    assert run(*[replace(half, tools=4, cpu_use_ratio=1.0, cpu_stall_ratio=0.85)] * 3, state=state)[-1].cpu
+    assert run(*[replace(half, tools=4, slowdown_ratio=1.5)] * 3, state=state)[-1].cpu, "slow tools still tell"
+
+
+def test_a_neighbour_that_has_gone_excuses_nobody() -> None:
+    taught = run(*[NEIGHBOUR] * 60)[-1]
+    calm = run(replace(CALM, tools=4), state=taught)[-1]
+    assert run(*[STALLED] * 3, state=calm)[-1].cpu
+
+
+def test_a_stall_that_lingers_after_tools_have_ended_is_not_taken_for_a_neighbour_s() -> None:
+    """The kernel's mean over 10 s falls by a tenth a second."""
+    lingers = [replace(CALM, cpu_stall_ratio=0.9 * 0.9**second) for second in range(40)]
+    assert max(each.usual_stall_ratio for each in run(*lingers)) < 0.25
+
+
 @pytest.mark.parametrize(
     "thrashing",
     [
