@@ -10,6 +10,11 @@ from controlplane.cli import completion
 from controlplane.cli.ask import daemon, until_interrupted, when_up
 from controlplane.cli.options import FLEET, Api, Json, Node, StateDir
 
+Contains = Annotated[
+    str,
+    typer.Option("--contains", help="Only programs with this in their id, or tenant's, engine's or tool's name."),
+]
+
 
 def top(
     node: Node = "local",
@@ -85,6 +90,7 @@ def programs(
     state_dir: StateDir = None,
     api: Api = None,
     ended: Annotated[bool, typer.Option("--ended", help="Include programs that ended in the last minute.")] = False,
+    contains: Contains = "",
     limit: Annotated[int, typer.Option(help="Most programs to list, some of each group; 0: all.", min=0)] = 0,
     json: Json = False,
 ) -> None:
@@ -92,13 +98,14 @@ def programs(
     from controlplane.operate.tables import show_programs
 
     with daemon(api, node, state_dir) as client:
-        show_programs(client.call("ListPrograms", ended=ended, limit=limit), json=json)
+        show_programs(client.programs(ended=ended, contains=contains, limit=limit), json=json)
 
 
 def queue(
     node: Node = "local",
     state_dir: StateDir = None,
     api: Api = None,
+    contains: Contains = "",
     limit: Annotated[int, typer.Option(help="Most programs to list, from the front; 0: all.", min=0)] = 0,
     json: Json = False,
 ) -> None:
@@ -106,7 +113,7 @@ def queue(
     from controlplane.operate.tables import show_programs
 
     with daemon(api, node, state_dir) as client:
-        show_programs(client.call("ListPrograms", queued=True, limit=limit), json=json, waits=True)
+        show_programs(client.programs(queued=True, contains=contains, limit=limit), json=json, waits=True)
 
 
 def decisions(

@@ -1,5 +1,6 @@
 """A client of the daemon's control API, which the commands use."""
 
+import itertools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE = (
     "PENSTOCK_API_PRIVATE_KEY",
 )
 _TIMEOUT_S = 10.0
+_MOST_ROWS = 1000  # of programs in one answer
 _ERRORS: dict[grpc.StatusCode, type[ControlPlaneError]] = {
     grpc.StatusCode.NOT_FOUND: UnknownProgram,
     grpc.StatusCode.INVALID_ARGUMENT: ConfigError,
@@ -40,6 +42,22 @@ class ControlClient:
         )
         with self._told():
             return ask(Fields(**fields), timeout=_TIMEOUT_S)  # type: ignore[no-any-return]
+
+    def programs(self, *, limit: int = 0, **asked: Any) -> Fields:
+        """The reply of ``ListPrograms``, of more than one answer holds page by page; ``limit`` 0: all there are.
+
+        Who moves in the queue between two pages is in the list once, or may be missing.
+        """
+        if 0 < limit <= _MOST_ROWS:
+            return self.call("ListPrograms", limit=limit, **asked)
+        found: dict[str, Any] = {}
+        for page in itertools.count(1):
+            reply = self.call("ListPrograms", limit=_MOST_ROWS, page=page, **asked)
+            found |= {row.program_id: row for row in reply.programs}
+            if len(reply.programs) < _MOST_ROWS or len(found) >= limit > 0:
+                break
+        reply.programs = list(found.values())[: limit or None]
+        return reply
 
     def watch(self, method: str, **fields: Any) -> Iterator[Fields]:
         """Yield replies as they come, until the daemon goes. Raises as ``call``."""

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import msgspec
 import nats
 from anyio import Event, current_time, fail_after, move_on_after, sleep
 from nats.aio.client import Client
@@ -397,6 +398,9 @@ class Bus:
 
         async def reply(message: Msg) -> None:
             if message.reply and (answered := answer(message.data)) is not None:
+                if (size := len(answered)) > (most := self._client.max_payload):
+                    told = f"the answer has {size} bytes, the bus carries {most}: ask the control API, page by page"
+                    answered = msgspec.json.encode({"error": told})
                 await message.respond(answered)
 
         await self._client.subscribe(status_subject(self.node), cb=reply)

@@ -76,9 +76,17 @@ class ControlApi:
             await sleep(self._daemon.status_every_s)
 
     async def list_programs(self, request: Fields) -> Listing:
-        ledger, now_ns = self._daemon.controller.ledger, self._daemon.clock.now_ns()
-        limit = self._daemon.controller.window.limit
-        return listing(ledger, now_ns, ended=request.ended, queued=request.queued, most=request.limit, limit=limit)
+        controller = self._daemon.controller
+        return listing(
+            controller.ledger,
+            self._daemon.clock.now_ns(),
+            ended=request.ended,
+            queued=request.queued,
+            contains=request.contains,
+            most=max(0, request.limit),
+            page=max(0, request.page),
+            limit=controller.window.limit,
+        )
 
     async def list_engines(self, request: Fields) -> EngineListing:
         return engine_listing(self._daemon.engines(), self._daemon.moves, most=request.limit)

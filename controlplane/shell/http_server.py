@@ -25,6 +25,8 @@ from controlplane.shell.views import listing
 
 _PAGE = Path(__file__).with_name("page")
 _MOST_PROGRAMS = 60  # on the page
+_MOST_PAGES = 100_000
+_MOST_SEARCH = 128  # characters
 _MOST_ENGINES = 64
 _MOST_STREAMS = 64  # open pages
 _READ_WITHIN_S = 10.0
@@ -70,6 +72,7 @@ class HttpServer:
                 web.get("/healthz", self._healthz),
                 web.get("/live", self._live),
                 web.get("/program", self._program),
+                web.get("/programs", self._programs),
                 *self.orders.routes(),
                 web.static("/page", _PAGE),
             ]
@@ -146,6 +149,26 @@ class HttpServer:
         response = web.Response(status=304) if has_it else web.Response(body=body, content_type="application/json")
         response.etag = mark
         return response
+
+    async def _programs(self, request: web.Request) -> web.StreamResponse:
+        """That ``page`` (from 1) of those whose names contain ``contains``, in the order of the list."""
+        asked, controller = request.query, self._daemon.controller
+        try:
+            page = int(asked.get("page", "1"))
+        except ValueError:
+            page = 0
+        if not 1 <= page <= _MOST_PAGES:
+            told = f"page: expected a number from 1 to {_MOST_PAGES}, got {asked['page'][:40]!r}"
+            return web.json_response({"error": told}, status=400)
+        found = listing(
+            controller.ledger,
+            self._daemon.clock.now_ns(),
+            contains=asked.get("contains", "")[:_MOST_SEARCH],
+            most=_MOST_PROGRAMS,
+            page=page,
+            limit=controller.window.limit,
+        )
+        return web.Response(body=msgspec.json.encode(found), content_type="application/json")
 
     def _told(self) -> bytes:
         """What all open pages are told, put together once for all of them."""

@@ -8,6 +8,7 @@ from controlplane.core.idleness import idleness
 from controlplane.core.ledger import Ledger
 from controlplane.core.types import Program, Status
 
+MOST_ROWS = 1000  # in one answer
 _CYCLES = 5  # of a program's last ones, for its idleness
 _ACTIVE_PHASES = ("reasoning", "acting", "held", "idle")
 
@@ -57,13 +58,23 @@ class Listing:
 
 
 def listing(
-    ledger: Ledger, now_ns: int, *, ended: bool = False, queued: bool = False, most: int = 0, limit: int = 0
+    ledger: Ledger,
+    now_ns: int,
+    *,
+    ended: bool = False,
+    queued: bool = False,
+    contains: str = "",
+    most: int = 0,
+    page: int = 0,
+    limit: int = 0,
 ) -> Listing:
     """Who waits in the order of the queue, then who has a slot, then the others; ``limit`` is the window's.
 
-    Of more than ``most`` (0: no bound) each of the three gets its part of the places, and what one does not need
-    goes to the others: nobody sees a node where thousands wait and nothing runs. ``queued``: only who waits. A node
-    may have a hundred thousand programs, and whoever looks must not hold the daemon up for them.
+    At most ``most`` of them, and no more than ``MOST_ROWS``, which 0 stands for: a node may have a hundred thousand
+    programs, and whoever looks must not hold the daemon up for them. Each of the three gets its part of the places,
+    and what one does not need goes to the others: nobody sees a node where thousands wait and nothing runs. From
+    ``page`` 1 on it is that page of all of them, in order. ``queued``: only who waits. ``contains``: only whose id,
+    tenant, engine or tool has that in its name.
     """
     programs = ledger.programs.by_name
     groups: list[Collection[str]] = [ledger.programs.queue]
@@ -71,17 +82,44 @@ def listing(
         groups += [ledger.programs.active, ledger.programs.dormant]
     if ended:
         groups.append([name for name, program in programs.items() if program.status is Status.ENDED])
+    if contains:
+        groups = [[name for name in group if _has(programs[name], contains, ledger)] for group in groups]
     sizes = [len(group) for group in groups]
-    places = fair_places(sizes, most) if most else sizes
-    shown = [name for group, count in zip(groups, places, strict=True) for name in itertools.islice(group, count)]
-    positions = {
-        name: number for number, name in enumerate(itertools.islice(ledger.programs.queue, places[0]), start=1)
-    }
+    places = min(most or MOST_ROWS, MOST_ROWS)
+    if page:
+        shown = list(itertools.islice(itertools.chain.from_iterable(groups), (page - 1) * places, page * places))
+    else:
+        each = zip(groups, fair_places(sizes, places), strict=True)
+        shown = [name for group, count in each for name in itertools.islice(group, count)]
+    positions = _positions(ledger.programs.queue, set(shown))
     return Listing(
         programs=[_row(programs[name], positions, ledger, limit, now_ns) for name in shown],
         total=sum(sizes),
         phases=_phases(ledger),
     )
+
+
+def _positions(queue: Collection[str], wanted: set[str]) -> dict[str, int]:
+    """In the queue, of those that wait, from 1."""
+    found: dict[str, int] = {}
+    left = sum(name in queue for name in wanted)
+    for number, name in enumerate(queue, start=1):
+        if not left:
+            break
+        if name in wanted:
+            found[name] = number
+            left -= 1
+    return found
+
+
+def _has(program: Program, wanted: str, ledger: Ledger) -> bool:
+    if wanted in program.program_id or wanted in program.replica or wanted in program.tool:
+        return True
+    return wanted in _tenant(program, ledger)
+
+
+def _tenant(program: Program, ledger: Ledger) -> str:
+    return ledger.programs.whose(program).payer if ledger.accounts.tenancy.on else program.tenant
 
 
 def fair_places(sizes: Sequence[int], places: int) -> list[int]:
@@ -107,7 +145,7 @@ def _phases(ledger: Ledger) -> list[PhaseCount]:
 def _row(program: Program, positions: Mapping[str, int], ledger: Ledger, limit: int, now_ns: int) -> ProgramRow:
     return ProgramRow(
         program_id=program.program_id,
-        tenant=ledger.programs.whose(program).payer if ledger.accounts.tenancy.on else program.tenant,
+        tenant=_tenant(program, ledger),
         parent_id=program.parent_id,
         status=program.status,
         phase=_phase(program),

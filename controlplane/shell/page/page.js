@@ -68,18 +68,6 @@ function words({ status, listing }) {
   byId("window-reason").textContent = `${w.limit || "no limit"}: ${w.reason}`;
   byId("phases").textContent = listing.phases.filter((each) => each.programs).map((each) => `${each.programs} ${each.phase} (${each.context_tokens.toLocaleString()} tokens)`).join(", ");
   byId("pressure-words").textContent = `KV ${percent(p.kv_use_ratio)} of ${p.kv_total_blocks.toLocaleString()} blocks wanted, ${p.kv_retained_blocks.toLocaleString()} retained; ${p.tools_active} tools running, ${p.tools_waiting} waiting, on ${p.cpus} CPUs ${percent(p.cpu_use_ratio)} used`;
-  rows(byId("programs"), listing.programs);
-}
-
-// Rows stay where they are while their cells change: what is pointed at, or has the keyboard's focus, keeps it.
-function rows(body, programs) {
-  const had = new Map([...body.children].map((line) => [line.dataset.of, line]));
-  programs.forEach((program, index) => {
-    const line = row(program, had.get(program.program_id));
-    had.delete(program.program_id);
-    if (body.children[index] !== line) body.insertBefore(line, body.children[index] ?? null);
-  });
-  for (const line of had.values()) line.remove();
 }
 
 const KINDS = { earlier: "let in earlier", later: "let in later", slot_taken: "slots taken back", slot_kept: "slots left", retained: "contexts kept", not_retained: "contexts given up", ttl: "kept for another time", moved: "moved otherwise", placed: "placed elsewhere", unjudged: "not compared" };
@@ -104,23 +92,6 @@ function shadow({ shadow: other, now_ns, preset }) {
   byId("shadow-estimate").textContent = said.length
     ? `With it: ${said.join("; ")}; from ${estimate.programs} programs in ${estimate.stretch_s.toFixed(0)} s, ${duration(now_ns - estimate.made_at_ns) || "0s"} ago${estimate.reason ? `; none later: ${estimate.reason}` : ""}`
     : `No estimate yet: ${estimate.reason || "it is not asked for"}`;
-}
-
-function row(program, had) {
-  const place = program.queue_position ? ` #${program.queue_position}` : "";
-  const cells = [program.held_by_operator ? " (held)" : "", program.status + place, program.phase, program.tool, program.turns, program.context_tokens.toLocaleString(), program.kv_tier, duration(program.idle_ns), duration(program.hold_ns), duration(program.retained_ns), program.replica, program.moves || ""];
-  const line = had ?? tell("tr", "");
-  if (!had) {
-    line.dataset.of = program.program_id;
-    line.append(...cells.map((_, index) => tell("td", "", index > 9 ? "of-several" : "")));
-    line.firstChild.append(programLink(program.program_id), "");
-  }
-  cells.forEach((text, index) => {
-    const shown = index ? line.children[index] : line.firstChild.lastChild;
-    if (shown.textContent !== `${text}`) shown.textContent = text;
-  });
-  line.children[2].className = program.phase;
-  return line;
 }
 
 function tell(kind, text, className = "") {

@@ -33,20 +33,30 @@ class ListProgramsRequest(google.protobuf.message.Message):
     ENDED_FIELD_NUMBER: builtins.int
     LIMIT_FIELD_NUMBER: builtins.int
     QUEUED_FIELD_NUMBER: builtins.int
+    CONTAINS_FIELD_NUMBER: builtins.int
+    PAGE_FIELD_NUMBER: builtins.int
     ended: builtins.bool
     """Also programs that ended, which are remembered for a minute."""
     limit: builtins.int
-    """So many; 0: all. Who waits, who has a slot and the others get their parts of the places."""
+    """So many, and no more than 1,000, which 0 stands for."""
     queued: builtins.bool
     """Only who waits for a slot."""
+    contains: builtins.str
+    """Only programs with this in their id, their tenant's name, their engine's or their tool's."""
+    page: builtins.int
+    """0: of more than the limit who waits, who has a slot and the others each get their part of the places.
+    From 1 on: that page of them all, limit to a page, in the order of the list.
+    """
     def __init__(
         self,
         *,
         ended: builtins.bool = ...,
         limit: builtins.int = ...,
         queued: builtins.bool = ...,
+        contains: builtins.str = ...,
+        page: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["ended", b"ended", "limit", b"limit", "queued", b"queued"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["contains", b"contains", "ended", b"ended", "limit", b"limit", "page", b"page", "queued", b"queued"]) -> None: ...
 
 global___ListProgramsRequest = ListProgramsRequest
 
@@ -58,7 +68,7 @@ class ListProgramsReply(google.protobuf.message.Message):
     TOTAL_FIELD_NUMBER: builtins.int
     PHASES_FIELD_NUMBER: builtins.int
     total: builtins.int
-    """How many there are, in the list or not."""
+    """How many there are that were asked for, in the list or not."""
     @property
     def programs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ProgramRow]: ...
     @property
