@@ -13,6 +13,13 @@ def advise_rows(status: Fields) -> list[tuple[str, str]]:
     return [("advice", f"{standing(status.advise, status.now_ns)}; {_counted(status.advise)}")]
 
 
+def advice_note(status: Fields) -> str:
+    """What is otherwise than operators wrote it, or is being tried; empty: nothing is."""
+    if status.advise.phase in ("tries", "judges"):
+        return f"advice {status.advise.phase} {status.advise.trying}"
+    return f"by advice {', '.join(status.advise.in_force)}" if status.advise.in_force else ""
+
+
 def standing(advice: Fields, now_ns: int) -> str:
     """What it does now, and why."""
     if advice.phase == "rests":

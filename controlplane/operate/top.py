@@ -13,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from controlplane.operate.advise import advice_note
 from controlplane.operate.client import ControlClient
 from controlplane.operate.tables import (
     ENGINE_HEAD,
@@ -121,7 +122,7 @@ def _head(status: Fields, phases: Sequence[Fields], history: History, width: int
     lines.add_row("window", _plot(history.limit, top, plot, limit, "magenta"))
     lines.add_row("active", _plot(history.active, top, plot, str(pressure.programs_active), "green"))
     lines.add_row("waiting", _plot(history.waiting, top, plot, str(pressure.queue_length), "yellow"))
-    lines.add_row("because", Text(window.reason))
+    lines.add_row("because", _because(status))
     lines.add_row("KV", _gauge(pressure.kv_use_ratio, pressure.kv_overloaded, kv_line(pressure)))
     lines.add_row("CPU", _gauge(pressure.cpu_use_ratio, pressure.cpu_overloaded, tools_line(pressure)))
     lines.add_row("phases", _phases(phases))
@@ -132,6 +133,11 @@ def _head(status: Fields, phases: Sequence[Fields], history: History, width: int
     if lead := lead_line(status):
         title += f"  {lead}"
     return Panel(lines, title=title, title_align="left", box=box.ROUNDED)
+
+
+def _because(status: Fields) -> Text:
+    note = advice_note(status)
+    return Text.assemble(status.window.reason, (f"; {note}", "cyan") if note else "")
 
 
 def _plot(values: Iterable[float], top: float, width: int, now: str, style: str) -> Text:

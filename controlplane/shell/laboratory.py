@@ -13,8 +13,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import DEVNULL, CompletedProcess
 
-from anyio import Lock, fail_after, run_process, to_thread
+from anyio import CancelScope, Lock, create_task_group, fail_after, open_process, to_thread
+from anyio.abc import ByteReceiveStream
 
 from controlplane.shell.stretch import join
 
@@ -55,11 +57,7 @@ class Laboratory:
         name = f"penstock {command[-1]}"
         try:
             with fail_after(_WITHIN_S):
-                done = await run_process(
-                    [*niced(), *command, str(log), *options, "--json"],
-                    check=False,
-                    env=os.environ | {"OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"},
-                )
+                done = await _ended([*niced(), *command, str(log), *options, "--json"])
         except (OSError, TimeoutError) as error:
             return b"", f"{name}: {error or f'no answer in {_WITHIN_S:g}s'}"
         if not done.returncode:
@@ -68,6 +66,24 @@ class Laboratory:
             return b"", f"{name} took more than {_MOST_CPU_S} s of CPU time: ask about a shorter stretch"
         said = done.stderr.decode(errors="replace").strip().splitlines()
         return b"", said[-1] if said else f"{name} ended with {done.returncode}"
+
+
+async def _ended(command: Sequence[str]) -> CompletedProcess[bytes]:
+    """As ``anyio.run_process``, which loses a process that has begun, and is not known yet, as it is cancelled."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"}
+    with CancelScope(shield=True):
+        process = await open_process(command, stdin=DEVNULL, env=environment)
+    said = {}
+
+    async def read(name: str, stream: ByteReceiveStream | None) -> None:
+        assert stream is not None
+        said[name] = b"".join([piece async for piece in stream])
+
+    async with process, create_task_group() as group:
+        group.start_soon(read, "stdout", process.stdout)
+        group.start_soon(read, "stderr", process.stderr)
+        await process.wait()
+    return CompletedProcess(command, process.returncode or 0, said["stdout"], said["stderr"])
 
 
 @asynccontextmanager
@@ -81,7 +97,7 @@ async def joined(pieces: Sequence[Path]) -> AsyncIterator[Path]:
 
 def niced() -> list[str]:
     """The command that becomes another one, which has the least claim and ends with us."""
-    return [sys.executable, "-m", "controlplane.shell.shadow.child", str(_MOST_CPU_S)]
+    return [sys.executable, "-m", "controlplane.shell.niced", str(_MOST_CPU_S)]
 
 
 def _children_cpu_s() -> float:

@@ -62,9 +62,6 @@ class State:
     step: Step | None = None  # that is not judged
     in_a_row: int = 0  # taken back since the last one that stayed
     barred: tuple[tuple[tuple[str, bool], int], ...] = ()  # steps that were for nothing, each until a time
-    tried: int = 0
-    kept: int = 0
-    undone: int = 0
 
 
 _Next = tuple[State, Order | None]
@@ -100,7 +97,7 @@ def _yield_to_operator(state: State, seen: Seen, rules: Rules, now_ns: int) -> _
     rested = _resting(replace(state, step=None, version=seen.version), rules.cooldown_ns, why, now_ns)
     if step is None or seen.values.get(step.key) != step.after:
         return rested, None
-    return replace(rested, undone=rested.undone + 1), TakeBack(step=step, reason=f"{why} before it was judged")
+    return rested, TakeBack(step=step, reason=f"{why} before it was judged")
 
 
 # Phase by phase
@@ -185,7 +182,7 @@ def _choose(state: State, answer: Answer, seen: Seen, rules: Rules, now_ns: int)
         measured=answer.measured,
         replayed=answer.replayed,
     )
-    tried = replace(state, phase=Phase.TRIES, step=step, since_ns=now_ns, looks=0, reason="", tried=state.tried + 1)
+    tried = replace(state, phase=Phase.TRIES, step=step, since_ns=now_ns, looks=0, reason="")
     return tried, Try(step=step, reason=f"it is predicted to change {rules.goal} by {_said(rules, best.change)}")
 
 
@@ -201,7 +198,7 @@ def _judge(state: State, answer: Answer, seen: Seen, rules: Rules, now_ns: int) 
     told = f"at an equal load it changed {rules.goal} by {_said(rules, measured)}"
     told += f", predicted was {_said(rules, step.predicted)}"
     if not is_early and gained >= KEPT_SHARE * gain(rules.goal, step.predicted):
-        kept = replace(_listening(state, "", now_ns), step=None, in_a_row=0, kept=state.kept + 1)
+        kept = replace(_listening(state, "", now_ns), step=None, in_a_row=0)
         return kept, Keep(step=step, reason=told, measured=measured)
     cooldown_ns = rules.cooldown_ns << min(state.in_a_row, _MOST_DOUBLINGS)
     barred = (*state.barred, (step.direction, now_ns + _BARRED_COOLDOWNS * cooldown_ns))
@@ -264,7 +261,7 @@ def _unclear(state: State, reason: str, rules: Rules, now_ns: int) -> _Next:
 def _taken_back(state: State, reason: str, for_ns: int, now_ns: int, measured: float | None) -> _Next:
     step = _open(state)
     in_a_row = state.in_a_row + (measured is not None)
-    rested = replace(_resting(state, for_ns, reason, now_ns), step=None, in_a_row=in_a_row, undone=state.undone + 1)
+    rested = replace(_resting(state, for_ns, reason, now_ns), step=None, in_a_row=in_a_row)
     return rested, TakeBack(step=step, reason=reason, measured=measured)
 
 

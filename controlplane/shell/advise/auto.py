@@ -7,7 +7,7 @@ as this daemon leads: nothing is written into a file, and a restart begins from 
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controlplane.config.changes import values
 from controlplane.core.commands import Command
@@ -44,6 +44,7 @@ class AutoAdvice:
         self.heard: list[Callable[[SettingChange], None]] = []
         self._run: _Run | None = None
         self._latest: deque[SettingChange] = deque(maxlen=_TOLD)
+        self._counts = dict.fromkeys((TRIED, KEPT, TAKEN_BACK), 0)  # of this daemon's life
         self._log = logger("advise")
 
     @property
@@ -113,38 +114,32 @@ class AutoAdvice:
         run = self._run if self._reloader.config.advise.auto else None
         if run is None and not self._latest:
             return None
-        tuned = tuple(f"{key} = {value!r}" for key, value in self._reloader.source.tuned.items())
+        told = AdviseStatus(
+            goal=self.goal,
+            phase="off",
+            reason="automatic advice is off",
+            until_ns=0,
+            heard_ns=0,
+            wanted_ns=0,
+            trying="",
+            in_force=tuple(f"{key} = {value!r}" for key, value in self._reloader.source.tuned.items()),
+            tried=self._counts[TRIED],
+            kept=self._counts[KEPT],
+            undone=self._counts[TAKEN_BACK],
+            latest=tuple(self._latest),
+        )
         if run is None:
-            off = "automatic advice is off"
-            return AdviseStatus(
-                goal=self._reloader.config.advise.goal,
-                phase="off",
-                reason=off,
-                until_ns=0,
-                heard_ns=0,
-                wanted_ns=0,
-                trying="",
-                in_force=tuned,
-                tried=0,
-                kept=0,
-                undone=0,
-                latest=tuple(self._latest),
-            )
+            return told
         state, began_ns = run.state, run.stretch.began_ns
         rests = state.phase is Phase.RESTS
-        return AdviseStatus(
-            goal=run.rules.goal,
+        return replace(
+            told,
             phase=state.phase,
             reason=run.stretch.failed or state.reason,
             until_ns=state.until_ns if rests else 0,
             heard_ns=max(0, now_ns - max(state.since_ns, began_ns)) if began_ns and not rests else 0,
             wanted_ns=0 if rests else run.rules.stretch_ns,
             trying=f"{state.step.key} = {state.step.after!r}" if state.step else "",
-            in_force=tuned,
-            tried=state.tried,
-            kept=state.kept,
-            undone=state.undone,
-            latest=tuple(self._latest),
         )
 
     # Small parts
@@ -201,6 +196,7 @@ class AutoAdvice:
             is_measured=measured is not None,
         )
         self._latest.append(change)
+        self._counts[outcome] += 1
         self._log.info("setting", outcome=outcome, key=step.key, before=step.before, after=step.after)
         for told in self.heard:
             told(change)

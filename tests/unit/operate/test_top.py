@@ -111,6 +111,16 @@ def test_an_engine_that_steers_nothing_is_told() -> None:
     assert "passive: engine-30000: rank 1 decided otherwise than rank 0" in "\n".join(drawn(seen, []))
 
 
+def test_what_advice_tries_and_has_changed_is_told_beside_the_reason() -> None:
+    seen = status()
+    seen.advise.phase, seen.advise.trying = "tries", "admission.window = 8"
+    assert "grew: slack; advice tries admission.window = 8" in "\n".join(drawn(seen, []))
+    seen.advise.phase, seen.advise.trying = "listens", ""
+    assert "grew: slack " in "\n".join(drawn(seen, []))
+    seen.advise.in_force.append("admission.window = 8")
+    assert "grew: slack; by advice admission.window = 8" in "\n".join(drawn(seen, []))
+
+
 def engine(place: str, **more: Any) -> Fields:
     row = EngineRow(**{"place": place, "kv_total_blocks": 1000, "kv_use_ratio": 0.5, "heard_ns": 10**9, **more})
     return Fields(**{field.name: getattr(row, field.name) for field in fields(row)})

@@ -1,6 +1,6 @@
 """Becomes a command that has the least claim on the machine and ends with the daemon that began it.
 
-``python -m controlplane.shell.shadow.child CPU_SECONDS COMMAND...``: what is set here holds for the command, since
+``python -m controlplane.shell.niced CPU_SECONDS COMMAND...``: what is set here holds for the command, since
 it is the same process.
 """
 
