@@ -18,8 +18,10 @@ import json
 import multiprocessing
 import platform
 import resource
+import tempfile
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -66,7 +68,7 @@ def live(programs: int, answer: Any, *, judged: bool = True) -> None:
     """In its own process: fill, tick, and take a snapshot."""
     from controlplane.core import events as ev
     from controlplane.shell.pump import Pump
-    from controlplane.shell.snapshot import take
+    from controlplane.shell.snapshot import pieces, write
     from controlplane.wire.codec import encode_events
 
     pump = Pump(controller())
@@ -92,9 +94,20 @@ def live(programs: int, answer: Any, *, judged: bool = True) -> None:
     held = len(pump.controller.ledger.programs.by_name)
     live_mb = resident_mb()
     began_s = time.perf_counter()
-    size = len(
-        take(pump.controller.state, preset="mars", stream_sequence=1, stream_created="", now_ns=1, time_scale=1)
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "snapshot.json"
+        write(
+            path,
+            pieces(
+                pump.controller.state,
+                preset="mars",
+                stream_sequence=1,
+                stream_created="",
+                now_ns=1,
+                time_scale=1,
+            ),
+        )
+        size = path.stat().st_size
     answer.send(
         {
             "programs": held,

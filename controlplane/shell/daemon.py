@@ -260,11 +260,11 @@ class Daemon:
         """A recorded run starts from the recovered state, so that its replay can start there as well."""
         if self.recorder is not None:
             now_ns = self.clock.now_ns()
-            self.recorder.state(self._snapshot(now_ns).decode(), now_ns)
+            self.recorder.state(b"".join(self._snapshot(now_ns)).decode(), now_ns)
             self.pump.recorders.append(self.recorder)
 
-    def _snapshot(self, now_ns: int) -> bytes:
-        return snapshots.take(
+    def _snapshot(self, now_ns: int) -> Iterator[bytes]:
+        return snapshots.pieces(
             self.controller.state,
             preset=self.config.policies.name,
             stream_sequence=self.position,
@@ -332,7 +332,7 @@ class Daemon:
     def _record_head(self, now_ns: int) -> tuple[Header, str]:
         """How a piece of a record begins."""
         header = Header(node=self.config.node, preset=self.config.policies.name, config=show(self.config))
-        return header, self._snapshot(now_ns).decode()
+        return header, b"".join(self._snapshot(now_ns)).decode()
 
     def _want_shadow(self) -> None:
         asked, shadow = self.config.shadow, self.reloader.resolved.shadow

@@ -5,6 +5,8 @@ from the next message on. It is written often and atomically; a crash of the mac
 one before with the longer rest of the stream does as well.
 """
 
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
@@ -17,6 +19,7 @@ from controlplane.core.ledger import RECORDS, Ledger
 from controlplane.core.presets import Preset
 
 VERSION = 7
+_AT_ONCE = 1000  # of the programs, turns, ...
 _POLICIES = ("admission", "retention", "placement")
 _AS_IT_IS = [each.name for each in fields(ControllerState) if each.name not in ("ledger", *_POLICIES)]
 
@@ -54,7 +57,7 @@ class SnapshotError(Exception):
     """The file cannot be used; the stream is read from its beginning instead."""
 
 
-def take(
+def pieces(
     state: ControllerState,
     *,
     preset: str,
@@ -62,19 +65,45 @@ def take(
     stream_created: str,
     now_ns: int,
     time_scale: float,
-) -> bytes:
-    """Encode ``state`` as it is now."""
-    snapshot = _Whole(
+) -> Iterator[bytes]:
+    """Encode ``state`` as it is, piece by piece: whole, that of a hundred thousand programs is 135 MB.
+
+    Nothing may change the state before the last one is taken.
+    """
+    head = Snapshot(
         preset=preset,
         stream_sequence=stream_sequence,
         stream_created=stream_created,
         now_ns=now_ns,
         time_scale=time_scale,
         policies={name: msgspec.Raw(msgspec.json.encode(getattr(state, name))) for name in _POLICIES},
-        ledger=_Records(**state.ledger.records()),
-        **{name: getattr(state, name) for name in _AS_IT_IS},
     )
-    return msgspec.json.encode(snapshot)
+    yield msgspec.json.encode(head).removesuffix(b"}") + b',"ledger":'
+    yield from _object(state.ledger.records())
+    for name in _AS_IT_IS:
+        yield b"," + msgspec.json.encode(name) + b":"
+        yield from _value(getattr(state, name))
+    yield b"}"
+
+
+def _object(values: Mapping[str, Any]) -> Iterator[bytes]:
+    begin = b"{"
+    for name, value in values.items():
+        yield begin + msgspec.json.encode(name) + b":"
+        yield from _value(value)
+        begin = b","
+    yield b"}"
+
+
+def _value(value: Any) -> Iterator[bytes]:
+    if not isinstance(value, dict) or len(value) <= _AT_ONCE:
+        yield msgspec.json.encode(value)
+        return
+    left, begin = iter(value.items()), b"{"
+    while some := dict(itertools.islice(left, _AT_ONCE)):
+        yield begin + msgspec.json.encode(some)[1:-1]
+        begin = b","
+    yield b"}"
 
 
 def read(data: bytes) -> Snapshot:
@@ -105,12 +134,13 @@ def restore(snapshot: Snapshot, preset: Preset) -> ControllerState:
     )
 
 
-def write(path: Path, data: bytes) -> None:
+def write(path: Path, pieces: Iterable[bytes]) -> None:
     """Replace the file at once, so that a reader sees the old one or the new one whole. Raises ``OSError``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".tmp")
     try:
-        draft.write_bytes(data)
+        with draft.open("wb") as file:
+            file.writelines(pieces)
         draft.replace(path)
     except OSError:
         with suppress(OSError):

@@ -252,8 +252,10 @@ def snapshots(random: Random, inputs: int, folder: Path) -> Told:
         admission=preset.admission.initial(),
         retention=preset.retention.initial(),
     )
-    data = snapshot.take(
-        state, preset="penstock", stream_sequence=1, stream_created="x", now_ns=10**18, time_scale=1.0
+    data = b"".join(
+        snapshot.pieces(
+            state, preset="penstock", stream_sequence=1, stream_created="x", now_ns=10**18, time_scale=1.0
+        )
     )
 
     def read(path: Path) -> object:

@@ -479,7 +479,9 @@ def _may_be_missing(ledger: Ledger, event: ev.Event) -> bool:
 
 
 def snapshot_of(state: ControllerState) -> bytes:
-    return snapshot.take(state, preset="test", stream_sequence=1, stream_created="then", now_ns=1, time_scale=1.0)
+    return b"".join(
+        snapshot.pieces(state, preset="test", stream_sequence=1, stream_created="then", now_ns=1, time_scale=1.0)
+    )
 
 
 def without_counts(data: bytes, preset: Preset) -> dict[str, object]:
@@ -493,8 +495,10 @@ def without_counts(data: bytes, preset: Preset) -> dict[str, object]:
 
 def round_trip(state: ControllerState, preset: Preset) -> ControllerState:
     """Through the snapshot's bytes and back."""
-    data = snapshot.take(
-        state, preset=preset.name, stream_sequence=1, stream_created="then", now_ns=1, time_scale=1.0
+    data = b"".join(
+        snapshot.pieces(
+            state, preset=preset.name, stream_sequence=1, stream_created="then", now_ns=1, time_scale=1.0
+        )
     )
     return snapshot.restore(snapshot.read(data), preset)
 

@@ -92,13 +92,15 @@ class TunedNode:
     def _head(self, now_ns: int) -> tuple[Header, str]:
         config = self.reloader.config
         header = Header(node="sim", preset=config.policies.name, config=show(config))
-        taken = snapshot.take(
-            self.controller.state,
-            preset=config.policies.name,
-            stream_sequence=0,
-            stream_created="",
-            now_ns=now_ns,
-            time_scale=1.0,
+        taken = b"".join(
+            snapshot.pieces(
+                self.controller.state,
+                preset=config.policies.name,
+                stream_sequence=0,
+                stream_created="",
+                now_ns=now_ns,
+                time_scale=1.0,
+            )
         )
         return header, taken.decode()
 

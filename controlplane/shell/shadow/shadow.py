@@ -176,8 +176,15 @@ class Shadow:
 
     def _begin(self, run: _Run, now_ns: int) -> None:
         live = self._live()
-        taken = snapshots.take(
-            live.state, preset=live.preset.name, stream_sequence=0, stream_created="", now_ns=now_ns, time_scale=1.0
+        taken = b"".join(
+            snapshots.pieces(
+                live.state,
+                preset=live.preset.name,
+                stream_sequence=0,
+                stream_created="",
+                now_ns=now_ns,
+                time_scale=1.0,
+            )
         )
         policies = run.config.policies
         state = snapshots.restore(snapshots.read(taken), policies)

@@ -14,8 +14,10 @@ def taken() -> bytes:
         admission=PRESET.admission.initial(),
         retention=PRESET.retention.initial(),
     )
-    return snapshot.take(
-        state, preset="penstock", stream_sequence=1, stream_created="x", now_ns=10**18, time_scale=1.0
+    return b"".join(
+        snapshot.pieces(
+            state, preset="penstock", stream_sequence=1, stream_created="x", now_ns=10**18, time_scale=1.0
+        )
     )
 
 

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from support.core_driver import Driver, fixed
+
 from controlplane.core.controller import Controller
 from controlplane.core.presets import PRESETS
 from controlplane.shell import snapshot
@@ -17,13 +19,15 @@ def test_nothing_that_was_kept_is_lost() -> None:
     left = snapshot.read(FILE)
     state = snapshot.restore(left, PRESET)
     again = json.loads(
-        snapshot.take(
-            state,
-            preset=left.preset,
-            stream_sequence=left.stream_sequence,
-            stream_created=left.stream_created,
-            now_ns=left.now_ns,
-            time_scale=left.time_scale,
+        b"".join(
+            snapshot.pieces(
+                state,
+                preset=left.preset,
+                stream_sequence=left.stream_sequence,
+                stream_created=left.stream_created,
+                now_ns=left.now_ns,
+                time_scale=left.time_scale,
+            )
         )
     )
     before = json.loads(FILE)
@@ -50,3 +54,17 @@ def test_a_controller_goes_on_from_it() -> None:
     controller = Controller(PRESET, state=snapshot.restore(left, PRESET))
     assert controller.ledger.programs.active
     assert all(command.reason for command in controller.tick(left.now_ns))
+
+
+def test_many_programs_are_written_piece_by_piece_and_read_as_one() -> None:
+    driver = Driver(fixed(0))
+    for number in range(5000):
+        driver.submit(f"p{number}")
+    state = driver.controller.state
+    written = list(
+        snapshot.pieces(state, preset="t", stream_sequence=1, stream_created="", now_ns=1, time_scale=1.0)
+    )
+    whole = b"".join(written)
+    assert max(map(len, written)) < len(whole) / 4
+    again = snapshot.restore(snapshot.read(whole), PRESET)
+    assert again.ledger.records() == state.ledger.records()

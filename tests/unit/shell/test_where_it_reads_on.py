@@ -19,5 +19,5 @@ def test_it_reads_what_the_snapshot_does_not_have(tmp_path: Path, created: str, 
     resolved = Resolved(config=parse({"node": "node"}), origins={})
     daemon = Daemon(Source(), resolved, Bus("nats://nowhere", "node"), path)
     daemon.position, daemon._stream_created = 10, "then"
-    path.write_bytes(daemon._snapshot(1))
+    path.write_bytes(b"".join(daemon._snapshot(1)))
     assert daemon._load(StreamInfo(created=created, first_sequence=3, last_sequence=last)) == read_up_to
