@@ -56,7 +56,7 @@ def _a_newcomer_retires_the_first() -> AbstractContextManager[Any]:
 def _a_full_disk_ends_the_daemon() -> AbstractContextManager[Any]:
     def save(self: Daemon, now_ns: int) -> None:
         snapshots.write(self._state_path, self._snapshot(now_ns))
-        self._saved_at_ns, self._saved_window = now_ns, self.controller.state.announced
+        self._saved_at_ns = now_ns
 
     return patch.object(Daemon, "_save", save)
 

@@ -1,7 +1,10 @@
 """A model of a folder on a disk that fills up, fails and tears writes: as much of ``Path`` as a snapshot needs."""
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import BytesIO
 from random import Random
 
 
@@ -75,9 +78,13 @@ class DiskPath:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", self.name)
         return self.disk.files[self.name]
 
-    def write_bytes(self, data: bytes) -> int:
-        self.disk.write(self.name, data)
-        return len(data)
+    @contextmanager
+    def open(self, mode: str) -> Iterator[BytesIO]:
+        """For writing; what was written is on its way to the disk once the block ends."""
+        assert mode == "wb"
+        held = BytesIO()
+        yield held
+        self.disk.write(self.name, held.getvalue())
 
     def replace(self, target: "DiskPath") -> "DiskPath":
         self.disk.rename(self.name, target.name)

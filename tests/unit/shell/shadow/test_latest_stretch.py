@@ -33,13 +33,15 @@ class Node:
         self.now_s = 0
 
     def _head(self, now_ns: int) -> tuple[Header, str]:
-        state = snapshots.take(
-            self.pump.controller.state,
-            preset="mars",
-            stream_sequence=0,
-            stream_created="",
-            now_ns=now_ns,
-            time_scale=1.0,
+        state = b"".join(
+            snapshots.pieces(
+                self.pump.controller.state,
+                preset="mars",
+                stream_sequence=0,
+                stream_created="",
+                now_ns=now_ns,
+                time_scale=1.0,
+            )
         )
         return Header(node="test", preset="mars", config=show(CONFIG)), state.decode()
 
