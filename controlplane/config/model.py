@@ -28,10 +28,13 @@ class HostConfig:
     """The machine that tools run on."""
 
     cpus: float = 0.0  # CPUs that tools may use; 0: those that the affinity mask and the cgroup leave the daemon
+    elsewhere: bool = False  # tools run on another machine, with cpus CPUs: what this one's are doing is not told
     probe_interval_s: float = 1.0  # time between two samples of the tool host
 
     def __post_init__(self) -> None:
         require("cpus", self.cpus, low=0, high=100_000)
+        if self.elsewhere and not self.cpus:
+            raise ConfigError("say how many CPUs the tools' machine has: expected cpus > 0", field="elsewhere")
         require("probe_interval_s", self.probe_interval_s, low=0.05, high=3600)
 
 

@@ -530,7 +530,8 @@ class Daemon:
             self.bus.quiet_s = max(_QUIET_S, 3 * self.config.host.probe_interval_s)
             if self.bus.connected and self.is_leader:
                 self._sampled += 1
-                sample = self._probe.sample(self.config.host.cpus)
+                host = self.config.host
+                sample = self._probe.sample(host.cpus, elsewhere=host.elsewhere)
                 batch = encode_events(self._host_publisher, self._sampled, [(self.clock.now_ns(), sample)])
                 await self.bus.publish_events("host", batch)
             self._sample_now = Event()

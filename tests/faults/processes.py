@@ -92,7 +92,7 @@ class Process:
 class _Probe:
     """A host with plenty of idle CPUs."""
 
-    def sample(self, cpus: float = 0.0) -> HostSampled:
+    def sample(self, cpus: float = 0.0, *, elsewhere: bool = False) -> HostSampled:
         return HostSampled(cpus=64.0, cpu_use_ratio=0.1)
 
 
