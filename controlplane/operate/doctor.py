@@ -25,6 +25,7 @@ from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError
 
 from controlplane.config import Config, Source
+from controlplane.config.model import HostConfig
 from controlplane.core.errors import ConfigError, ControlPlaneError, EngineUnavailable
 from controlplane.eventloop import run
 from controlplane.operate.client import connect
@@ -80,7 +81,7 @@ def examine(source: Source, *, api: str | None = None, engine: str | None = None
     yield _ok("configuration", str(source.path or "defaults"))
     state_dir = Path(config.state_dir) if config.state_dir else default_state_dir()
     yield from _state_dir(state_dir)
-    yield from _host()
+    yield from _host(config.host)
     yield from run(_bus, config, state_dir)
     yield from _daemon(config, state_dir, api)
     if engine:
@@ -155,11 +156,13 @@ def _state_dir(folder: Path) -> Iterator[Finding]:
         yield _ok("state directory", f"{folder}, {free / 1e9:.0f} GB free")
 
 
-def _host() -> Iterator[Finding]:
+def _host(host: HostConfig) -> Iterator[Finding]:
     stall = pressure_file()
     told = f"CPU stalls read from {stall}" if stall else "no pressure stall information"
-    found = f"{usable_cpus():g} CPUs for tools, {told}"
-    if stall:
+    found = f"{host.cpus or usable_cpus():g} CPUs for tools, {told}"
+    if host.elsewhere:
+        yield _ok("host", f"{host.cpus:g} CPUs for tools on another machine, whose use and stalls are not known")
+    elif stall:
         yield _ok("host", found)
     else:
         yield _look("host", found, "the daemon cannot see CPU stalls; the kernel needs CONFIG_PSI (psi=1)")

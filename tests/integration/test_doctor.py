@@ -77,6 +77,16 @@ def test_nothing_runs(tmp_path: Path) -> None:
     assert found["bus"]["advice"] == "start `penstock up --node test`"
 
 
+def test_tools_on_another_machine_are_told_as_such(tmp_path: Path) -> None:
+    file = tmp_path / "penstock.toml"
+    file.write_text("[host]\ncpus = 64\nelsewhere = true\n")
+    _, found = doctor(tmp_path, "--config", str(file))
+    assert found["host"]["found"] == "64 CPUs for tools on another machine, whose use and stalls are not known"
+    file.write_text("[host]\nelsewhere = true\n")
+    _, found = doctor(tmp_path, "--config", str(file))
+    assert "penstock.toml:2: $.host.elsewhere: say how many CPUs" in found["configuration"]["found"]
+
+
 def test_a_wrong_file_is_told_first(tmp_path: Path) -> None:
     (tmp_path / "penstock.toml").write_text("[admission]\nbeta = 2\n")
     status, found = doctor(tmp_path, "--config", str(tmp_path / "penstock.toml"))
