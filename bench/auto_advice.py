@@ -1,6 +1,6 @@
 """Automatic advice on a simulated node: from a mistuned start, and on a load that changes; deterministic.
 
-    .venv/bin/python bench/auto_advice.py [--programs N] [--rate R] [--start W] [--scenario NAME]... [--json]
+    .venv/bin/python bench/auto_advice.py [--programs N] [--rate R] [--seed N] [--start W] [--scenario NAME]... [--json]
 
 A node under ``fcfs`` with a fixed window, which advice may move within bounds; its parts are the daemon's, in
 virtual time. Beside each run stand the same programs with the window left as it began, and with the best one of
@@ -51,7 +51,7 @@ def configuration(window: int, *, auto: bool, stretch_s: float, cooldown_s: floa
     )
 
 
-def experiment(programs: int, rate: float, *, faster_from_s: float = inf) -> Experiment:
+def experiment(programs: int, rate: float, *, seed: int = 1, faster_from_s: float = inf) -> Experiment:
     """SWE-bench's kind of programs on a pool that holds a dozen of them."""
     arrival: Any = parse_arrival(f"poisson:{rate}")
     if faster_from_s < inf:
@@ -59,7 +59,7 @@ def experiment(programs: int, rate: float, *, faster_from_s: float = inf) -> Exp
         arrival = Recorded(
             tuple(
                 at_ns if at_ns < from_ns else from_ns + round((at_ns - from_ns) / _FASTER)
-                for at_ns in times_ns(arrival, programs, 1)
+                for at_ns in times_ns(arrival, programs, seed)
             )
         )
     return Experiment(
@@ -67,6 +67,7 @@ def experiment(programs: int, rate: float, *, faster_from_s: float = inf) -> Exp
         arrival=arrival,
         preset=PRESETS["fcfs"],  # whose window is the node's configuration's
         hardware=Hardware(pool_tokens=60_000),
+        seed=seed,
     )
 
 
@@ -78,7 +79,8 @@ def run(
         text = configuration(window, auto=auto, stretch_s=given.stretch_s, cooldown_s=given.cooldown_s)
         believes = opposite if misled else unchanged
         node = TunedNode(Path(folder), text, repeat=given.repeat, believes=believes)
-        return node, node.run(experiment(given.programs, given.rate, faster_from_s=faster_from_s))
+        asked = experiment(given.programs, given.rate, seed=given.seed, faster_from_s=faster_from_s)
+        return node, node.run(asked)
 
 
 def unchanged(answer: Answer) -> Answer:
@@ -141,6 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--programs", type=int, default=400)
     parser.add_argument("--rate", type=float, default=0.2, help="programs/s")
+    parser.add_argument("--seed", type=int, default=1, help="of the programs and their arrivals")
     parser.add_argument("--start", type=int, default=6, help="the window of the mistuned start")
     parser.add_argument("--tuned", type=int, default=12, help="the window of the tuned one")
     parser.add_argument("--stretch-s", type=float, default=240.0)

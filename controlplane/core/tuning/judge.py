@@ -8,6 +8,10 @@ the step did.
     effect = (measured after / replayed under the old settings) / (measured before / replayed) - 1
 
 Of a share the same in differences. What remains in it is the part of the model's error that the new load brings.
+
+Where the load has become quite another one, that part may be anything. Then the model is asked how well it tells
+the new load under the step's setting, which is in force and measured: where it does, the two replays of that load
+under either setting say what the step does.
 """
 
 from math import isfinite
@@ -16,6 +20,8 @@ from controlplane.core.tuning.steps import SHARES, Step
 
 _MOST_FACTOR = 2.0  # by which the replays of a time may differ until nobody can tell load and step apart
 _MOST_POINTS = 0.25  # the same of a share
+_TOLD_RATIO = 0.1  # by which a replay may miss what was measured and still tell a load
+_TOLD_POINTS = 0.05  # the same of a share
 
 
 def effect(goal: str, step: Step, measured: float, replayed: float) -> float | None:
@@ -31,6 +37,20 @@ def effect(goal: str, step: Step, measured: float, replayed: float) -> float | N
     if min(figures) <= 0:
         return None
     return (measured / replayed) / (step.measured / step.replayed) - 1
+
+
+def effect_by_model(goal: str, measured: float, replayed: float, replayed_before: float) -> float | None:
+    """The step's effect by two replays of what was heard since: as it was, and under the settings from before.
+
+    None where the first of them misses what was measured.
+    """
+    if not all(map(isfinite, (measured, replayed, replayed_before))):
+        return None
+    if goal in SHARES:
+        return replayed - replayed_before if abs(replayed - measured) <= _TOLD_POINTS else None
+    if min(measured, replayed, replayed_before) <= 0 or abs(replayed / measured - 1) > _TOLD_RATIO:
+        return None
+    return replayed / replayed_before - 1
 
 
 def load_moved(goal: str, step: Step, replayed: float) -> bool:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from math import nan
 from typing import Any
 
-from controlplane.core.tuning.judge import effect, load_moved
+from controlplane.core.tuning.judge import effect, effect_by_model, load_moved
 from controlplane.core.tuning.orders import Answer, Ask, Keep, Order, TakeBack, Try
 from controlplane.core.tuning.steps import SHARES, Rules, Step, gain
 
@@ -223,7 +223,8 @@ def _unclear_why(step: Step, answer: Answer, rules: Rules) -> tuple[str, float |
     if measured is None:
         return "there is no figure to judge it by", None
     if load_moved(rules.goal, step, old):
-        return "the load is another one than when it was chosen", None
+        told = effect_by_model(rules.goal, answer.measured, answer.replayed, old)
+        return "the load is another one than when it was chosen, and a replay does not tell it", told
     return "", measured
 
 

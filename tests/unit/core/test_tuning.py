@@ -1,6 +1,7 @@
 """When automatic advice makes a step, what it takes for its effect, and when it takes it back."""
 
 from dataclasses import replace
+from math import nan
 
 import pytest
 
@@ -19,6 +20,7 @@ from controlplane.core.tuning import (
     Try,
     advance,
 )
+from controlplane.core.tuning.judge import effect_by_model
 
 WINDOW = Bound(key="admission.window", low=4, high=24, is_whole=True)
 RULES = Rules(bounds=(WINDOW,), step_ratio=0.2, stretch_ns=100, cooldown_ns=1000)
@@ -69,9 +71,12 @@ class Node:
         assert isinstance(self.at(160), Ask)
         return self.at(161, self.answer(forecast(8, 0.2, old), measured=measured))
 
-    def late(self, measured: float = 40.0, old: float = 50.0, programs: int = 40) -> Order | None:
+    def late(
+        self, measured: float = 40.0, old: float = 50.0, replayed: float = 50.0, programs: int = 40
+    ) -> Order | None:
         assert isinstance(self.at(210), Ask)
-        return self.at(215, self.answer(forecast(8, 0.2, old), measured=measured, programs=programs))
+        answer = self.answer(forecast(8, 0.2, old), measured=measured, replayed=replayed, programs=programs)
+        return self.at(215, answer)
 
 
 def forecast(value: float, change: float, figure: float = 40.0, *, is_advised: bool = True) -> Forecast:
@@ -119,6 +124,43 @@ def test_nothing_is_changed_for_what_is_not_advised_or_rests_on_few_programs() -
     node.at(220)
     assert node.at(230, node.answer(forecast(12, -0.9), programs=7)) is None
     assert "7 programs" in node.state.reason
+
+
+def test_of_quite_another_load_the_replays_tell_where_they_tell_what_was_measured() -> None:
+    """Eight times the load; under the step's setting the replay has it right, and so the step is judged."""
+    node = Node()
+    node.try_wider()
+    node.early()
+    order = node.late(measured=300.0, replayed=290.0, old=400.0)
+    assert isinstance(order, Keep)
+    assert order.measured == pytest.approx(-0.275)
+
+
+def test_of_quite_another_load_that_no_replay_tells_nothing_is_said() -> None:
+    node = Node()
+    node.try_wider()
+    node.early()
+    order = node.late(measured=300.0, replayed=200.0, old=400.0)
+    assert isinstance(order, TakeBack)
+    assert "a replay does not tell it" in order.reason
+    assert (order.measured, node.state.barred) == (None, ())
+
+
+def test_of_quite_another_load_a_step_for_the_worse_is_taken_back() -> None:
+    node = Node()
+    node.try_wider()
+    order = node.early(measured=300.0, old=200.0)
+    assert order is None, "the replay misses what was measured"
+    order = node.late(measured=300.0, replayed=310.0, old=200.0)
+    assert isinstance(order, TakeBack)
+    assert order.measured == pytest.approx(0.55)
+
+
+def test_a_hit_rate_on_quite_another_load_is_judged_likewise() -> None:
+    assert effect_by_model("hit_rate", 0.40, 0.42, 0.30) == pytest.approx(0.12)
+    assert effect_by_model("hit_rate", 0.40, 0.46, 0.30) is None
+    assert effect_by_model("mean_jct_s", 10.0, nan, 10.0) is None
+    assert effect_by_model("mean_jct_s", 0.0, 10.0, 10.0) is None
 
 
 def test_what_does_as_predicted_stays() -> None:
