@@ -136,7 +136,9 @@ class Accounts:
         return use
 
     def look(self, now_ns: int) -> None:
-        """See which tenants have spent a budget."""
+        """See which tenants have spent a budget. A window that was made shorter meanwhile ends sooner."""
+        for name, use in self.by_tenant.items():
+            use.window_ends_ns = min(use.window_ends_ns, now_ns + seconds(self.tenancy.of(name).window_s))
         found = ((name, self.spent(name, now_ns)) for name in self.tenancy.named) if self.on else ()
         self.spent_now = {name: why for name, why in found if why}
 

@@ -186,6 +186,17 @@ def test_a_tenant_that_has_spent_its_turns_waits_for_its_next_window() -> None:
     assert sorted(d.admitted(40.0)) == ["p", "q"]
 
 
+def test_a_window_that_was_made_shorter_ends_sooner() -> None:
+    d = node(ours=Tenant(turns=1, window_s=3600))
+    turn(d, "p")
+    ask(d, "p", 2)
+    assert d.admitted(30.0) == []
+    shorter = Tenancy(named={"ours": Tenant(turns=1, window_s=60)})
+    d.controller.reconfigure(d.controller.preset, ControlRules(tenancy=shorter))
+    assert d.admitted(30.0) == []
+    assert d.admitted(60.0) == ["p"]
+
+
 def test_or_is_refused_until_then() -> None:
     d = node(ours=Tenant(turns=1, window_s=60, exhausted=Exhausted.REFUSE))
     turn(d, "p", lasts_s=10)
