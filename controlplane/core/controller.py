@@ -104,7 +104,7 @@ class Controller:
             program.accused = event.publisher
         self.ledger.publishers.resync[event.publisher] = 0
 
-    def reconfigure(self, preset: Preset, rules: ControlRules) -> None:
+    def reconfigure(self, preset: Preset, rules: ControlRules, now_ns: int) -> None:
         """Decide by other policies and rules from the next tick on, which is due at once.
 
         Programs, queue and window stay, and so does what a policy remembers where one of its kind follows it.
@@ -115,7 +115,7 @@ class Controller:
                 setattr(self.state, kind, policy.initial())
         self.preset, self.rules = preset, rules
         self.ledger.turns.cold_return_ratio = rules.overload.kv_cold_return
-        self.ledger.programs.belong(rules.tenancy)
+        self.ledger.programs.belong(rules.tenancy, now_ns)
         self._urgent = True
 
     def recall(self, command: cmd.Command, now_ns: int) -> None:

@@ -302,13 +302,14 @@ class Daemon:
 
     def _take_over(self, config: Config) -> None:
         """Decide by ``config`` from now on. What does not go by names and connections is read where it is used."""
+        now_ns = self.clock.now_ns()
         self.pump.tell()  # what was decided by the old one comes first in a record
         if self._shadow_asked != self._shadow_wanted:
             self._want_shadow()  # it begins from what the old one knows
-            self.shadow.begin(self.clock.now_ns())
-        self.controller.reconfigure(config.policies, config.control)
+            self.shadow.begin(now_ns)
+        self.controller.reconfigure(config.policies, config.control, now_ns)
         for recorder in self.pump.recorders:
-            recorder.config(show(config), self.clock.now_ns())
+            recorder.config(show(config), now_ns)
 
     @property
     def _shadow_wanted(self) -> tuple[object, ...]:

@@ -65,7 +65,7 @@ def replay_log(path: Path) -> LogReplay:
                 controller.receive(record.event, record.now_ns)
             case ConfigRecord():
                 config = _config_of(record.text, path)
-                controller.reconfigure(config.policies, config.control)
+                controller.reconfigure(config.policies, config.control, record.now_ns)
             case TickRecord():
                 _missing(expected, report)
                 report.ticks += 1

@@ -334,7 +334,7 @@ class ControllerMachine(RuleBasedStateMachine):
         before = self.ledger.records(), self.controller.window
         self.preset = PRESET_CHOICES[preset]
         self.rules = replace(self.rules, tool_slots=ToolSlots(per_cpu=slots_per_cpu))
-        self.controller.reconfigure(self.preset, self.rules)
+        self.controller.reconfigure(self.preset, self.rules, self.now_ns)
         assert (self.ledger.records(), self.controller.window) == before
 
     @rule(after_s=st.sampled_from([0, 1, 11, 61]))

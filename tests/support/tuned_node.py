@@ -82,7 +82,7 @@ class TunedNode:
         return self.controller
 
     def _take_over(self, config: Config) -> None:
-        self.controller.reconfigure(config.policies, config.control)
+        self.controller.reconfigure(config.policies, config.control, self._now_ns)
         tuned = {key: values(config)[key] for key in self.reloader.source.tuned}
         self.settings.append((self._now_ns / 1e9, tuned))
 

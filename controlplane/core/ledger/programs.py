@@ -286,22 +286,21 @@ class Programs:
         for name in self.children_of(root.program_id):
             self.by_name[name].payer = payer
 
-    def belong(self, tenancy: Tenancy) -> None:
-        """The tenants are these from now on."""
-        if tenancy == self.accounts.tenancy:
-            return
-        began, self.accounts.tenancy = not self.accounts.on, tenancy
-        for program in self.by_name.values():
-            if began:
-                program.metered_at_ns = 0  # what was held while nobody counted is nobody's
-            if not program.parent_id:
-                self._pay(program, payer_of(tenancy, program.account))
+    def belong(self, tenancy: Tenancy, now_ns: int = 0) -> None:
+        """The tenants are these from now on. What was held before is charged by the old tables, unless at 0."""
+        if tenancy != self.accounts.tenancy:
+            for name in self.active if now_ns else ():
+                self.meter(self.by_name[name], now_ns)
+            self.accounts.tenancy = tenancy
+            for program in self.by_name.values():
+                if not program.parent_id:
+                    self._pay(program, payer_of(tenancy, program.account))
+        if not self.accounts.on:
+            for program in self.by_name.values():
+                program.metered_at_ns = 0  # what is held while nobody counts is nobody's
 
     def count_runs(self) -> None:
         """Keep accounts though there are no tenants: a client has told what its run may have."""
-        if not self.accounts.on:
-            for program in self.by_name.values():
-                program.metered_at_ns = 0  # what was held while nobody counted is nobody's
         self.accounts.counts_runs = True
 
     def _hand_over(self, program: Program, root: Program) -> None:

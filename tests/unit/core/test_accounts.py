@@ -1,5 +1,7 @@
 """What tenants and runs are charged with, and what happens when a budget is spent."""
 
+from dataclasses import replace
+
 import pytest
 from support.core_driver import Driver, fixed, of, recounted
 
@@ -102,10 +104,68 @@ def test_other_tables_hold_from_the_next_tick_on() -> None:
     d = node(ours=Tenant())
     turn(d, "p", account="theirs")
     assert d.program("p").payer == "default"
-    d.controller.reconfigure(d.controller.preset, ControlRules(tenancy=Tenancy(named={"theirs": Tenant()})))
+    d.controller.reconfigure(
+        d.controller.preset, ControlRules(tenancy=Tenancy(named={"theirs": Tenant()})), d.now_ns
+    )
     assert d.program("p").payer == "theirs"
     turn(d, "p", 2, account="theirs")
     assert d.ledger.accounts.by_tenant["theirs"].turns == 1
+
+
+def of_tables(d: Driver, **named: Tenant) -> None:
+    rules = ControlRules(tenancy=Tenancy(named=named))
+    d.controller.reconfigure(d.controller.preset, rules, d.now_ns)
+
+
+def running(d: Driver) -> None:
+    ask(d, "p")
+    d.tick()
+    d.submit("p", "p.1", blocks=10)
+
+
+def test_what_was_held_before_tables_change_is_charged_by_the_old_ones() -> None:
+    """90 s of 160 tokens at weight 1, then 10 s at weight 10; or of another tenant's."""
+    d = node(ours=Tenant())
+    running(d)
+    d.wait(90)
+    of_tables(d, ours=Tenant(weight=10))
+    d.wait(10)
+    d.finish("p", "p.1", prompt=160)
+    use = d.ledger.accounts.of("ours")
+    assert use.kv_token_s == pytest.approx(16_000)
+    assert use.virtual_time == pytest.approx(14_400 + 160)
+
+    d = node(ours=Tenant(), theirs=Tenant())
+    running(d)
+    d.wait(90)
+    of_tables(d, theirs=Tenant())
+    d.wait(10)
+    d.finish("p", "p.1", prompt=160)
+    assert d.ledger.accounts.of("ours").kv_token_s == pytest.approx(14_400)
+    assert d.ledger.accounts.of("default").kv_token_s == pytest.approx(1_600)
+
+
+def test_a_daemon_that_comes_back_within_a_turn_charges_all_of_it() -> None:
+    d = node(ours=Tenant())
+    running(d)
+    d.wait(90)
+    old = d.controller
+    d.controller = Controller(old.preset, old.rules, replace(old.state, ledger=recounted(d.ledger)))
+    d.wait(10)
+    d.finish("p", "p.1", prompt=160)
+    assert d.ledger.accounts.of("ours").kv_token_s == pytest.approx(16_000)
+
+
+def test_what_is_held_while_nobody_counts_is_nobodys() -> None:
+    d = node(ours=Tenant())
+    running(d)
+    d.wait(30)
+    of_tables(d)
+    d.wait(50)
+    of_tables(d, ours=Tenant())
+    d.wait(20)
+    d.finish("p", "p.1", prompt=160)
+    assert d.ledger.accounts.of("ours").kv_token_s == pytest.approx(30 * 160)
 
 
 # A run's budget
@@ -192,7 +252,7 @@ def test_a_window_that_was_made_shorter_ends_sooner() -> None:
     ask(d, "p", 2)
     assert d.admitted(30.0) == []
     shorter = Tenancy(named={"ours": Tenant(turns=1, window_s=60)})
-    d.controller.reconfigure(d.controller.preset, ControlRules(tenancy=shorter))
+    d.controller.reconfigure(d.controller.preset, ControlRules(tenancy=shorter), d.now_ns)
     assert d.admitted(30.0) == []
     assert d.admitted(60.0) == ["p"]
 

@@ -13,7 +13,7 @@ from controlplane.core.types import Status
 
 
 def switch(driver: Driver, preset: Preset, rules: ControlRules | None = None) -> None:
-    driver.controller.reconfigure(preset, rules or driver.controller.rules)
+    driver.controller.reconfigure(preset, rules or driver.controller.rules, driver.now_ns)
 
 
 def test_a_wider_window_holds_at_once() -> None:

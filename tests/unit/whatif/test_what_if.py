@@ -402,17 +402,21 @@ def test_advice_is_shown_with_its_reasons() -> None:
     assert "Nothing is advised" in text
 
 
+CALM_S = 10
+
+
 def test_the_host_is_as_busy_as_it_was() -> None:
-    """A host that others take decides how many may run, though none of it is the programs' doing."""
+    """A host that becomes busy once tools run decides how many may run; a replay's tools do not make it so."""
     log = Path(mkdtemp()) / "busy.jsonl"
-    busy = ev.HostSampled(cpus=2.0, cpu_use_ratio=1.0, cpu_stall_ratio=0.99)
+    calm = ev.HostSampled(cpus=2.0, cpu_use_ratio=0.1)
+    busy = replace(calm, cpu_use_ratio=1.0, cpu_stall_ratio=0.99)
     asked = Experiment(
         workload=Workload(trace="in hand"),
         hardware=Hardware(pool_tokens=4 * POOL_TOKENS),
         arrival=Poisson(0.5),
         preset=PRESETS["mars"],
         trace=synthesize("swe-bench", programs=PROGRAMS, seed=3),
-        host_samples=tuple((seconds(at), busy) for at in range(400)),
+        host_samples=tuple((seconds(at), busy if at > CALM_S else calm) for at in range(400)),
     )
     config = show(Config(preset="mars", policies=PRESETS["mars"]))
     with LogWriter(log, Header(node="sim", preset="mars", config=config)) as writer:
