@@ -62,7 +62,8 @@ def _heard(advice: Fields) -> str:
 
 
 def _counted(advice: Fields) -> str:
-    return f"{advice.tried} steps made, {advice.kept} kept, {advice.undone} taken back"
+    steps = "1 step" if advice.tried == 1 else f"{advice.tried} steps"
+    return f"{steps} made, {advice.kept} kept, {advice.undone} taken back"
 
 
 def _row(change: Fields, now_ns: int) -> tuple[str, ...]:

@@ -118,7 +118,7 @@ async def told_on_the_page(browser: Chrome, node: Node) -> None:
 
     async def look() -> bool:
         latest = browser.find_element(By.ID, "advice-latest").text
-        return f"admission.window {WINDOW} → 8: tried" in latest and "predicted −" in latest
+        return f"admission.window {WINDOW} → 8: tried" in latest and "is predicted to change" in latest
 
     browser.get(f"http://{node.address}/")
     await eventually(look, what="the step on the page", every_s=0.1)
@@ -166,5 +166,5 @@ async def test_a_daemon_makes_a_step_forgets_it_when_killed_and_judges_the_next(
         assert judged.reason in told
         assert [record["outcome"] for record in node.settings()][:3] == ["tried", "tried", judged.outcome]
 
-        assert "off; 1 steps made" in node.command("advise", "--stop")
+        assert "off; 1 step made" in node.command("advise", "--stop")
         assert node.status().window.limit == WINDOW

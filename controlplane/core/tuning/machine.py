@@ -189,13 +189,13 @@ def _choose(state: State, answer: Answer, seen: Seen, rules: Rules, now_ns: int)
 def _judge(state: State, answer: Answer, seen: Seen, rules: Rules, now_ns: int) -> _Next:
     step, is_early = _open(state), state.looks == 1
     waiting = replace(state, phase=Phase.TRIES)
-    unclear, measured = _unclear_why(step, answer, rules)
+    how, measured = _effect(step, answer, rules)
     if measured is None:
-        return (waiting, None) if is_early else _unclear(state, unclear, rules, now_ns)
+        return (waiting, None) if is_early else _unclear(state, how, rules, now_ns)
     gained = gain(rules.goal, measured)
     if is_early and gained > -_HARM:
         return waiting, None
-    told = f"at an equal load it changed {rules.goal} by {_said(rules, measured)}"
+    told = f"{how} it changed {rules.goal} by {_said(rules, measured)}"
     told += f", predicted was {_said(rules, step.predicted)}"
     if not is_early and gained >= KEPT_SHARE * gain(rules.goal, step.predicted):
         kept = replace(_listening(state, "", now_ns), step=None, in_a_row=0)
@@ -214,18 +214,20 @@ _ANSWERED: Mapping[Phase, Callable[[State, Answer, Seen, Rules, int], _Next]] = 
 # Small parts
 
 
-def _unclear_why(step: Step, answer: Answer, rules: Rules) -> tuple[str, float | None]:
-    """The step's effect, or why it cannot be told."""
+def _effect(step: Step, answer: Answer, rules: Rules) -> tuple[str, float | None]:
+    """How the step's effect was told, and the effect; or why it cannot be told."""
     if short := _too_little(answer):
         return short, None
     old = answer.forecasts[0].figure if answer.forecasts else nan
     measured = effect(rules.goal, step, answer.measured, old)
     if measured is None:
         return "there is no figure to judge it by", None
-    if load_moved(rules.goal, step, old):
-        told = effect_by_model(rules.goal, answer.measured, answer.replayed, old)
-        return "the load is another one than when it was chosen, and a replay does not tell it", told
-    return "", measured
+    if not load_moved(rules.goal, step, old):
+        return "at an equal load", measured
+    told = effect_by_model(rules.goal, answer.measured, answer.replayed, old)
+    if told is None:
+        return "the load is another one than when it was chosen, and a replay does not tell it", None
+    return "by replays of the new load", told
 
 
 def _open(state: State) -> Step:

@@ -1,21 +1,18 @@
 "use strict";
 // Automatic advice: what it does now, what it has changed, and why.
 (() => {
-  const UNITS = { hit_rate: " points" };
   const FIGURES = { mean_jct_s: "mean completion time", p95_ttft_s: "95th percentile of the time to the first token", hit_rate: "hit rate" };
-  const change = (ratio, goal) => `${signed(ratio)}${UNITS[goal] ?? "%"}`;
 
   window.addEventListener("told", (event) => {
     const { advise: told, now_ns: now } = event.detail.status;
     byId("advice").hidden = !told;
     if (!told) return;
-    const counts = `${told.tried} steps made, ${told.kept} kept, ${told.undone} taken back`;
+    const counts = `${told.tried} step${told.tried === 1 ? "" : "s"} made, ${told.kept} kept, ${told.undone} taken back`;
     byId("advice-words").textContent = `For ${FIGURES[told.goal] ?? told.goal}: ${standing(told, now)}${told.reason && told.phase !== "off" ? ` (${told.reason})` : ""}; ${counts}`;
     byId("advice-in-force").textContent = told.in_force.length ? `In force until the daemon ends, over what its file says: ${told.in_force.join(", ")}` : "";
-    byId("advice-latest").replaceChildren(...told.latest.slice().reverse().map((each) => {
-      const found = each.is_measured ? `; measured ${change(each.measured, each.goal)}` : "";
-      return item(`${each.key} ${each.before} → ${each.after}: ${each.outcome}`, `${duration(now - each.at_ns) || "0s"} ago; predicted ${change(each.predicted, each.goal)}${found}; ${each.reason}`);
-    }));
+    byId("advice-latest").replaceChildren(...told.latest.slice().reverse().map((each) => item(
+      `${each.key} ${each.before} → ${each.after}: ${each.outcome}`, `${duration(now - each.at_ns) || "0s"} ago; ${each.reason}`,
+    )));
   });
 
   function standing(told, now) {
