@@ -62,6 +62,7 @@ def kv_line(pressure: Fields) -> str:
     parts = [
         f"{_PERCENT(pressure.kv_use_ratio)} of {pressure.kv_total_blocks:,} blocks in demand ({state})",
         f"{pressure.kv_free_blocks:,} free",
+        f"{pressure.kv_evictable_blocks:,} cached",
         f"{pressure.kv_retained_blocks:,} retained",
     ]
     if pressure.host_total_blocks:
