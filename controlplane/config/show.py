@@ -25,7 +25,7 @@ def show(
     """Write ``config`` as TOML.
 
     ``origins`` says by key where a value comes from, which is written after it. With ``explained`` each key's
-    meaning is written above it. Tables ``without`` names are left out, and those in them.
+    meaning is written above it. Tables and keys that ``without`` names are left out, and tables in them.
     """
     told = origins or {}
     lines = []
@@ -36,9 +36,11 @@ def show(
             lines += ["", f"[{table.path}]"]
         words = f"{table.above}{table.policy}." if table.policy else table.above
         for name, value in table.items():
+            key = f"{table.above}{name}"
+            if key in without:
+                continue
             if explained and (name, value) != ("policy", table.policy):
                 lines.append(f"# {describe(type(table.value), words, name, value)}")
-            key = f"{table.above}{name}"
             origin = f"  # {told[key]}" if key in told else ""
             lines.append(f"{name} = {msgspec.json.encode(value).decode()}{origin}")
     return "\n".join(lines) + "\n"

@@ -231,7 +231,7 @@ _BEFORE = (
     "passing_wait = 0.0\n",
     "[control.trees]\ngang_s = 300.0\nkeep = true\nprefetch_s = 2.0\n\n",
 )
-_OF_A_DAEMON = ("advise", "fleet", "shadow")  # no run depends on them
+_OF_A_DAEMON = ("advise", "fleet", "host.elsewhere", "shadow")  # no run depends on them
 
 
 @functools.cache
