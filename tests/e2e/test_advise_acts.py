@@ -158,6 +158,10 @@ async def test_a_daemon_makes_a_step_by_itself_and_forgets_it_when_killed(tmp_pa
 
         await eventually(back, what="the file's window")
         assert node.settings()[0]["outcome"] == "tried", "the log has it"
-        assert "listens" in node.command("advise")
+
+        async def listens() -> bool:
+            return "listens" in node.command("advise")
+
+        await eventually(listens, what="it begin anew", every_s=0.5)
         assert "automatic advice is off" in node.command("advise", "--stop")
         assert node.status().window.limit == WINDOW
