@@ -7,7 +7,6 @@ those that ``penstock bus config`` writes are both made of these.
 from dataclasses import dataclass
 from enum import StrEnum
 
-from controlplane.core.events import SERVING_ROLES
 from controlplane.wire import subjects
 
 _INBOX = "_INBOX"
@@ -43,6 +42,9 @@ def reader_inbox(node: str) -> str:
 
 def permissions(node: str, role: BusRole) -> Permissions:
     """What the server is to let ``role`` do. Its node's account holds nothing of other nodes."""
+    # here, as `--help`, which names roles, need not know all events
+    from controlplane.core.events import SERVING_ROLES
+
     everything = f"{subjects.PREFIX}.{subjects.check_name(node, field='node')}.>"
     command, heartbeat = subjects.command_subject(node), subjects.heartbeat_subject(node)
     match role:
