@@ -80,9 +80,8 @@ class DecisionLog:
         self._controller = controller
         self._open: dict[str, list[tuple[int, int]]] = {}  # by program: (command_id, when)
         self._held: dict[str, dict[str, int]] = {}  # by program: turns at the gate, and since when
-        self._runs: dict[
-            str, tuple[int, int]
-        ] = {}  # by program: of the last that was written, when it began and ended
+        # By program, of the last run that was written: when it began and ended, and its turns.
+        self._runs: dict[str, tuple[int, int, int]] = {}
         self._outcomes: dict[type[ev.Event], Callable[[Any], str]] = {
             ev.FirstToken: _first_token,
             ev.ProgramEnded: lambda event: "its run ended",
@@ -102,6 +101,8 @@ class DecisionLog:
             return
         if kind is ev.ProgramEnded:
             self._ended(event.program_id, now_ns)  # type: ignore[attr-defined]
+        if kind is ev.TurnEnded:
+            self._ended_late(event.program_id, now_ns)  # type: ignore[attr-defined]
         told = self._outcomes.get(kind)
         if told is None:
             return
@@ -178,9 +179,15 @@ class DecisionLog:
         for each in (program, *(child for child in below if child.status is Status.ENDED)):
             self._run(each, now_ns)
 
+    def _ended_late(self, program_id: str, now_ns: int) -> None:
+        """A run's last turn may be told of behind its goodbye, which comes on another connection."""
+        program = self._controller().ledger.programs.by_name.get(program_id)
+        if program_id in self._runs and program is not None and program.status is Status.ENDED:
+            self._run(program, now_ns)
+
     def _run(self, program: Program, now_ns: int) -> None:
         ended_ns = program.ended_at_ns if program.status is Status.ENDED else now_ns
-        run = program.arrived_at_ns, ended_ns
+        run = program.arrived_at_ns, ended_ns, program.turn_index
         if self._runs.get(program.program_id) == run:
             return  # it is written down
         self._runs[program.program_id] = run

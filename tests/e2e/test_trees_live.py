@@ -58,9 +58,10 @@ def test_a_forest_ends_and_its_log_tells_what_each_trees_time_was_made_of(govern
     roots = [each.program_id for each in result.programs if not each.parent_id]
 
     def told() -> bool:
-        return sum(isinstance(each, RunRecord) for each in read_decisions(path)) >= ROOTS * (1 + CHILDREN)
+        runs = {each.program_id: each.turns for each in read_decisions(path) if isinstance(each, RunRecord)}
+        return len(runs) == ROOTS * (1 + CHILDREN) and set(runs.values()) == {2}
 
-    governed.until(told, "the daemon wrote fewer runs than there were")
+    governed.until(told, "the daemon wrote fewer runs or turns than there were")
     records = list(read_decisions(path))
     for root in roots:
         found = tree(records, root)

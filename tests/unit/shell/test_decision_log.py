@@ -214,6 +214,24 @@ def test_a_root_takes_its_sub_agents_along_and_each_end_is_written_once(logged: 
     assert [(each.ended_ns - each.began_ns) / seconds(1) for each in runs] == [5, 5]
 
 
+def test_a_turn_that_is_told_of_behind_its_programs_goodbye_counts(logged: Logged) -> None:
+    driver = logged.driver
+    driver.run_turn("root")
+    driver.start_tool("root", tool="Task")
+    driver.send(driver.tools(ev.ProgramArrived, program_id="child", parent_id="root"))
+    driver.submit("child")
+    driver.wait(5)
+    logged.send(driver.tools(ev.ProgramEnded, program_id="child"))
+    end = driver.engine(ev.TurnEnded, program_id="child", turn_id="child.1", prompt_tokens=1000, ok=True)
+    logged.send(end)
+    logged.send(driver.tools(ev.ProgramEnded, program_id="root"))
+    runs = [each for each in read_decisions(logged.path) if isinstance(each, RunRecord)]
+    assert [(each.program_id, each.turns) for each in runs] == [("child", 0), ("child", 1), ("root", 1)]
+    found = tree(runs, "root")
+    assert found is not None
+    assert [(each.run.program_id, each.run.turns) for each in found.children] == [("child", 1)]
+
+
 def test_a_tree_that_a_spent_budget_stopped_is_written_down_with_its_account(tmp_path: Path) -> None:
     logged = Logged(tmp_path / "decisions.jsonl", tenancy=Tenancy(named={"default": Tenant(program_turns=3)}))
     driver = logged.driver
