@@ -1,6 +1,6 @@
 """Asks the laboratory, which the product never imports: a command of the same installation that answers in JSON.
 
-It replays a stretch of what the daemon heard, one at a time, in a process with the least claim on the machine that
+It replays a stretch of what the daemon heard, one at a time, in a process with little claim on the machine that
 ends with us.
 """
 
@@ -96,7 +96,7 @@ async def joined(pieces: Sequence[Path]) -> AsyncIterator[Path]:
 
 
 def niced() -> list[str]:
-    """The command that becomes another one, which has the least claim and ends with us."""
+    """The command that becomes another one, which has little claim and ends with us."""
     return [sys.executable, "-m", "controlplane.shell.niced", str(_MOST_CPU_S)]
 
 

@@ -25,7 +25,7 @@ from controlplane.operate.client import connect
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(1800), needs("chromium", "chromedriver")]
 
 TIME_SCALE = 20.0
-PATIENCE_S = 600.0  # a question has the least claim on the machine
+PATIENCE_S = 600.0  # a question has little claim on the machine
 AT_ONCE = 8  # programs, most of which wait; however slow the machine is, the queue does not grow
 WINDOW = 3  # far too narrow: the pool holds a dozen programs
 FILE = f"""

@@ -18,7 +18,7 @@ from support.terminals import Terminals, with_commands_of
 
 pytestmark = needs("prometheus", "promtool")
 PAGE = ROOT / "docs" / "tutorial" / "from-an-alert-to-a-better-setting.md"
-PATIENCE_S = 400.0  # a replay has the least claim on the machine
+PATIENCE_S = 400.0  # a replay has little claim on the machine
 # Commands that go on until Ctrl-C, and what they say once they are there; of the load nothing is waited for.
 SERVE = {"penstock up": r"\bup\b", "penstock engine-double": "listens on", "prometheus": "ready to receive"}
 LOAD = "penstock replay"

@@ -22,7 +22,7 @@ from support.programs import needs
 from support.whole_loop import Loop
 
 PROGRAMS = 6
-TIMEOUT_S = 240.0  # a replay has the least claim on the machine, which may be busy
+TIMEOUT_S = 240.0  # a replay has little claim on the machine, which may be busy
 
 
 class Page:

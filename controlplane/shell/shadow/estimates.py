@@ -57,7 +57,7 @@ class Asked:
 
 
 class Estimates:
-    """Makes them while something is asked, one at a time, in a process with the least claim on the machine."""
+    """Makes them while something is asked, one at a time, in a process with little claim on the machine."""
 
     def __init__(self, now_ns: Callable[[], int], replayer: Replayer) -> None:
         self._now_ns, self._replayer = now_ns, replayer
