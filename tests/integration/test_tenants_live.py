@@ -114,3 +114,25 @@ async def test_budgets_stop_runs_with_their_children_and_refuse_tenants(
         await a_tenant_beyond_its_budget(client)
         await seen(bus)
     assert "Traceback" not in daemon.log
+
+
+async def test_a_killed_daemon_knows_what_was_spent(daemon: DaemonProcess, nats_server: Any) -> None:
+    async with governed_double(nats_server.url) as (gate, _, bus):
+        client = Client(gate.url, gate.http)
+        for _ in range(2):
+            assert (await client.turn("ours", "root"))[0] == 200
+        assert (await client.turn("poor", "first"))[0] == 200
+        assert (await asyncio.wait_for(client.turn("poor", "second"), TIMEOUT_S))[0] == 429
+        daemon.kill()
+        daemon.start()
+        assert (await asyncio.wait_for(client.turn("ours", "root"), TIMEOUT_S))[0] == 200, "the third of three"
+        await bus.status_where(lambda told: told["programs"].get("root", {}).get("status") == "ended", "stopped run")
+        status, _, body = await asyncio.wait_for(client.turn("ours", "root"), TIMEOUT_S)
+        assert (status, body["error"]["code"]) == (429, "budget_spent")
+        status, _, body = await asyncio.wait_for(client.turn("poor", "third"), TIMEOUT_S)
+        assert (status, body["error"]["message"]) == (429, "tenant poor has spent its 1 turns in 600 s")
+        daemon.kill()
+        daemon.start()
+        status, _, body = await asyncio.wait_for(client.turn("ours", "root"), TIMEOUT_S)
+        assert (status, body["error"]["code"]) == (429, "budget_spent"), "what was stopped stays so"
+    assert "Traceback" not in daemon.log
