@@ -1,11 +1,12 @@
 """Two fleet daemons, three NATS servers, two engine doubles, each a process; the test asks as Envoy would."""
 
 import asyncio
+import hashlib
 import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import nats
 import pytest
 from support.daemon_process import BusClient, eventually
 from support.fleets import EngineProcess, FleetProcess, nats_cluster, running
-from support.pickers import Asked, asking, chosen
+from support.pickers import Asked, asking, chosen, refused
 
 from controlplane.core.events import ProgramEnded
 from controlplane.wire.nats_options import servers
@@ -30,6 +31,15 @@ policy = "fixed"
 window = 1
 [fleet]
 lease_ttl_s = 4
+"""
+KEY = "sk-ours"
+TENANTS = f"""
+preset = "penstock"
+[fleet]
+lease_ttl_s = 4
+[tenants.ours]
+keys = ["sha256:{hashlib.sha256(KEY.encode()).hexdigest()}"]
+program_turns = 3
 """
 
 
@@ -70,11 +80,11 @@ class Fleet:
 
 
 @asynccontextmanager
-async def fleet(folder: Path) -> AsyncIterator[Fleet]:
+async def fleet(folder: Path, text: str = CONFIG) -> AsyncIterator[Fleet]:
     url, cluster = nats_cluster(folder)
     engines = [EngineProcess(node, url, folder) for node in ("a", "b")]
     config = folder / "fleet.toml"
-    config.write_text(CONFIG)
+    config.write_text(text)
     options = ["--config", str(config), "--endpoints", str(folder / "eds.json")]
     for engine in engines:
         options += ["--engine", f"{engine.place}={engine.address}"]
@@ -196,3 +206,46 @@ async def test_a_standby_has_the_leaders_ledger_and_admits_on_in_the_same_order(
         await eventually(removed, what="Envoy's file without it")
         assert second.stop() == 0
         assert f.command("drain").strip() == "handed over"
+
+
+async def test_a_run_is_stopped_at_its_budget_whoever_leads_and_wherever_it_ran(tmp_path: Path) -> None:
+    async with fleet(tmp_path, TENANTS) as f:
+        first, second = f.daemons
+        await f.status(hears(2), "both engines' pools")
+        key = {"authorization": f"Bearer {KEY}"}
+
+        async def turn(daemon: FleetProcess) -> tuple[int, Any]:
+            """What Envoy would be told: 200 and nothing, once the turn has run; else the status and its body."""
+            async with asking(daemon.port) as stream:
+                asked = stream()
+                await asked.headers({"x-penstock-program-id": "root", "content-length": "100", **key})
+                while (reply := await asked.reply()).WhichOneof("response") is None:
+                    pass
+                if reply.WhichOneof("response") == "immediate_response":
+                    return refused(reply)[:2]
+                headers, addresses = chosen(reply)
+                for address in addresses.split(","):  # as Envoy does, where one cannot be reached
+                    with suppress(aiohttp.ClientConnectorError):
+                        await run(address, headers, "root")
+                        return 200, None
+                raise AssertionError(f"none of {addresses} can be reached")
+
+        def had(turns: int) -> Callable[[dict[str, Any]], bool]:
+            def looks(status: dict[str, Any]) -> bool:
+                rows = {row["tenant"]: row for row in status["status"]["tenants"]}
+                return "ours" in rows and bool(rows["ours"]["turns"] == turns)
+
+            return looks
+
+        for turns in (1, 2):
+            assert await turn(first) == (200, None)
+            await f.status(had(turns), f"{turns} turns of the tenant")
+        home = (await f.status(had(2), "where it runs"))["programs"]["root"]["replica"]
+        next(engine for engine in f.engines.values() if engine.place == home).kill()
+        first.kill()
+        await second.says('"event": "leads"')
+        assert await turn(second) == (200, None), "the third of three, elsewhere"
+        await f.status(lambda s: s["programs"].get("root", {}).get("status") == "ended", "the run stopped")
+        status, body = await turn(second)
+        assert (status, body["error"]["code"]) == (429, "budget_spent")
+        assert "its run has spent its budget of 3 turns" in body["error"]["message"]

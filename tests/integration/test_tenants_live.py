@@ -126,7 +126,9 @@ async def test_a_killed_daemon_knows_what_was_spent(daemon: DaemonProcess, nats_
         daemon.kill()
         daemon.start()
         assert (await asyncio.wait_for(client.turn("ours", "root"), TIMEOUT_S))[0] == 200, "the third of three"
-        await bus.status_where(lambda told: told["programs"].get("root", {}).get("status") == "ended", "stopped run")
+        await bus.status_where(
+            lambda told: told["programs"].get("root", {}).get("status") == "ended", "stopped run"
+        )
         status, _, body = await asyncio.wait_for(client.turn("ours", "root"), TIMEOUT_S)
         assert (status, body["error"]["code"]) == (429, "budget_spent")
         status, _, body = await asyncio.wait_for(client.turn("poor", "third"), TIMEOUT_S)
