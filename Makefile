@@ -19,7 +19,7 @@ SOAK_FLEET_ENGINES ?= doubles
 SOAK_INPUTS ?= 1000000
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help install debian-tools demo test test-core test-parts test-whole test-no-engine test-quick test-engine test-engine-first test-engine-others test-whole-and-others test-engine-vllm test-vllm-if-possible engine-env engine-env-vllm engine agent-env lint style types soak-faults soak-kills soak-fleet soak-malformed soak-lockstep bench proto docs clean engine-choice
+.PHONY: help install debian-tools demo test test-core test-parts test-units test-whole test-no-engine test-quick test-engine test-engine-first test-engine-others test-whole-and-others test-engine-vllm test-vllm-and-units test-vllm-if-possible engine-env engine-env-vllm engine agent-env lint style types soak-faults soak-kills soak-fleet soak-malformed soak-lockstep bench proto docs clean engine-choice
 
 help: ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -41,13 +41,17 @@ demo: install ## NATS, daemon and engine double on agent traces: fcfs, then pens
 	$(BIN)/penstock demo $(if $(DEMO_TRACE),--trace $(DEMO_TRACE)) $(DEMO_ARGS)
 
 # Most tests wait for processes half of their time, so that five rows of them run side by side: of types and the core,
-# of the parts, of the whole (then with other versions of SGLang), with the real SGLang, and with the real vLLM.
+# of the parts, of the whole (then with other versions of SGLang), with the real SGLang, and with the real vLLM (then
+# the units, which would have the row of the parts end long after all others).
 test: engine-choice style ## everything that CI runs; PENSTOCK_NO_ENGINE=1 leaves test-engine out
 	@$(MAKE) --no-print-directory -j5 -Oline test-core test-parts \
-		$(if $(PENSTOCK_NO_ENGINE),test-whole test-no-engine,test-whole-and-others test-engine-first test-vllm-if-possible)
+		$(if $(PENSTOCK_NO_ENGINE),test-whole test-units test-no-engine,test-whole-and-others test-engine-first test-vllm-and-units)
 
 test-whole-and-others: test-whole
 	$(if $(OTHERS),@$(MAKE) --no-print-directory test-engine-others)
+
+test-vllm-and-units: test-vllm-if-possible
+	@$(MAKE) --no-print-directory test-units
 
 test-core: types debian-tools
 	$(BIN)/coverage run -m pytest tests/unit/core tests/property
@@ -55,7 +59,10 @@ test-core: types debian-tools
 	$(BIN)/pytest tests/fleet
 
 test-parts: install debian-tools
-	$(BIN)/pytest tests/faults tests/kills tests/malformed tests/integration tests/parity tests/unit --ignore=tests/unit/core
+	$(BIN)/pytest tests/faults tests/kills tests/malformed tests/integration
+
+test-units: install debian-tools
+	$(BIN)/pytest tests/parity tests/unit --ignore=tests/unit/core
 
 test-whole: install agent-env
 	$(BIN)/pytest tests/agents tests/e2e tests/house

@@ -108,7 +108,7 @@ class Reader:
         self.type("penstock up")
         self.type("penstock engine-double")
         load = self._fit("penstock replay synthetic:swe-bench").replace("-n 2 --arrival poisson:1", "-n 40")
-        self.load = self.terminals.start(f"{load} --arrival poisson:0.1 --scale-tools 50")
+        self.load = self.terminals.start(f"{load} --arrival poisson:0.1 --scale-tools 100")
         self.load.until(lambda: len(self._programs()) > 1, "programs")
 
     def end(self) -> None:
@@ -126,7 +126,8 @@ class Reader:
         for written, meant in self._instead.items():
             line = line.replace(written, meant)
         if "PROGRAM" in line:
-            self.name = self.name or self._programs()[-1]["program_id"]
+            youngest = min(self._programs(), key=lambda each: int(each["age_ns"]))
+            self.name = self.name or youngest["program_id"]  # which has the most left to do
             line = line.replace("PROGRAM", self.name)
         which = subcommand(line)
         if which == "engine-double":

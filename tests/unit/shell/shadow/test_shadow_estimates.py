@@ -96,7 +96,7 @@ async def test_what_the_process_tells_is_told_on(tmp_path: Path) -> None:
     assert latest.changes[0].replay_error == 0.03
     assert latest.reason == ""
     assert latest.cpu_s > 0
-    assert (tmp_path / "seen").read_text() == "--preset fcfs --json 19"
+    assert (tmp_path / "seen").read_text() == "--preset fcfs --json 10"
 
 
 @pytest.mark.parametrize(
