@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import FrozenInstanceError, fields, is_dataclass
-from itertools import product
+from itertools import combinations, product
 from typing import Any, get_type_hints
 
 import msgspec
@@ -33,11 +33,19 @@ def instances(kind: str) -> list[Any]:
 
 
 def switched(make: type) -> list[dict[str, bool]]:
-    """Every setting of a policy's switches, that of its defaults first."""
+    """Settings of a policy's switches, that of its defaults first: any three of them are in all of their states.
+
+    All settings of all switches would be twice as many with each switch that is added.
+    """
     kinds, defaults = get_type_hints(make), make()
     names = [item.name for item in fields(make) if kinds[item.name] is bool]
-    choices = [(getattr(defaults, name), not getattr(defaults, name)) for name in names]
-    return [dict(zip(names, chosen, strict=True)) for chosen in product(*choices)]
+    settings = list(product(*((getattr(defaults, name), not getattr(defaults, name)) for name in names)))
+    states = {setting: set(combinations(enumerate(setting), min(3, len(names)))) for setting in settings}
+    chosen, missing = [settings[0]], set().union(*states.values()) - states[settings[0]]
+    while missing:
+        chosen.append(max(settings, key=lambda setting: len(missing & states[setting])))
+        missing -= states[chosen[-1]]
+    return [dict(zip(names, setting, strict=True)) for setting in chosen]
 
 
 def each(kind: str) -> Any:
