@@ -189,8 +189,8 @@ class _Client:
     async def decode(self, batch: int, context: int, repetitions: int) -> list[float]:
         """Seconds a step while ``batch`` sequences of that context decode together, of as many repetitions.
 
-        Fewer where the sequences kept missing each other: on a busy machine one's reply can be over before the
-        next one's first token is read.
+        They are one request, so that the engine has all of them at once. Fewer where they missed each other all
+        the same: behind a long queue one's reply can be over before the next one begins.
         """
         found: list[float] = []
         for _ in range(repetitions + _MORE_TRIES):
@@ -199,9 +199,7 @@ class _Client:
             prompts = [self._tokens(context) for _ in range(batch)]
             for prompt in prompts:
                 await self._generate(prompt, 1)
-            async with task_group() as group:
-                streams = [group.start_soon(self._stream, prompt, _DECODED_TOKENS) for prompt in prompts]
-            if (seconds := step_seconds([stream.return_value for stream in streams])) is not None:
+            if (seconds := step_seconds(await self._streams(prompts, _DECODED_TOKENS))) is not None:
                 found.append(seconds)
         return found
 
@@ -237,15 +235,16 @@ class _Client:
             response.raise_for_status()
             await response.read()
 
-    async def _stream(self, tokens: list[int], new: int) -> list[tuple[float, int]]:
-        """When how many tokens were there."""
-        async with self._http.post(self._url, json={**_body(tokens, new), "stream": True}) as response:
+    async def _streams(self, prompts: Sequence[list[int]], new: int) -> list[list[tuple[float, int]]]:
+        """Of each reply of one request: when how many tokens were there."""
+        times: list[list[tuple[float, int]]] = [[] for _ in prompts]
+        async with self._http.post(self._url, json={**_body(prompts, new), "stream": True}) as response:
             response.raise_for_status()
-            return [
-                (time.perf_counter(), json.loads(line[6:])["meta_info"]["completion_tokens"])
-                async for line in response.content
-                if line.startswith(b"data: {")
-            ]
+            async for line in response.content:
+                if line.startswith(b"data: {"):
+                    chunk = json.loads(line[6:])
+                    times[chunk["index"]].append((time.perf_counter(), chunk["meta_info"]["completion_tokens"]))
+        return times
 
 
 def step_seconds(times: Sequence[Sequence[tuple[float, int]]]) -> float | None:
@@ -267,6 +266,6 @@ def step_seconds(times: Sequence[Sequence[tuple[float, int]]]) -> float | None:
     return statistics.median(per_step) if per_step else None
 
 
-def _body(tokens: list[int], new: int) -> dict[str, Any]:
+def _body(tokens: Sequence[int] | Sequence[list[int]], new: int) -> dict[str, Any]:
     sampling = {"max_new_tokens": new, "temperature": 0, "ignore_eos": True}
     return {"input_ids": tokens, "sampling_params": sampling}
