@@ -19,7 +19,7 @@ SOAK_FLEET_ENGINES ?= doubles
 SOAK_INPUTS ?= 1000000
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help install debian-tools demo test test-core test-parts test-units test-whole test-no-engine test-quick test-engine test-engine-first test-engine-others test-whole-and-others test-engine-vllm test-vllm-and-units test-vllm-if-possible engine-env engine-env-vllm engine agent-env lint style types soak-faults soak-kills soak-fleet soak-malformed soak-lockstep bench proto docs clean engine-choice
+.PHONY: help install debian-tools demo test test-core test-parts test-units test-whole test-no-engine test-quick test-engine test-engine-first test-engine-others test-core-and-units test-engine-vllm test-vllm-and-others test-vllm-if-possible engine-env engine-env-vllm engine agent-env lint style types soak-faults soak-kills soak-fleet soak-malformed soak-lockstep bench proto docs clean engine-choice
 
 help: ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -32,6 +32,7 @@ $(VENV)/.installed: pyproject.toml
 		|| { echo "$(PYTHON) is older than 3.11: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/python -m compileall -q controlplane engine_hooks # as pip does with what it copies; tests start many processes
 	@touch $@
 
 # Real traces where they lie beside this checkout; else the demo makes programs up.
@@ -40,18 +41,17 @@ DEMO_TRACE := $(firstword $(sort $(wildcard ../shared/traces/isobench*.jsonl.gz)
 demo: install ## NATS, daemon and engine double on agent traces: fcfs, then penstock, and a report
 	$(BIN)/penstock demo $(if $(DEMO_TRACE),--trace $(DEMO_TRACE)) $(DEMO_ARGS)
 
-# Most tests wait for processes half of their time, so that five rows of them run side by side: of types and the core,
-# of the parts, of the whole (then with other versions of SGLang), with the real SGLang, and with the real vLLM (then
-# the units, which would have the row of the parts end long after all others).
+# Most tests wait for processes half of their time, so that five rows of them run side by side: of types, the core and
+# the units, of the parts, of the whole, with the real SGLang, and with the real vLLM (then other versions of SGLang).
 test: engine-choice style ## everything that CI runs; PENSTOCK_NO_ENGINE=1 leaves test-engine out
-	@$(MAKE) --no-print-directory -j5 -Oline test-core test-parts \
-		$(if $(PENSTOCK_NO_ENGINE),test-whole test-units test-no-engine,test-whole-and-others test-engine-first test-vllm-and-units)
+	@$(MAKE) --no-print-directory -j5 -Oline test-core-and-units test-parts test-whole \
+		$(if $(PENSTOCK_NO_ENGINE),test-no-engine,test-engine-first test-vllm-and-others)
 
-test-whole-and-others: test-whole
-	$(if $(OTHERS),@$(MAKE) --no-print-directory test-engine-others)
-
-test-vllm-and-units: test-vllm-if-possible
+test-core-and-units: test-core
 	@$(MAKE) --no-print-directory test-units
+
+test-vllm-and-others: test-vllm-if-possible
+	$(if $(OTHERS),@$(MAKE) --no-print-directory test-engine-others)
 
 test-core: types debian-tools
 	$(BIN)/coverage run -m pytest tests/unit/core tests/property

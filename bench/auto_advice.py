@@ -1,6 +1,7 @@
 """Automatic advice on a simulated node: from a mistuned start, and on a load that changes; deterministic.
 
     .venv/bin/python bench/auto_advice.py [--programs N] [--rate R] [--seed N] [--start W] [--scenario NAME]...
+                                          [--json]
 
 A node under ``fcfs`` with a fixed window, which advice may move within bounds; its parts are the daemon's, in
 virtual time. Beside each run stand the same programs with the window left as it began, and with the best one of
