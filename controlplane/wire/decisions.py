@@ -130,7 +130,7 @@ def log_path(node: str, state_dir: Path) -> Path:
 def read_decisions(path: Path) -> Iterator[Record]:
     """The records of a log and of what was rotated, the oldest first. A line that was cut is left out.
 
-    :raises ConfigError: there is no such log.
+    :raises ConfigError: there is no such log, or it cannot be read.
     """
     numbered = [each for each in path.parent.glob(f"{path.name}.*") if each.suffix[1:].isdecimal()]
     rotated = sorted(numbered, key=lambda each: int(each.suffix[1:]), reverse=True)
@@ -147,3 +147,5 @@ def read_decisions(path: Path) -> Iterator[Record]:
                         continue
         except FileNotFoundError:
             continue  # it was rotated away meanwhile
+        except OSError as error:
+            raise ConfigError(f"{file}: cannot read the decision log: {error.strerror or error}") from error

@@ -175,7 +175,9 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes | None, bool]]:
             except EOFError:
                 yield number + 1, None, True
     except (OSError, zlib.error) as error:
-        raise ConfigError(f"{path}:{number + 1}: cannot read the event log: {error}") from error
+        where = f"{path}:{number + 1}" if number else str(path)
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{where}: cannot read the event log: {why}") from error
 
 
 def _header(line: bytes) -> Header:

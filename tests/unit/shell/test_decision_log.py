@@ -131,6 +131,8 @@ def test_a_line_that_was_cut_is_left_out(logged: Logged) -> None:
 def test_no_log_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no decision log: has a daemon run here"):
         list(read_decisions(tmp_path / "decisions.jsonl"))
+    with pytest.raises(ConfigError, match="cannot read the decision log: Is a directory"):
+        list(read_decisions(tmp_path))
 
 
 def test_a_disk_that_takes_nothing_costs_the_log_only(logged: Logged, capsys: pytest.CaptureFixture[str]) -> None:
