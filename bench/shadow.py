@@ -5,10 +5,11 @@
 
 Of each pair: a whole loop (nats-server, daemon, engine double or with ``--engine`` a real one on this machine's
 CPU, agent programs whose tools are reported) under the one preset, with the other one in its shadow. Once all
-programs have ended, the estimate of that stretch is waited for. Then the shadow's preset is live, with the same
-programs and arrivals, on an empty engine. The changes are of what the clients measured; ``off by`` is the
-difference, which is to be 5 points at most. The same preset run twice (``--again``) tells what no prediction can be
-better than: the double runs faster than real time, and a real engine on a CPU shares it with all else.
+programs have ended, the estimate of that stretch is waited for. Then the shadow's preset is live and the other one
+in its shadow, as ``penstock promote`` leaves them, with the same programs and arrivals, on an empty engine. The
+changes are of what the clients measured; ``off by`` is the difference, which is to be 5 points at most. The same
+preset run twice (``--again``) tells what no prediction can be better than: the double runs faster than real time,
+and a real engine on a CPU shares it with all else, estimates among it.
 
 The cost is the shadow's share of the daemon's CPU time, as its status tells it, and the CPU seconds of the last
 estimate, which a process of its own took.
@@ -35,7 +36,7 @@ from controlplane.operate.client import connect
 
 PAIRS = ("fcfs:penstock", "penstock:mars", "thunderagent:continuum")
 NAMES = {"mean_jct_s": "mean JCT", "p95_ttft_s": "p95 TTFT", "hit_rate": "hit rate"}
-_ESTIMATE_S = 5.0
+_ESTIMATE_S = 60.0  # of the engine's time
 _WITHIN_S = 300.0
 
 
@@ -89,14 +90,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(f"\n{case.shadow} beside {case.live}: {took}; {alike}{later}")
     if given.again:
         live = pairs[0][0]
-        once, twice = (_figures(_run(load, given.programs, live, "")[0]) for _ in range(2))
+        once, twice = (_figures(_run(load, given.programs, live, live)[0]) for _ in range(2))
         differ = ", ".join(f"{NAMES[name]} {100 * at:+.1f}" for name, at in _changes(once, twice).items())
         print(f"\n{live} run twice differs by: {differ}")
 
 
 def _case(load: Load, programs: int, live: str, shadow: str) -> Case:
-    summary, status = _run(load, programs, live, shadow)
-    then, _ = _run(load, programs, shadow, "")
+    summary, status = _run(load, programs, live, shadow, waited=True)
+    then, _ = _run(load, programs, shadow, live)
     other, estimate = status.shadow, status.shadow.estimate
     counts = {name: value for name, value in vars(other.counts).items() if name not in ("order", "unjudged")}
     same = counts.pop("same")
@@ -118,17 +119,17 @@ def _case(load: Load, programs: int, live: str, shadow: str) -> Case:
     )
 
 
-def _run(load: Load, programs: int, live: str, shadow: str) -> tuple[Summary, Any]:
-    """What clients measured; with a shadow, the status once an estimate has seen it all."""
+def _run(load: Load, programs: int, live: str, shadow: str, *, waited: bool = False) -> tuple[Summary, Any]:
+    """What clients measured; and, where it is waited for, the status once an estimate has seen it all."""
     with tempfile.TemporaryDirectory() as scratch:
-        asked = f'[shadow]\npreset = "{shadow}"\nestimate_s = {_ESTIMATE_S}\nstretch_s = 86400\n'
-        toml = '[http]\nlisten = "off"\n' + (asked if shadow else "")
+        every_s = _ESTIMATE_S / load.time_scale
+        toml = f'[http]\nlisten = "off"\n[shadow]\npreset = "{shadow}"\nestimate_s = {every_s}\nstretch_s = 86400\n'
         loop = load.make(Path(scratch) / "state", live, load.pool_tokens, toml)
         try:
             loop.start()
             summary = loop.run(programs).summary
             print(f"{live}: {summary.programs_ended} of {programs} programs ended", file=sys.stderr)
-            return summary, _status(loop) if shadow else None
+            return summary, _status(loop) if waited else None
         finally:
             loop.stop()
 
