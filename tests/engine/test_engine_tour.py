@@ -40,7 +40,8 @@ def test_up_engine_doctor_top_a_knob_explain(engine_env: Path, engine_version: s
     found = terminals.run(f"penstock doctor --config penstock.toml --engine {url}")
     assert re.search(r"ok\s+plugin", found), found
 
-    fewer = f"-n {PROGRAMS} --arrival poisson:1 --scale-tools 0.05"  # of each option the last one holds
+    # Of each option the last one holds.
+    fewer = f"-n {PROGRAMS} --arrival poisson:1 --scale-tokens 0.02 --scale-tools 0.05"
     load = terminals.start(f"{replay.replace('http://127.0.0.1:30000', url)} {fewer}")
     top = terminals.start("penstock top")
     top.until(lambda: "configuration 1" in top.screen[0], "head")
