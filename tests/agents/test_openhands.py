@@ -25,6 +25,7 @@ from controlplane.core.events import HostSampled, ProgramArrived, ProgramEnded, 
 
 MOST_OFF_NS = 10_000_000
 MOST_DELAYED_NS = 1_000_000_000  # where the machine is busy with other tests
+CALLS = 3  # of a tool, where the median of one alone would be what a busy machine makes of it
 FINISH: Reply = [("finish", {"message": "done"})]
 
 
@@ -43,27 +44,16 @@ def create(path: Path) -> tuple[str, dict[str, Any]]:
     return "file_editor", arguments
 
 
-def matches_the_clock(heard: Heard, told: dict[str, Any], program: str, *tools: str) -> None:
-    """What is told of each call holds what its executor took, and half of what is told is within 10 ms of that.
-
-    A terminal's call is told as what it runs. Calls that run side by side may be told in another order.
-    """
-    off_ns: list[int] = []
-    for tool in tools:
-        clock = [one for one in told["tools"] if one["tool"] == tool]
-        name = "sleep" if tool == "terminal" else tool
-        started, ended = heard.of(ToolStarted, tool=name), heard.of(ToolEnded, tool=name)
-        assert len(clock) == len(started) == len(ended) > 0
-        assert {event.program_id for event in (*started, *ended)} == {program}
-        began = sorted(event.at_ns for event in started)
-        off_ns += [real - at for at, real in zip(began, sorted(one["began_ns"] for one in clock), strict=True)]
-        over = sorted(event.at_ns for event in ended)
-        off_ns += [at - real for at, real in zip(over, sorted(one["ended_ns"] for one in clock), strict=True)]
-        took = sorted(one["ended_ns"] - one["began_ns"] for one in clock)
-        off_ns += [at - real for at, real in zip(sorted(e.duration_ns for e in ended), took, strict=True)]
-    assert min(off_ns) >= 0, off_ns
-    assert statistics.median(off_ns) < MOST_OFF_NS, off_ns
-    assert max(off_ns) < MOST_DELAYED_NS, off_ns
+def matches_the_clock(heard: Heard, told: dict[str, Any], program: str, tool: str) -> None:
+    """Each call began and ended when its executor did, within 10 ms. A terminal's is told as what it runs."""
+    clock = [one for one in told["tools"] if one["tool"] == tool]
+    name = "sleep" if tool == "terminal" else tool
+    started, ended = heard.of(ToolStarted, tool=name), heard.of(ToolEnded, tool=name)
+    assert len(clock) == len(started) == len(ended) > 0
+    assert {event.program_id for event in (*started, *ended)} == {program}
+    is_near([event.at_ns for event in started], [one["began_ns"] for one in clock])
+    is_near([event.at_ns for event in ended], [one["ended_ns"] for one in clock])
+    is_near([event.duration_ns for event in ended], [one["ended_ns"] - one["began_ns"] for one in clock])
 
 
 def is_near(told_ns: list[int], real_ns: list[int]) -> None:
@@ -95,8 +85,8 @@ def test_runs_and_tools_are_told_as_they_happen(
 ) -> None:
     plan = {"command": "plan", "task_list": [{"title": "it", "notes": "", "status": "todo"}]}
     script: list[Reply] = [
-        [bash("sleep 0.3 && echo slept")],
-        [create(tmp_path / "workspace" / "new.txt")],
+        *[[bash("sleep 0.3 && echo slept")] for _ in range(CALLS)],
+        *[[create(tmp_path / "workspace" / f"new{number}.txt")] for number in range(CALLS)],
         [("task_tracker", {**plan, "security_risk": "LOW", "summary": "-"})],
         FINISH,
     ]
@@ -106,9 +96,11 @@ def test_runs_and_tools_are_told_as_they_happen(
     heard.until(lambda: bool(heard.of(ProgramEnded, program_id=program)), "end of the run")
     assert said["status"] == "finished"
     assert {request.program for request in model.requests} == {program}, "the engine knows it by the same name"
-    assert [event.tool for event in heard.of(ToolEnqueued)] == ["sleep", "file_editor", "task_tracker", "finish"]
+    called = [*["sleep"] * CALLS, *["file_editor"] * CALLS, "task_tracker", "finish"]
+    assert [event.tool for event in heard.of(ToolEnqueued)] == called
     assert all(event.ok for event in heard.of(ToolEnded))
-    matches_the_clock(heard, said, program, "terminal", "file_editor")
+    matches_the_clock(heard, said, program, "terminal")
+    matches_the_clock(heard, said, program, "file_editor")
     (arrived,), (ended,) = heard.of(ProgramArrived), heard.of(ProgramEnded)
     # Beside the tools' beginnings: of two alone the median is their mean, and one late event decides it.
     started = [event.at_ns for tool in ("sleep", "file_editor") for event in heard.of(ToolStarted, tool=tool)]
@@ -126,7 +118,8 @@ def test_parallel_tools_and_one_that_waits_for_them(
         asked = told | {"url": model.url, "parallel": 2}
         said = openhands.run(asked, nats_server.url)
     heard.until(lambda: bool(heard.of(ProgramEnded)), "end of the run")
-    matches_the_clock(heard, said, said["conversation"], "terminal", "file_editor")
+    matches_the_clock(heard, said, said["conversation"], "terminal")
+    matches_the_clock(heard, said, said["conversation"], "file_editor")
     asked_for = heard.of(ToolEnqueued)[:3]
     assert asked_for[2].at_ns - asked_for[0].at_ns < MOST_DELAYED_NS
     _, second = heard.of(ToolStarted, tool="sleep")
@@ -183,7 +176,7 @@ def test_a_sub_agent_is_a_child_of_the_run_whose_tool_it_is(
     task = {"prompt": "help with it", "subagent_type": "helper", "description": "help"}
     scripts: dict[str, list[Reply]] = {
         "please begin": [[("task", {**task, "security_risk": "LOW", "summary": "-"})], FINISH],
-        "help with it": [[bash("sleep 0.2")], FINISH],
+        "help with it": [*[[bash("sleep 0.2")] for _ in range(CALLS)], FINISH],
     }
     with ScriptedModel(scripts) as model:
         said = openhands.run(told | {"url": model.url}, nats_server.url)
