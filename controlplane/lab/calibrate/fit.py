@@ -144,19 +144,23 @@ def sizes_of(cached: int, new: int, chunk_tokens: int, anew: bool) -> tuple[int,
 
 
 def not_negative(
-    sizes: NDArray[np.float64], seconds: NDArray[np.float64], *, relative: bool = True
+    sizes: NDArray[np.float64],
+    seconds: NDArray[np.float64],
+    *,
+    relative: bool = True,
+    among: Sequence[int] = (0, 1, 2),
 ) -> tuple[tuple[float, float, float], NDArray[np.float64]]:
     """Three coefficients by least squares, none below zero, and the errors.
 
     ``sizes`` has three columns and a row for each of ``seconds``. Of the errors as shares of the measured times,
     or (``relative`` false) as shares of their mean: then the sum comes out right, however single ones scatter.
-    Every set of coefficients that may be above zero is tried.
+    Every set of coefficients that may be above zero is tried, of the columns in ``among``: the others stay zero.
     """
     scale = seconds if relative else np.full(len(seconds), seconds.mean())
     scaled, wanted = sizes / scale[:, None], seconds / scale
     best: tuple[float, tuple[float, float, float], NDArray[np.float64]] | None = None
-    for count in (3, 2, 1):
-        for columns in combinations(range(3), count):
+    for count in range(len(among), 0, -1):
+        for columns in combinations(among, count):
             chosen, *_ = np.linalg.lstsq(scaled[:, columns], wanted, rcond=None)
             if (chosen < 0).any():
                 continue

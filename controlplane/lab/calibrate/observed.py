@@ -22,6 +22,10 @@ _FAR = 4.0  # times the median error: a machine that paused, which is no propert
 _MOST_LEFT_OUT = 0.2  # of the rows
 _ROUNDS = 20
 _MIXED = 1.5  # times what its prefills take did it last: others decoded meanwhile, or the machine paused
+_ALL, _BUT_SEQUENCE = (0, 1, 2), (0, 2)  # of a decode step's costs
+_TOLD = 0.1  # of a step's time
+_NORMAL_MEDIAN = 0.6745  # of the standard deviation: the median of absolute errors that are distributed normally
+_LEAST_SCATTER = 1e-3  # of a time
 _NS = 1e9
 _Floats = NDArray[np.float64]
 
@@ -46,7 +50,9 @@ class StepCosts:
     """In seconds, as ``fit.PrefillCost`` and ``fit.DecodeCost``.
 
     The errors are mean absolute ones over the measured time. ``load_tokens_per_s``: from below the device; 0: that
-    hid behind computing, or nothing was loaded.
+    hid behind computing, or nothing was loaded. ``mean_batch``: turns that decoded at a time. ``sequence_told``: if
+    false, too few decoded beside each other to say what one adds to a step; ``sequence`` is 0 then, since a step
+    reads the model's weights whatever its batch is.
     """
 
     overhead: float
@@ -59,6 +65,8 @@ class StepCosts:
     prefill_error_ratio: float
     decode_error_ratio: float
     load_tokens_per_s: float
+    mean_batch: float
+    sequence_told: bool
     prefills: int
     turns: int
 
@@ -113,9 +121,9 @@ def fit_served(turns: Sequence[Served], chunk_tokens: int) -> StepCosts:
         mixed = [one for one in found if one.seconds > _MIXED * predicted(one)]
         decodes += _decodes(of_engine[engine], found, mixed)
     _enough(len(decodes), "replies of several tokens")
-    (base, sequence, context), decode_error = _fit(
-        np.array([sizes for sizes, _ in decodes]), np.array([seconds for _, seconds in decodes])
-    )
+    rows, lasted = np.array([sizes for sizes, _ in decodes]), np.array([seconds for _, seconds in decodes])
+    told = _sequence_told(rows, lasted)
+    (base, sequence, context), decode_error = _fit(rows, lasted, _ALL if told else _BUT_SEQUENCE)
     return StepCosts(
         overhead=overhead,
         token=token,
@@ -126,6 +134,8 @@ def fit_served(turns: Sequence[Served], chunk_tokens: int) -> StepCosts:
         context=context,
         prefill_error_ratio=prefill_error,
         decode_error_ratio=decode_error,
+        mean_batch=float(np.average(rows[:, 1] / rows[:, 0], weights=lasted)),
+        sequence_told=told,
         load_tokens_per_s=_load_rate([one for one in prefills if one.loads], predicted),
         prefills=len(prefills),
         turns=len(turns),
@@ -214,7 +224,22 @@ def _fit_prefills(
     return coefficients, anew, error
 
 
-def _fit(rows: _Floats, seconds: _Floats) -> tuple[tuple[float, float, float], float]:
+def _sequence_told(rows: _Floats, seconds: _Floats) -> bool:
+    """Whether the rows say what a sequence adds to a decode step: within a tenth of the step, in 95 of 100 cases.
+
+    Where turns decoded alone, all of a step might be the step's own or its one sequence's: the best fit is a matter
+    of chance, and with many turns at once it makes all of the difference.
+    """
+    others = rows[:, _BUT_SEQUENCE]
+    factors, *_ = np.linalg.lstsq(others, rows[:, 1], rcond=None)
+    apart = float(np.linalg.norm(rows[:, 1] - others @ factors))  # what no other cost explains
+    coefficients, *_ = np.linalg.lstsq(rows, seconds, rcond=None)
+    scatter = float(np.median(np.abs(rows @ coefficients - seconds))) / _NORMAL_MEDIAN
+    scatter = max(scatter, _LEAST_SCATTER * float(seconds.mean()))
+    return 2 * scatter <= _TOLD * float(seconds.sum() / rows[:, 0].sum()) * apart
+
+
+def _fit(rows: _Floats, seconds: _Floats, among: Sequence[int] = _ALL) -> tuple[tuple[float, float, float], float]:
     """Coefficients that make the sum of times right, without the few rows that are far off; and the mean error.
 
     One row that is far off bends the first fit, so that others look far off as well: it is repeated until the same
@@ -222,7 +247,7 @@ def _fit(rows: _Floats, seconds: _Floats) -> tuple[tuple[float, float, float], f
     """
     near = np.ones(len(seconds), dtype=bool)
     for _ in range(_ROUNDS):
-        coefficients, _ = not_negative(rows[near], seconds[near], relative=False)
+        coefficients, _ = not_negative(rows[near], seconds[near], relative=False, among=among)
         errors = np.abs(rows @ np.array(coefficients) - seconds)
         most = max(_FAR * float(np.median(errors)), float(np.quantile(errors, 1 - _MOST_LEFT_OUT)))
         again = errors <= most

@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 
+from controlplane.lab.calibrate.observed import StepCosts
 from controlplane.lab.whatif.observed import Observed
 from controlplane.lab.whatif.question import Question
 from controlplane.lab.whatif.stretch import Recorded
 from controlplane.lab.workload.run import RunResult
 
 
-def notes(recorded: Recorded, observed: Observed, question: Question, runs: Sequence[RunResult]) -> list[str]:
+def notes(
+    recorded: Recorded, observed: Observed, costs: StepCosts, question: Question, runs: Sequence[RunResult]
+) -> list[str]:
     """Each in a sentence without its full stop. ``runs`` are the alternative's."""
     cut = observed.cut_at_start + observed.cut_at_end
     inside = [at_ns for at_ns, _ in recorded.configs if observed.begin_ns < at_ns <= observed.end_ns]
@@ -34,6 +37,12 @@ def notes(recorded: Recorded, observed: Observed, question: Question, runs: Sequ
             observed.unserved,
             f"{observed.unserved} turns were asked for and no end of theirs was seen in an "
             "engine: they are not simulated",
+        ),
+        (
+            not costs.sequence_told,
+            f"turns decoded {costs.mean_batch:.1f} at a time, so that the stretch does not tell what one costs "
+            "those beside it: it is taken to cost them nothing, and an alternative that runs more at once may look "
+            "better than it is",
         ),
         (
             inside,

@@ -127,7 +127,7 @@ class Replays:
             costs=self.costs,
             pool_tokens=self.pool_tokens,
             engines=len(self.recorded.engines),
-            notes=tuple(notes(self.recorded, self.observed, question, runs)),
+            notes=tuple(notes(self.recorded, self.observed, self.costs, question, runs)),
             runs=(self.measured_run, self.replayed[0], runs[0]),
         )
 

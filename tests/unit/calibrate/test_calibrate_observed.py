@@ -1,5 +1,6 @@
 """Step times are found again from turns that an engine of known step times served side by side."""
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -26,12 +27,12 @@ MADE = FittedProfile(
 )
 
 
-def served(profile: FittedProfile, turns: int = 60) -> list[Served]:
+def served(profile: FittedProfile, turns: int = 60, every_ns: int = 400_000_000) -> list[Served]:
     """Turns of many sizes, several at a time."""
     engine = EngineModel(fitted(profile), pool_blocks=60_000, chunk_tokens=CHUNK)
     events: list[Event] = []
     for number in range(turns):
-        at_ns = number * 400_000_000
+        at_ns = number * every_ns
         while (wake_ns := engine.next_wake_ns()) is not None and wake_ns <= at_ns:
             events += engine.advance(wake_ns)
         prompt = 200 + (number * 977) % 6000
@@ -83,6 +84,28 @@ def test_step_times_are_found_again() -> None:
     assert costs.prefill_error_ratio < 0.05
     assert costs.decode_error_ratio < 0.02
     assert not costs.attends_anew
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("pause_ns", [0, 20_000_000, 500_000_000])
+def test_turns_one_after_another_do_not_tell_what_one_costs_another(seed: int, pause_ns: int) -> None:
+    """A machine's pauses must not decide whether eight at a time take as long as one, or eight times as long."""
+    pauses = random.Random(seed)
+    turns = [
+        replace(turn, ended_ns=turn.ended_ns + round(pauses.expovariate(1) * pause_ns))
+        for turn in served(MADE, every_ns=20_000_000_000)
+    ]
+    costs = fit_served(turns, CHUNK)
+    assert costs.mean_batch == pytest.approx(1)
+    assert not costs.sequence_told
+    assert costs.sequence == 0
+    assert decode_s(costs, 1, 3000) == pytest.approx(0.006 + 40e-6 + 3000 * 60e-9, rel=0.02 + pause_ns / 1e9)
+    assert costs.base > 0.8 * decode_s(costs, 1, 3000)
+
+
+def test_a_few_turns_beside_each_other_tell_it_if_the_machine_is_quiet() -> None:
+    alone, together = served(MADE, every_ns=20_000_000_000), served(MADE, turns=12)
+    assert fit_served([*alone, *(replace(turn, engine="n/other") for turn in together)], CHUNK).sequence_told
 
 
 def test_an_engine_that_attends_anew_is_known_by_its_times() -> None:
