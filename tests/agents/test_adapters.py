@@ -22,7 +22,8 @@ MOST_APART_NS = (
 )
 MOST_DELAYED_NS = 1_000_000_000  # where the machine is busy with other tests
 BEGIN = "please begin"
-LOOKS: list[Reply] = [[("look", {"seconds": 0.2})], "done"]
+CALLS = 3  # of a tool, where the median of one alone would be what a busy machine makes of it
+LOOKS: list[Reply] = [*[[("look", {"seconds": 0.2})] for _ in range(CALLS)], "done"]
 
 
 def ended(heard: Heard) -> ProgramEnded:
@@ -44,7 +45,8 @@ def matches_the_clock(heard: Heard, said: dict[str, Any], program: str, most_off
 
 def test_mini_swe_agent(agent_python: str, nats_server: Any, heard: Heard) -> None:
     done = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
-    script: list[Reply] = [[("bash", {"command": "sleep\0 0.2"})], [("bash", {"command": done})]]
+    sleeps: list[Reply] = [[("bash", {"command": "sleep\0 0.2"})] for _ in range(CALLS)]
+    script: list[Reply] = [*sleeps, [("bash", {"command": done})]]
     with ScriptedModel({BEGIN: script}) as model:
         asked = {"message": BEGIN, "url": model.url}
         said = run_agent(agent_python, "mini_swe_agent_run.py", asked, nats_server.url, PENSTOCK_TOOL_CLEAN="on")
@@ -52,9 +54,9 @@ def test_mini_swe_agent(agent_python: str, nats_server: Any, heard: Heard) -> No
     assert (said["exit_status"], ended(heard).reason) == ("Submitted", "Submitted")
     assert {request.program for request in model.requests} == {program}
     matches_the_clock(heard, said, program)
-    assert [event.ok for event in heard.of(ToolEnded)] == [True, True], "a submission is no failure"
-    assert heard.of(ToolEnded)[0].duration_ns > 0.2e9
-    assert len(heard.of(ToolEnqueued)) == 2
+    assert [event.ok for event in heard.of(ToolEnded)] == [True] * (CALLS + 1), "a submission is no failure"
+    assert all(event.duration_ns > 0.2e9 for event in heard.of(ToolEnded)[:CALLS])
+    assert len(heard.of(ToolEnqueued)) == CALLS + 1
 
 
 def test_openai_agents(others_python: str, nats_server: Any, heard: Heard) -> None:
@@ -64,7 +66,9 @@ def test_openai_agents(others_python: str, nats_server: Any, heard: Heard) -> No
     assert ended(heard).program_id == said["program"]
     assert {request.program for request in model.requests} == {said["program"]}
     matches_the_clock(heard, said, said["program"])
-    assert [(event.tool, event.call_id) for event in heard.of(ToolEnqueued)] == [("look", "call_1_0")]
+    assert [(event.tool, event.call_id) for event in heard.of(ToolEnqueued)] == [
+        ("look", f"call_{number}_0") for number in range(1, CALLS + 1)
+    ]
 
 
 def test_langgraph(others_python: str, nats_server: Any, heard: Heard) -> None:

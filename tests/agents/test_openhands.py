@@ -113,19 +113,23 @@ def test_parallel_tools_and_one_that_waits_for_them(
     openhands: ImportedOnce, nats_server: Any, heard: Heard, told: dict[str, Any], tmp_path: Path
 ) -> None:
     """Two at a time: the third is enqueued with them, and starts when one of them has ended."""
-    script: list[Reply] = [[bash("sleep 0.4"), bash("sleep 0.6"), create(tmp_path / "workspace" / "a.txt")], FINISH]
-    with ScriptedModel({"please begin": script}) as model:
+    script: list[Reply] = [
+        [bash("sleep 0.4"), bash("sleep 0.6"), create(tmp_path / "workspace" / f"new{number}.txt")]
+        for number in range(CALLS)
+    ]
+    with ScriptedModel({"please begin": [*script, FINISH]}) as model:
         asked = told | {"url": model.url, "parallel": 2}
         said = openhands.run(asked, nats_server.url)
     heard.until(lambda: bool(heard.of(ProgramEnded)), "end of the run")
     matches_the_clock(heard, said, said["conversation"], "terminal")
     matches_the_clock(heard, said, said["conversation"], "file_editor")
-    asked_for = heard.of(ToolEnqueued)[:3]
-    assert asked_for[2].at_ns - asked_for[0].at_ns < MOST_DELAYED_NS
-    _, second = heard.of(ToolStarted, tool="sleep")
-    assert second.at_ns < min(event.at_ns for event in heard.of(ToolEnded, tool="sleep")), "side by side"
-    (waited,) = heard.of(ToolStarted, tool="file_editor")
-    assert waited.at_ns >= min(event.at_ns for event in heard.of(ToolEnded, tool="sleep"))
+    enqueued, sleeps = heard.of(ToolEnqueued), heard.of(ToolStarted, tool="sleep")
+    slept, waited = heard.of(ToolEnded, tool="sleep"), heard.of(ToolStarted, tool="file_editor")
+    for number in range(CALLS):
+        asked_for, first_end_ns = enqueued[3 * number :][:3], slept[2 * number].at_ns
+        assert asked_for[2].at_ns - asked_for[0].at_ns < MOST_DELAYED_NS
+        assert sleeps[2 * number + 1].at_ns < first_end_ns, "side by side"
+        assert waited[number].at_ns >= first_end_ns
 
 
 def test_tools_wait_for_a_slot_of_the_host(
@@ -139,16 +143,18 @@ def test_tools_wait_for_a_slot_of_the_host(
     daemon.start()
     try:
         heard.until(lambda: bool(heard.of(HostSampled)), "daemon")
-        with ScriptedModel({"please begin": [[bash("sleep 0.3"), bash("sleep 0.4")], FINISH]}) as model:
+        script: list[Reply] = [[bash(f"sleep 0.3{number}"), bash(f"sleep 0.4{number}")] for number in range(CALLS)]
+        with ScriptedModel({"please begin": [*script, FINISH]}) as model:
             asked = told | {"url": model.url, "parallel": 2}
             said = openhands.run(asked, nats_server.url, PENSTOCK_TOOL_SLOTS="on")
         heard.until(lambda: bool(heard.of(ProgramEnded)), "end of the run")
     finally:
         daemon.clean_up()
     assert said["status"] == "finished"
-    first, second = sorted((one for one in said["tools"]), key=lambda one: one["began_ns"])
-    assert second["began_ns"] >= first["ended_ns"], "one after the other"
-    assert second["began_ns"] - first["ended_ns"] < 3_000_000_000, "soon after the slot was free"
+    calls = sorted((one for one in said["tools"]), key=lambda one: one["began_ns"])
+    for first, second in zip(calls[::2], calls[1::2], strict=True):
+        assert second["began_ns"] >= first["ended_ns"], "one after the other"
+        assert second["began_ns"] - first["ended_ns"] < 3_000_000_000, "soon after the slot was free"
     matches_the_clock(heard, said, said["conversation"], "terminal")
 
 
