@@ -13,6 +13,7 @@ from pathlib import Path
 from support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
+STARTUP = Path(__file__).parent / "startup"  # what each of its processes reads first
 START_TIMEOUT_S = 400.0  # a busy machine takes many times the usual 20
 STOP_TIMEOUT_S = 10.0
 POOL_TOKENS = 4096
@@ -70,7 +71,8 @@ class EngineServer:
         self.command = [str(environment / "bin" / "python"), *self._launch(model), *arguments]
         self.variables = {k: v for k, v in os.environ.items() if not k.startswith(("PENSTOCK_", "PYTEST_"))}
         self.variables |= {
-            "PYTHONPATH": str(ROOT),  # this checkout's Penstock, whichever one the environment was made from
+            # This checkout's Penstock, whichever one the environment was made from.
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{STARTUP}",
             **self._own_variables(plugins),
             **(variables or {}),
         }

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from engine_load import PROMPT_TOKENS
 from engine_scene import NODE, TIMEOUT_S, Bus, Scene, opened, play
-from engine_server import ROOT
+from engine_server import ROOT, STARTUP
 from engine_versions import vllm_only
 from support.daemon_process import eventually
 from tiny_model import words
@@ -49,7 +49,7 @@ def servers(
         variables={
             "PENSTOCK_NODE": NODE,
             "PENSTOCK_STATE_DIR": str(servers_state_dir),
-            "PYTHONPATH": f"{ROOT}:{NAME}",
+            "PYTHONPATH": f"{ROOT}:{STARTUP}:{NAME}",
         },
         arguments=("--api-server-count", str(SERVERS)),
     )

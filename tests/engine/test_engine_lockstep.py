@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from engine_load import PROMPT_TOKENS, fill, first_turn, next_turn
 from engine_scene import NODE, TIMEOUT_S, Bus, Scene, opened, play, policies_told
-from engine_server import POOL_TOKENS, ROOT, EngineServer, serving
+from engine_server import POOL_TOKENS, ROOT, STARTUP, EngineServer, serving
 from support.daemon_process import eventually
 from tiny_model import words
 
@@ -62,7 +62,7 @@ def ranked_engine(
             "PENSTOCK_NODE": NODE,
             "PENSTOCK_STATE_DIR": str(ranked_state_dir),
             "PENSTOCK_DISTURB_FILE": str(disturb_file),
-            "PYTHONPATH": f"{ROOT}{os.pathsep}{DISTURB}",
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{STARTUP}{os.pathsep}{DISTURB}",
             "SGLANG_CPU_OMP_THREADS_BIND": "0|1",  # a core for each rank
             "SGLANG_ENABLE_RANK_CONSENSUS_CHECKER": "1",  # SGLang's own: it ends an engine whose ranks differ
         },

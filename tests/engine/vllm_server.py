@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine_server import ROOT, EngineServer
+from engine_server import ROOT, STARTUP, EngineServer
 
 MAX_HELD = 8  # turns that the gate of the tests' server holds
 ASYNC = Path(__file__).parent / "vllm_async"  # scheduling overlaps with steps there, as on a GPU
@@ -51,5 +51,5 @@ class VllmServer(EngineServer):
         return ["-W", "ignore", "-m", "vllm.entrypoints.openai.api_server", *_ARGUMENTS, *own]
 
     def _own_variables(self, plugins: Sequence[str]) -> dict[str, str]:
-        path = f"{ROOT}:{ASYNC}"
+        path = f"{ROOT}:{STARTUP}:{ASYNC}"
         return {**_ENVIRONMENT, "PYTHONPATH": path, "VLLM_PLUGINS": ",".join((*plugins, "penstock_async"))}
