@@ -1,12 +1,17 @@
 """What a reader must know before believing an answer."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+import numpy as np
 
 from controlplane.lab.calibrate.observed import StepCosts
 from controlplane.lab.whatif.observed import Observed
 from controlplane.lab.whatif.question import Question
 from controlplane.lab.whatif.stretch import Recorded
 from controlplane.lab.workload.run import RunResult
+
+_FAR = 2.0  # times what the stretch shows: beyond it a fitted time is a guess
+_MANY = 0.95  # of the turns need less
 
 
 def notes(
@@ -17,6 +22,8 @@ def notes(
     inside = [at_ns for at_ns, _ in recorded.configs if observed.begin_ns < at_ns <= observed.end_ns]
     passive = [engine.passive for engine in recorded.engines.values() if engine.passive]
     errors = [program.error for run in runs for program in run.programs if program.failed]
+    seen = max((turn.prompt_tokens - turn.cached_tokens for turn in observed.served), default=0)
+    anew = _many(turn.prompt_tokens - turn.cached_tokens for run in runs for turn in run.turns if not turn.error)
     told: tuple[tuple[object, str], ...] = (
         (
             cut,
@@ -45,6 +52,11 @@ def notes(
             "better than it is",
         ),
         (
+            anew > _FAR * seen,
+            f"one turn of twenty computes {anew:,.0f} tokens or more anew, and none of the stretch more than "
+            f"{seen:,}: how long that takes is a guess",
+        ),
+        (
             inside,
             f"the configuration changed {len(inside)} times within the stretch: what held at its "
             "beginning is replayed; choose --since and --until between two changes",
@@ -63,3 +75,9 @@ def notes(
         (recorded.note, recorded.note),
     )
     return [text for holds, text in told if holds]
+
+
+def _many(sizes: Iterable[int]) -> float:
+    """What most of them stay below."""
+    found = list(sizes)
+    return float(np.quantile(found, _MANY)) if found else 0.0

@@ -4,6 +4,7 @@ With the engine's own step times nothing is off. With those that are fitted to t
 of the few programs that are held: these differ nearly as much between two runs whose tools differ by a thousandth.
 """
 
+import dataclasses
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -84,3 +85,16 @@ def test_what_another_preset_then_does_is_near_what_is_expected(other: str) -> N
     for name in NAMES[:3]:
         low, high = found.bounds(name)
         assert low <= getattr(truth, name) <= high
+
+
+def test_what_the_stretch_does_not_show_is_said_to_be_a_guess() -> None:
+    light = replays("fcfs", LIGHT)
+    assert not any("guess" in note for note in light.ask(Question(preset="mars")).notes)
+    assert any("how long that takes is a guess" in note for note in light.ask(Question(pool_tokens="0.3x")).notes)
+
+
+def test_turns_that_decoded_alone_are_said_to_tell_nothing_of_others() -> None:
+    alone = Replays(Stretch(log=log_of("fcfs", LIGHT), repeat=1))
+    assert not any("those beside it" in note for note in alone.ask(Question()).notes)
+    alone.costs = dataclasses.replace(alone.costs, sequence=0.0, sequence_told=False, mean_batch=1.0)
+    assert any("turns decoded 1.0 at a time" in note for note in alone.ask(Question()).notes)
