@@ -24,6 +24,7 @@ SGLANG = "0.5.21"
 PROGRAMS = 4  # at each engine, more than the window lets in
 PROMPT_TOKENS = 200
 RETRY_S = 0.2
+THINK_S = 0.3  # between turns, so that an engine that starts again has some of the machine
 
 pytestmark = [vllm_only, pytest.mark.timeout(1200)]  # two engines start, and each once more
 
@@ -108,6 +109,7 @@ class Agents:
             self.turns += 1
             more: Messages = [{"role": "assistant", "content": reply.text}, {"role": "user", "content": "w7"}]
             messages = [*messages, *more][-20:]
+            await asyncio.sleep(THINK_S)
 
     async def more(self, turns: int, what: str) -> None:
         """That many more turns have ended."""
