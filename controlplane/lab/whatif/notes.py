@@ -13,6 +13,8 @@ from controlplane.lab.workload.run import RunResult
 _FAR = 2.0  # times what the stretch shows: beyond it a fitted time is a guess
 _MANY = 0.95  # of the turns need less
 
+Told = tuple[object, str]  # whether a note holds, and it
+
 
 def notes(
     recorded: Recorded, observed: Observed, costs: StepCosts, question: Question, runs: Sequence[RunResult]
@@ -22,9 +24,7 @@ def notes(
     inside = [at_ns for at_ns, _ in recorded.configs if observed.begin_ns < at_ns <= observed.end_ns]
     passive = [engine.passive for engine in recorded.engines.values() if engine.passive]
     errors = [program.error for run in runs for program in run.programs if program.failed]
-    seen = max((turn.prompt_tokens - turn.cached_tokens for turn in observed.served), default=0)
-    anew = _many(turn.prompt_tokens - turn.cached_tokens for run in runs for turn in run.turns if not turn.error)
-    told: tuple[tuple[object, str], ...] = (
+    told: tuple[Told, ...] = (
         (
             cut,
             f"{cut} programs are cut by the stretch's edges ({observed.cut_at_start} began before it, "
@@ -45,17 +45,7 @@ def notes(
             f"{observed.unserved} turns were asked for and no end of theirs was seen in an "
             "engine: they are not simulated",
         ),
-        (
-            not costs.sequence_told,
-            f"turns decoded {costs.mean_batch:.1f} at a time, so that the stretch does not tell what one costs "
-            "those beside it: it is taken to cost them nothing, and an alternative that runs more at once may look "
-            "better than it is",
-        ),
-        (
-            anew > _FAR * seen,
-            f"one turn of twenty computes {anew:,.0f} tokens or more anew, and none of the stretch more than "
-            f"{seen:,}: how long that takes is a guess",
-        ),
+        *_guesses(observed, costs, runs),
         (
             inside,
             f"the configuration changed {len(inside)} times within the stretch: what held at its "
@@ -75,6 +65,25 @@ def notes(
         (recorded.note, recorded.note),
     )
     return [text for holds, text in told if holds]
+
+
+def _guesses(observed: Observed, costs: StepCosts, runs: Sequence[RunResult]) -> tuple[Told, ...]:
+    """What the alternative needs to know of the engine and the stretch does not show."""
+    seen = max((turn.prompt_tokens - turn.cached_tokens for turn in observed.served), default=0)
+    anew = _many(turn.prompt_tokens - turn.cached_tokens for run in runs for turn in run.turns if not turn.error)
+    return (
+        (
+            not costs.sequence_told,
+            f"turns decoded {costs.mean_batch:.1f} at a time, so that the stretch does not tell what one costs "
+            "those beside it: it is taken to cost them nothing, and an alternative that runs more at once may look "
+            "better than it is",
+        ),
+        (
+            anew > _FAR * seen,
+            f"one turn of twenty computes {anew:,.0f} tokens or more anew, and none of the stretch more than "
+            f"{seen:,}: how long that takes is a guess",
+        ),
+    )
 
 
 def _many(sizes: Iterable[int]) -> float:
