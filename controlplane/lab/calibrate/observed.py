@@ -22,7 +22,7 @@ _FAR = 4.0  # times the median error: a machine that paused, which is no propert
 _MOST_LEFT_OUT = 0.2  # of the rows
 _ROUNDS = 20
 _MIXED = 1.5  # times what its prefills take did it last: others decoded meanwhile, or the machine paused
-_ALL, _BUT_SEQUENCE = (0, 1, 2), (0, 2)  # of a decode step's costs
+_STEP, _SEQUENCE, _CONTEXT = _ALL = 0, 1, 2  # of a decode step's costs
 _TOLD = 0.1  # of a step's time
 _NORMAL_MEDIAN = 0.6745  # of the standard deviation: the median of absolute errors that are distributed normally
 _LEAST_SCATTER = 1e-3  # of a time
@@ -122,8 +122,8 @@ def fit_served(turns: Sequence[Served], chunk_tokens: int) -> StepCosts:
         decodes += _decodes(of_engine[engine], found, mixed)
     _enough(len(decodes), "replies of several tokens")
     rows, lasted = np.array([sizes for sizes, _ in decodes]), np.array([seconds for _, seconds in decodes])
-    told = _sequence_told(rows, lasted)
-    (base, sequence, context), decode_error = _fit(rows, lasted, _ALL if told else _BUT_SEQUENCE)
+    told = _costs_told(rows, lasted)
+    (base, sequence, context), decode_error = _fit(rows, lasted, told)
     return StepCosts(
         overhead=overhead,
         token=token,
@@ -135,7 +135,7 @@ def fit_served(turns: Sequence[Served], chunk_tokens: int) -> StepCosts:
         prefill_error_ratio=prefill_error,
         decode_error_ratio=decode_error,
         mean_batch=float(np.average(rows[:, 1] / rows[:, 0], weights=lasted)),
-        sequence_told=told,
+        sequence_told=_SEQUENCE in told,
         load_tokens_per_s=_load_rate([one for one in prefills if one.loads], predicted),
         prefills=len(prefills),
         turns=len(turns),
@@ -224,19 +224,27 @@ def _fit_prefills(
     return coefficients, anew, error
 
 
-def _sequence_told(rows: _Floats, seconds: _Floats) -> bool:
-    """Whether the rows say what a sequence adds to a decode step: within a tenth of the step, in 95 of 100 cases.
+def _costs_told(rows: _Floats, seconds: _Floats) -> tuple[int, ...]:
+    """Which of a decode step's costs the rows tell from each other.
 
-    Where turns decoded alone, all of a step might be the step's own or its one sequence's: the best fit is a matter
-    of chance, and with many turns at once it makes all of the difference.
+    Where turns decoded alone, all of a step might be the step's own or its one sequence's, and where their contexts
+    are alike as well, it might be the context's: the best fit is a matter of chance, and with many turns at once it
+    makes all of the difference. What is not told is the step's own.
     """
-    others = rows[:, _BUT_SEQUENCE]
-    factors, *_ = np.linalg.lstsq(others, rows[:, 1], rcond=None)
-    apart = float(np.linalg.norm(rows[:, 1] - others @ factors))  # what no other cost explains
-    coefficients, *_ = np.linalg.lstsq(rows, seconds, rcond=None)
-    scatter = float(np.median(np.abs(rows @ coefficients - seconds))) / _NORMAL_MEDIAN
+    if _told(rows, seconds, _SEQUENCE, (_STEP, _CONTEXT)):
+        return _ALL
+    return (_STEP, _CONTEXT) if _told(rows, seconds, _CONTEXT, (_STEP,)) else (_STEP,)
+
+
+def _told(rows: _Floats, seconds: _Floats, column: int, others: tuple[int, ...]) -> bool:
+    """Whether what a usual step owes to that cost is known within a tenth of the step, in 95 of 100 cases."""
+    factors, *_ = np.linalg.lstsq(rows[:, others], rows[:, column], rcond=None)
+    apart = float(np.linalg.norm(rows[:, column] - rows[:, others] @ factors))  # what no other cost explains
+    fitted = rows[:, (*others, column)]
+    coefficients, *_ = np.linalg.lstsq(fitted, seconds, rcond=None)
+    scatter = float(np.median(np.abs(fitted @ coefficients - seconds))) / _NORMAL_MEDIAN
     scatter = max(scatter, _LEAST_SCATTER * float(seconds.mean()))
-    return 2 * scatter <= _TOLD * float(seconds.sum() / rows[:, 0].sum()) * apart
+    return 2 * scatter * float(rows[:, column].sum()) <= _TOLD * float(seconds.sum()) * apart
 
 
 def _fit(rows: _Floats, seconds: _Floats, among: Sequence[int] = _ALL) -> tuple[tuple[float, float, float], float]:

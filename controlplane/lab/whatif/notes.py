@@ -75,7 +75,7 @@ def _guesses(observed: Observed, costs: StepCosts, runs: Sequence[RunResult]) ->
         (
             not costs.sequence_told,
             f"turns decoded {costs.mean_batch:.1f} at a time, so that the stretch does not tell what one costs "
-            "those beside it: it is taken to cost them nothing, and an alternative that runs more at once may look "
+            "those beside it: as little is taken as can be, and an alternative that runs more at once may look "
             "better than it is",
         ),
         (

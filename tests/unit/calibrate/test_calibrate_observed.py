@@ -103,6 +103,27 @@ def test_turns_one_after_another_do_not_tell_what_one_costs_another(seed: int, p
     assert costs.base > 0.8 * decode_s(costs, 1, 3000)
 
 
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("pause_ns", [0, 20_000_000, 500_000_000])
+def test_nor_do_turns_that_are_all_alike(seed: int, pause_ns: int) -> None:
+    """As a load generator's: all of a step might be its context's as well."""
+    pauses = random.Random(seed)
+    one = served(MADE, turns=1)[0]
+    turns = [
+        replace(
+            one,
+            scheduled_ns=one.scheduled_ns + number * 20_000_000_000,
+            first_token_ns=one.first_token_ns + number * 20_000_000_000,
+            ended_ns=one.ended_ns + number * 20_000_000_000 + round(pauses.expovariate(1) * pause_ns),
+            prompt_tokens=3000 + number % 7,
+        )
+        for number in range(60)
+    ]
+    costs = fit_served(turns, CHUNK)
+    assert (costs.sequence_told, costs.sequence, costs.context) == (False, 0, 0)
+    assert costs.base > 0
+
+
 def test_a_few_turns_beside_each_other_tell_it_if_the_machine_is_quiet() -> None:
     alone, together = served(MADE, every_ns=20_000_000_000), served(MADE, turns=12)
     assert fit_served([*alone, *(replace(turn, engine="n/other") for turn in together)], CHUNK).sequence_told
