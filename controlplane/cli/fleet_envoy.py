@@ -108,7 +108,7 @@ def demo(
         float, typer.Option(min=0, help="Kill or freeze some process after so many seconds; 0: only by key.")
     ] = 0.0,
     kills: Annotated[int, typer.Option(min=0, help="End after so many; 0: the time counts.")] = 0,
-    seed: Annotated[int, typer.Option("--seed", "-s", help="Which process when.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", "-s", min=0, help="Which process when.")] = 1,
     engines: Annotated[int, typer.Option(min=1, max=16, help="Engine doubles.")] = 3,
     folder: Annotated[Path | None, typer.Option(help="Keep logs and settings there.")] = None,
 ) -> None:

@@ -43,7 +43,7 @@ def replay(
             help="`poisson:RATE` in programs/s (open), `burst:RATE:N` (N at one instant) or `closed:N`.",
         ),
     ] = "poisson:0.1",
-    seed: Annotated[int, typer.Option("--seed", "-s", help="Seed of the arrivals.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", "-s", min=0, help="Seed of the arrivals.")] = 1,
     programs: Programs = WORKLOAD.programs,
     max_context: MaxContext = WORKLOAD.max_context,
     scale_tokens: ScaleTokens = WORKLOAD.scale_tokens,
@@ -144,7 +144,8 @@ def engine_double(
     time_scale: TimeScale = 1.0,
     tokens_per_word: Annotated[int, typer.Option(min=1, help="Tokens that one word stands for.")] = 1,
     hold_s: Annotated[
-        float, typer.Option(min=1, help="Seconds of engine time after which a turn that is held gets a 503.")
+        float,
+        typer.Option(min=1, max=1e6, help="Seconds of engine time after which a turn that is held gets a 503."),
     ] = 600.0,
     node: Node = "local",
     nats: Nats = None,
@@ -200,7 +201,7 @@ def demo(
         ),
     ] = [],
     programs: Annotated[int, typer.Option("--programs", "-n", min=1, help="Programs in each run.")] = 40,
-    seed: Annotated[int, typer.Option("--seed", "-s", help="Seed of the arrivals.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", "-s", min=0, help="Seed of the arrivals.")] = 1,
     time_scale: TimeScale = 60.0,
     telemetry: TelemetryOf = WORKLOAD.telemetry,
     out: Annotated[

@@ -48,7 +48,7 @@ def simulate(
         typer.Option("--preset", "-p", help="Preset to run. Repeatable.", autocompletion=completion.presets),
     ] = ["fcfs", "penstock"],
     arrival: Arrivals = [USUAL_ARRIVAL],
-    seed: Annotated[list[int], typer.Option("--seed", "-s", help="Seed of the arrivals. Repeatable.")] = [1],
+    seed: Annotated[list[int], typer.Option("--seed", "-s", min=0, help="Seed of the arrivals. Repeatable.")] = [1],
     profile: Annotated[
         str, typer.Option(help="Hardware: h200-llama31-8b (measured), h100, b200, rtx3090 (analytic), or a file.")
     ] = HARDWARE.profile,

@@ -39,7 +39,7 @@ Sample = Annotated[
     int,
     typer.Option(min=0, help="Run a sample: all presets in N cells of the grid, drawn evenly; 0: the whole grid."),
 ]
-SampleSeed = Annotated[int, typer.Option(help="Which sample: another seed draws other cells.")]
+SampleSeed = Annotated[int, typer.Option(min=0, help="Which sample: another seed draws other cells.")]
 
 
 def sweep(

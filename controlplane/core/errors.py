@@ -41,10 +41,11 @@ _MOST_SHOWN = 10**300
 def require(field: str, value: float, *, low: float, high: float, ends: str = "[]") -> None:
     """Raise ``ConfigError`` unless ``value`` lies between ``low`` and ``high``.
 
-    ``ends`` says which bounds belong to the range, as in mathematics: ``"(]"`` leaves ``low`` out.
+    ``ends`` says which bounds belong to the range, as in mathematics: ``"(]"`` leaves ``low`` out. Infinity is no
+    value: as ``high`` it says that any number is allowed.
     """
     above = value > low if ends[0] == "(" else value >= low
-    below = value < high if ends[1] == ")" else value <= high
+    below = value < high if ends[1] == ")" or high == float("inf") else value <= high
     if above and below:
         return
     left = "<" if ends[0] == "(" else "<="

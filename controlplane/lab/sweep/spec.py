@@ -30,7 +30,7 @@ from typing import Any
 import msgspec
 
 from controlplane.config import Config, parse, show
-from controlplane.core.errors import ConfigError, UnknownPolicy
+from controlplane.core.errors import ConfigError, UnknownPolicy, require
 from controlplane.core.presets import PRESETS
 from controlplane.lab.experiment import REPLAY, USUAL_ARRIVAL, Experiment, Hardware, Workload
 from controlplane.lab.sim.changes import parse_changes
@@ -122,6 +122,8 @@ def _check(spec: SweepSpec) -> None:
     for kind in ("workload", "hardware", "arrivals", "seeds"):
         if not getattr(spec, kind):
             raise ConfigError(f"{kind}: expected at least one", field=kind)
+    for seed in spec.seeds:
+        require("seeds", seed, low=0, high=float("inf"))
     if not spec.names:
         raise ConfigError("presets: expected at least one, or a variant", field="presets")
     for kind, titles in (

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from controlplane.config import Config, overridden
-from controlplane.core.errors import ConfigError
+from controlplane.core.errors import ConfigError, require
 from controlplane.core.events import HostSampled
 from controlplane.core.memory.lru import Lru
 from controlplane.core.presets import Preset
@@ -32,6 +32,7 @@ from controlplane.lab.workload.summary import summarize
 from controlplane.lab.workload.trace import Trace
 
 REPEAT = 3
+_FAR_S = 1e9  # longer than any log
 _HIDDEN_GB_PER_S = 1e3  # of loads from below the device that nobody waited for
 _TOKEN_BYTES = 1  # a log tells of tokens only, so that a token counts as a byte
 _SOURCE = "told by its engine's events"
@@ -47,6 +48,11 @@ class Stretch:
     repeat: int = REPEAT
     chunk_tokens: int = CHUNK_TOKENS
     max_running: int = MAX_RUNNING
+
+    def __post_init__(self) -> None:
+        for name, asked_s in (("since", self.since_s), ("until", self.until_s)):
+            if asked_s is not None:
+                require(name, asked_s, low=-_FAR_S, high=_FAR_S)
 
 
 class Replays:

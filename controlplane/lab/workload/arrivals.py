@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from controlplane.core.errors import ConfigError
+from controlplane.core.errors import ConfigError, require
 from controlplane.core.estimate import as_seconds
 from controlplane.core.types import seconds
 
@@ -16,6 +16,9 @@ class Poisson:
     """Open arrivals: ``rate`` programs a second, exponential gaps."""
 
     rate: float
+
+    def __post_init__(self) -> None:
+        _require_rate(self.rate)
 
     def __str__(self) -> str:
         return f"poisson:{self.rate:g}"
@@ -38,6 +41,9 @@ class Burst:
     rate: float
     n: int
 
+    def __post_init__(self) -> None:
+        _require_rate(self.rate)
+
     def __str__(self) -> str:
         return f"burst:{self.rate:g}:{self.n}"
 
@@ -56,6 +62,10 @@ class Recorded:
 
     def __str__(self) -> str:
         return "recorded"
+
+
+def _require_rate(rate: float) -> None:
+    require("rate", rate, low=0, high=float("inf"), ends="()")
 
 
 _Number = TypeVar("_Number", int, float)

@@ -7,6 +7,8 @@ from controlplane.core.errors import require
 from controlplane.lab.workload.trace import ProgramTrace, Trace
 from controlplane.lab.workload.trace_lines import Turn
 
+_MOST = 1e6
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
@@ -22,9 +24,9 @@ class Scale:
     turns: int = field(default=1, repr=False)  # digests of before it are of the representation
 
     def __post_init__(self) -> None:
-        require("scale_tokens", self.tokens, low=0, high=float("inf"), ends="(]")
-        require("scale_outputs", self.outputs, low=0, high=float("inf"), ends="(]")
-        require("scale_tools", self.tools, low=0, high=float("inf"))
+        require("scale_tokens", self.tokens, low=0, high=_MOST, ends="(]")
+        require("scale_outputs", self.outputs, low=0, high=_MOST, ends="(]")
+        require("scale_tools", self.tools, low=0, high=_MOST)
         require("scale_turns", self.turns, low=1, high=1000)
 
     def __str__(self) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from support.closed_loop import record
 from typer.testing import CliRunner
 
 from controlplane.cli.app import app
@@ -22,9 +23,9 @@ def helps(command: str) -> dict[str, str]:
     [
         ("simulate", "programs", "[0 <= x <= 1e+07]"),
         ("simulate", "cpus", "[0 < x <= 100000]"),
-        ("simulate", "scale_tokens", "[0 < x]"),
+        ("simulate", "scale_tokens", "[0 < x <= 1e+06]"),
         ("simulate", "max_running", "[1 <= x]"),
-        ("replay", "scale_tools", "[0 <= x]"),
+        ("replay", "scale_tools", "[0 <= x <= 1e+06]"),
         ("engine-double", "pool_tokens", "[16 <= x]"),
     ],
 )
@@ -38,7 +39,10 @@ def test_help_tells_the_range_that_is_checked(command: str, option: str, allowed
     [
         (["--chunk-tokens", "0"], "expected 16 <= chunk_tokens, got 0"),
         (["--max-running", "0"], "expected 1 <= max_running, got 0"),
-        (["--scale-tokens", "0"], "expected 0 < scale_tokens, got 0"),
+        (["--scale-tokens", "0"], "expected 0 < scale_tokens <= 1e+06, got 0"),
+        (["--scale-tokens", "inf"], "expected 0 < scale_tokens <= 1e+06, got inf"),
+        (["--scale-tools", "nan"], "expected 0 <= scale_tools <= 1e+06, got nan"),
+        (["--scale-tools", "inf"], "expected 0 <= scale_tools <= 1e+06, got inf"),
         (["-a", "laod:0.8"], '"load:X"'),
         (["-o", "/dev/null/runs"], "--out: cannot make the folder /dev/null/runs: Not a directory"),
     ],
@@ -56,3 +60,25 @@ def test_a_state_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     assert re.match(
         r"state_dir: cannot write .*daemon.lock: Not a directory; choose another", str(result.exception)
     )
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize("option", ["since", "until"])
+def test_no_stretch_begins_or_ends_at_what_is_no_time(option: str, number: str, tmp_path: Path) -> None:
+    log = record(tmp_path / "run.jsonl", "fcfs", programs=2, rate=0.5, seed=1)
+    result = CliRunner().invoke(app, ["what-if", str(log), f"--{option}", number])
+    assert isinstance(result.exception, ConfigError)
+    assert f"<= {option} <=" in str(result.exception)
+
+
+@pytest.mark.parametrize("rate", ["nan", "inf", "0", "-1"])
+def test_a_demo_at_what_is_no_rate_is_told(rate: str) -> None:
+    result = CliRunner().invoke(app, ["demo", "-n", "2", "--rate", rate])
+    assert isinstance(result.exception, ConfigError)
+    assert "expected 0 < rate, got" in str(result.exception)
+
+
+@pytest.mark.parametrize("number", ["nan", "inf"])
+def test_the_double_holds_no_turn_for_ever(number: str) -> None:
+    result = CliRunner().invoke(app, ["engine-double", "--no-bus", "--hold-s", number])
+    assert result.exit_code == 2

@@ -80,6 +80,7 @@ def test_a_workload_is_enough(tmp_path: Path) -> None:
         (SMALL + '[variants.x]\npreset = "marz"', "variants.x: .*no preset 'marz'"),
         (SMALL + "[variants.x]\nadmission.waste = 2.0", "variants.x: .*waste"),
         ('arrivals = ["poisson:-1"]\n[[workload]]\ntrace = "x"', "poisson"),
+        ('seeds = [-1]\n[[workload]]\ntrace = "x"', "expected 0 <= seeds, got -1"),
         ('seeds = ["one"]\n[[workload]]\ntrace = "x"', r"\$.seeds\[0\]"),
         ('[[workload]]\ntrace = "x"\n[[workload]]\ntrace = "x"', "x: named twice; give each its own name"),
         ('[[workload]]\ntrace = "x"\n[[hardware]]\nprofile = "tpu"', "tpu"),

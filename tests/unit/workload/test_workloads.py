@@ -69,7 +69,7 @@ def test_a_scale_of_one_changes_nothing_and_a_bad_one_is_refused() -> None:
     trace = synthesize("bfcl-v4", programs=3)
     assert Scale().apply(trace) is trace
     assert str(Scale(tokens=0.05, outputs=0.1)) == "tokens x0.05, outputs x0.1, tools x1"
-    with pytest.raises(ConfigError, match=r"0 < scale_tokens, got 0"):
+    with pytest.raises(ConfigError, match=r"0 < scale_tokens <= 1e\+06, got 0"):
         Scale(tokens=0)
     with pytest.raises(ConfigError, match=r"scale_tools"):
         Scale(tools=float("nan"))
