@@ -88,17 +88,30 @@ def connect(address: str | None, node: str, state_dir: Path | None = None) -> It
     The connection uses TLS if ``$PENSTOCK_API_CA`` names the authority that signed the daemon's certificate. The
     client's own certificate and key come from ``$PENSTOCK_API_CERTIFICATE`` and ``$PENSTOCK_API_PRIVATE_KEY``.
 
-    Raises ``EngineUnavailable`` if no daemon serves the node here, ``ConfigError`` for a file that cannot be read.
+    Raises ``EngineUnavailable`` if no daemon serves the node here, ``ConfigError`` for a file that cannot be read
+    and a folder that may not be entered.
     """
     chosen = address or os.environ.get(ADDRESS_VARIABLE)
     if not chosen:
-        path = control_path(node, state_dir)
-        if not path.exists():
-            what = f"no daemon serves node {node!r} here: there is no {path}"
-            raise EngineUnavailable(f"{what}. Start `penstock up --node {node}`, or name one with --api HOST:PORT")
-        chosen = f"unix:{path}"
+        chosen = f"unix:{_socket(node, state_dir)}"
     with _channel(chosen) as channel:
         yield ControlClient(channel, chosen)
+
+
+def _socket(node: str, state_dir: Path | None) -> Path:
+    path = control_path(node, state_dir)
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        what = f"no daemon serves node {node!r} here: there is no {path}"
+        what += f". Start `penstock up --node {node}`, or name one with --api HOST:PORT"
+        raise EngineUnavailable(what) from None
+    except PermissionError as error:
+        what = f"{path}: cannot reach the daemon's socket: {error.strerror}"
+        raise ConfigError(f"{what}. Run this as the daemon's user, or name its address with --api") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}", field="state_dir") from error
+    return path
 
 
 def _channel(address: str) -> grpc.Channel:

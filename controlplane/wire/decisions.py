@@ -132,14 +132,11 @@ def read_decisions(path: Path) -> Iterator[Record]:
 
     :raises ConfigError: there is no such log, or it cannot be read.
     """
-    numbered = [each for each in path.parent.glob(f"{path.name}.*") if each.suffix[1:].isdecimal()]
-    rotated = sorted(numbered, key=lambda each: int(each.suffix[1:]), reverse=True)
-    files = [*rotated, *([path] if path.exists() else [])]
-    if not files:
-        raise ConfigError(f"{path}: no decision log: has a daemon run here?")
-    for file in files:
+    found = False
+    for file in (*_rotated(path), path):
         try:
             with file.open("rb") as lines:
+                found = True
                 for line in lines:
                     try:
                         yield _decode(line)
@@ -149,3 +146,13 @@ def read_decisions(path: Path) -> Iterator[Record]:
             continue  # it was rotated away meanwhile
         except OSError as error:
             raise ConfigError(f"{file}: cannot read the decision log: {error.strerror or error}") from error
+    if not found:
+        raise ConfigError(f"{path}: no decision log: has a daemon run here?")
+
+
+def _rotated(path: Path) -> list[Path]:
+    try:
+        numbered = [each for each in path.parent.glob(f"{path.name}.*") if each.suffix[1:].isdecimal()]
+    except OSError:
+        return []  # whoever opens the log itself is told why
+    return sorted(numbered, key=lambda each: int(each.suffix[1:]), reverse=True)

@@ -93,6 +93,9 @@ def read_endpoint(node: str, state_dir: Path | None = None) -> Endpoint | None:
         )
     except FileNotFoundError:
         return None
+    except PermissionError as error:
+        what = f"{path}: cannot read the endpoint file: {error.strerror}"
+        raise ConfigError(f"{what}; run this as the daemon's user, or set {URL_VARIABLE}") from error
     except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
         raise ConfigError(f"{path}: no endpoint file ({error}); remove it and start the daemon again") from error
 

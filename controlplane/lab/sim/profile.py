@@ -19,13 +19,16 @@ def list_profiles() -> Mapping[str, str]:
 
 def load_profile(name_or_path: str | Path) -> Profile:
     """A built-in profile by name, or a profile file by path. Raises ``ConfigError``."""
-    path = PROFILES / f"{name_or_path}.json"
-    if not path.is_file():
-        path = Path(name_or_path)
-    if not path.is_file():
-        known = ", ".join(sorted(found.stem for found in PROFILES.glob("*.json")))
+    built_in = {path.stem: path for path in PROFILES.glob("*.json")}
+    path = built_in.get(str(name_or_path), Path(name_or_path))
+    try:
+        path.stat()
+    except FileNotFoundError:
+        known = ", ".join(sorted(built_in))
         raise ConfigError(
             f"profile: no built-in profile and no file {str(name_or_path)!r}; built in: {known}",
             field="profile",
-        )
+        ) from None
+    except (OSError, ValueError):
+        pass  # its reader says why
     return read_profile(path)
