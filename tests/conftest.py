@@ -1,6 +1,5 @@
 """Fixtures that every room's tests may use: first of all the real nats-server, never a double of it."""
 
-import gc
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
@@ -17,9 +16,6 @@ _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("repeatable", max_examples=60, stateful_step_count=40, derandomize=True, **_COMMON)
 settings.register_profile("search", max_examples=1000, stateful_step_count=60, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
-
-# Between so many modules and tests the collector finds little and looks often: a tenth of what units take.
-gc.set_threshold(50_000, 20, 1000)
 
 # A shell without job control starts what it puts into the background with interrupts ignored, and every process
 # that a test starts would inherit that: those that are to end by an interrupt would not.
