@@ -46,8 +46,19 @@ def governed(tmp_path: Path) -> Iterator[Loop]:
         loop.stop()
 
 
-def test_programs_are_held_granted_and_counted(governed: Loop) -> None:
-    result = governed.run(25)
+@pytest.fixture
+def unhurried(tmp_path: Path) -> Iterator[Loop]:
+    """What the machine delays counts ten times, not thirty: a decision that comes late finds nothing to keep."""
+    loop = Loop(tmp_path, "penstock", time_scale=10.0)
+    try:
+        loop.start()
+        yield loop
+    finally:
+        loop.stop()
+
+
+def test_programs_are_held_granted_and_counted(unhurried: Loop) -> None:
+    result = unhurried.run(25)
     summary = result.summary
     assert (summary.programs_ended, summary.programs_failed) == (25, 0)
     assert summary.turns_ended == sum(len(p.turns) for p in synthesize("swe-bench", programs=25, seed=1).programs)
