@@ -25,33 +25,18 @@ from controlplane.wire.subjects import all_events_subject
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "tests" / "agents" / "scripts"
 NODE = "agents"
-WAKES_S = 0.005
 TIMEOUT_S = 240.0  # where a prompt gets lost, a terminal waits for half a minute
 
 
 class Heard:
-    """The events of the node, on a thread of its own; and how late that is woken, as every process here is."""
+    """The events of the node, on a thread of its own."""
 
     def __init__(self, url: str) -> None:
         self.events: list[Event] = []
-        self._late_s: list[float] = []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self._client = self._do(self._connect(url))
-        self._wakes = asyncio.run_coroutine_threadsafe(self._wake(), self._loop)
-
-    async def _wake(self) -> None:
-        while True:
-            due_s = self._loop.time() + WAKES_S
-            await asyncio.sleep(WAKES_S)
-            self._late_s.append(self._loop.time() - due_s)
-
-    @property
-    def late_ns(self) -> int:
-        """Nine of ten wakings were no later: what no report of a time on this machine can be better than."""
-        late_s = sorted(self._late_s)
-        return round(late_s[len(late_s) * 9 // 10] * 1e9) if late_s else 0
 
     def _do(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(TIMEOUT_S)
@@ -81,7 +66,6 @@ class Heard:
             raise AssertionError(f"{error} among:\n" + "\n".join(map(str, self.events))) from None
 
     def close(self) -> None:
-        self._wakes.cancel()
         self._do(self._client.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
