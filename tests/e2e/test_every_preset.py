@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.daemon_process import NODE
-from support.whole_loop import Loop
+from support.whole_loop import Loop, serving
 
 from controlplane.core.events import TurnEnded
 from controlplane.core.presets import PRESETS
@@ -84,11 +84,7 @@ def loop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Loop]:
     made = Loop(
         tmp_path, request.param, pool_tokens=24_000, rate=1.0, time_scale=60, engine=("--tier", "dram:40000:50")
     )
-    try:
-        made.start()
-        yield made
-    finally:
-        made.stop()
+    yield from serving(made)
 
 
 def test_a_saturating_load_is_served_to_its_end(loop: Loop) -> None:

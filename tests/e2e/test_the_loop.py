@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.daemon_process import NODE, most_start_s
-from support.whole_loop import Loop
+from support.whole_loop import Loop, serving
 
 from controlplane.lab.load.replay import ReplayProgress
 from controlplane.lab.workload.synthetic import synthesize
@@ -38,23 +38,13 @@ class KillsAt:
 
 @pytest.fixture
 def governed(tmp_path: Path) -> Iterator[Loop]:
-    loop = Loop(tmp_path, "penstock")
-    try:
-        loop.start()
-        yield loop
-    finally:
-        loop.stop()
+    yield from serving(Loop(tmp_path, "penstock"))
 
 
 @pytest.fixture
 def unhurried(tmp_path: Path) -> Iterator[Loop]:
     """What the machine delays counts ten times, not thirty: a decision that comes late finds nothing to keep."""
-    loop = Loop(tmp_path, "penstock", time_scale=10.0)
-    try:
-        loop.start()
-        yield loop
-    finally:
-        loop.stop()
+    yield from serving(Loop(tmp_path, "penstock", time_scale=10.0))
 
 
 def test_programs_are_held_granted_and_counted(unhurried: Loop) -> None:

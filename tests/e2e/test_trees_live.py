@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.daemon_process import NODE
-from support.whole_loop import Loop
+from support.whole_loop import Loop, serving
 
 from controlplane.lab.workload.trace import ProgramTrace, Trace, Turn
 from controlplane.operate.tree import critical_path, tree
@@ -18,12 +18,7 @@ ROOTS, CHILDREN = 6, 3
 
 @pytest.fixture
 def governed(tmp_path: Path) -> Iterator[Loop]:
-    loop = Loop(tmp_path, "penstock", rate=2.0)
-    try:
-        loop.start()
-        yield loop
-    finally:
-        loop.stop()
+    yield from serving(Loop(tmp_path, "penstock", rate=2.0))
 
 
 def forest() -> Trace:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from controlplane.lab.load.options import ReplayOptions
@@ -120,3 +120,12 @@ class Loop:
             self.double.terminate()
             self.double.wait(TIMEOUT_S)
         self.daemon.clean_up()
+
+
+def serving(loop: Loop) -> Iterator[Loop]:
+    """The loop, started and governed, for as long as a fixture lives."""
+    try:
+        loop.start()
+        yield loop
+    finally:
+        loop.stop()

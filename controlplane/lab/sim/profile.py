@@ -29,6 +29,6 @@ def load_profile(name_or_path: str | Path) -> Profile:
             f"profile: no built-in profile and no file {str(name_or_path)!r}; built in: {known}",
             field="profile",
         ) from None
-    except (OSError, ValueError):
+    except OSError:
         pass  # its reader says why
     return read_profile(path)

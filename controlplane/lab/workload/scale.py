@@ -7,7 +7,7 @@ from controlplane.core.errors import require
 from controlplane.lab.workload.trace import ProgramTrace, Trace
 from controlplane.lab.workload.trace_lines import Turn
 
-_MOST = 1e6
+_MOST = 1e6  # no trace needs more, and numbers stay whole ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
