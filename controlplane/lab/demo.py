@@ -76,7 +76,7 @@ def run_demo(options: DemoOptions) -> list[RunResult]:
     console = Console()
     source = options.trace or BUILT_IN
     made_up = source == BUILT_IN
-    options = replace(options, rates=options.rates or (BUILT_IN_LIVE_RATES if made_up else LIVE_RATES))
+    arrivals = [Poisson(rate) for rate in options.rates or (BUILT_IN_LIVE_RATES if made_up else LIVE_RATES)]
     wanted = Wanted(
         programs=options.programs, max_context_tokens=0 if made_up else MAX_CONTEXT_TOKENS, seed=options.seed
     )
@@ -95,7 +95,7 @@ def run_demo(options: DemoOptions) -> list[RunResult]:
         else "",
         highlight=False,
     )
-    live = _live_runs(options, trace, console)
+    live = _live_runs(options, trace, arrivals, console)
     console.rule("live: NATS, daemon, engine double")
     print_comparison(live, console)
     console.rule("simulator: the same decision code in virtual time")
@@ -131,11 +131,13 @@ def _workload(options: DemoOptions, trace: Trace) -> Workload:
     return Workload(trace=trace.name, telemetry=options.telemetry)
 
 
-def _live_runs(options: DemoOptions, trace: Trace, console: Console) -> list[RunResult]:
+def _live_runs(
+    options: DemoOptions, trace: Trace, arrivals: Sequence[Poisson], console: Console
+) -> list[RunResult]:
     workload, ideal = _workload(options, trace), IdealTimes(engine_of(HARDWARE).build)
     ideal_ns = ideal.of_all(trace.programs, workload.shared_prefix)
     runs = []
-    for rate in options.rates:
+    for arrival in arrivals:
         for name in PRESETS:
             with TemporaryDirectory(prefix="penstock-demo-") as folder, _loop(name, options, Path(folder)) as url:
                 bus = resolve_url(None, _NODE, Path(folder), role=BusRole.AGENT)
@@ -144,8 +146,8 @@ def _live_runs(options: DemoOptions, trace: Trace, console: Console) -> list[Run
                         trace=trace,
                         workload=workload,
                         url=url,
-                        arrival=Poisson(rate),
-                        label=f"{name} at {rate:g}/s",
+                        arrival=arrival,
+                        label=f"{name} at {arrival.rate:g}/s",
                         preset=name,
                         seed=options.seed,
                         tokens_per_word=TOKENS_PER_WORD,
@@ -164,7 +166,7 @@ def _live_runs(options: DemoOptions, trace: Trace, console: Console) -> list[Run
                     runs.append(replay(run))
                     summary = runs[-1].summary
             console.print(
-                f"[bold]{name}[/bold] at {rate:g} programs/s: mean JCT {summary.jct_mean_s:.1f} s, "
+                f"[bold]{name}[/bold] at {arrival.rate:g} programs/s: mean JCT {summary.jct_mean_s:.1f} s, "
                 f"cache hit rate {summary.cache_hit_ratio:.1%}, {summary.programs_ended} programs ended",
                 highlight=False,
             )

@@ -2,11 +2,13 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import nats
+import psutil
 import pytest
 
 from controlplane.core.events import (
@@ -26,6 +28,7 @@ from controlplane.lab.load.options import ReplayOptions
 from controlplane.lab.load.progress import ReplayProgress
 from controlplane.lab.load.replay import replay
 from controlplane.lab.load.tools import ToolOptions
+from controlplane.lab.load.watch import StatusWatch
 from controlplane.lab.workload.arrivals import Closed, Poisson
 from controlplane.lab.workload.run import RunResult
 from controlplane.lab.workload.telemetry import Telemetry
@@ -206,3 +209,23 @@ def test_an_engine_that_dies_fails_what_runs_and_the_replay_ends() -> None:
     assert result.summary.programs_failed == 4
     assert all(program.error for program in result.programs)
     assert display.notes == []
+
+
+def connections_to(server: "NatsServer") -> int:
+    """How many connections this process has to the server."""
+    return sum(
+        bool(found.raddr) and found.raddr.port == server.port for found in psutil.Process().net_connections()
+    )
+
+
+def test_a_watch_that_ends_while_it_connects_leaves_nothing_open(nats_server: "NatsServer") -> None:
+    nats_server.suspend()  # its port still accepts: the kernel does that
+    try:
+        with StatusWatch(nats_server.url, "node"):
+            began = time.monotonic()
+            while not connections_to(nats_server):
+                assert time.monotonic() < began + TIMEOUT_S
+                time.sleep(0.01)
+        assert connections_to(nats_server) == 0
+    finally:
+        nats_server.resume()

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from typing import Any
 
 import msgspec
 import nats
 from anyio import move_on_after, sleep_forever
 from anyio.from_thread import start_blocking_portal
+from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from controlplane.core.errors import ControlPlaneError
@@ -17,6 +19,7 @@ from controlplane.wire.nats_options import nats_options, servers
 from controlplane.wire.subjects import status_subject
 
 _CLOSES_WITHIN_S = 5.0
+_CONNECTS: dict[str, Any] = {"max_reconnect_attempts": -1, "reconnect_time_wait": 0.2}
 
 
 class _Status(msgspec.Struct, frozen=True):
@@ -49,10 +52,9 @@ class StatusWatch:
     async def _watch(self) -> None:
         with suppress(nats.errors.Error, ControlPlaneError, OSError, TimeoutError):
             url = self._url() if callable(self._url) else self._url
-            client = await nats.connect(
-                servers(url), max_reconnect_attempts=-1, reconnect_time_wait=0.2, error_cb=_ignore, **nats_options()
-            )
-            try:
+            client = Client()
+            try:  # around the connecting too: it is cancelled in the middle of it when a run ends as it begins
+                await client.connect(servers(url), **_CONNECTS, error_cb=_ignore, **nats_options())
                 await client.subscribe(status_subject(self._node), cb=self._hear)
                 await sleep_forever()
             finally:
