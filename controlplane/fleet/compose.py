@@ -63,7 +63,8 @@ async def _serve_alone(source: Source, url: str, state_dir: Path) -> None:
     engines = [parse_engine(text) for text in fleet.engines]
     async with task_group() as tasks, ending_stack() as ending:
         ending.callback(tasks.cancel_scope.cancel)
-        client = await connected(url, f"penstock-lease-{config.node}")  # no lease waits behind a stream
+        lease_name = f"penstock-lease-{config.node}"  # a connection of its own: no lease waits behind a stream
+        client = await connected(url, lease_name, within_s=_BEGIN_S)
         ending.push_async_callback(_close, client)
         bucket, known = await _begun(client, config.node, engines)
         lease = Lease(

@@ -1,41 +1,59 @@
 """Connections to the fleet's NATS servers, which soon leave a server that has died or is frozen for another one."""
 
+from contextlib import suppress
 from typing import Any
 
 import nats
+from anyio import CancelScope, fail_after
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
 from controlplane.core.errors import EngineUnavailable
+from controlplane.shell.logs import logger
 from controlplane.wire.endpoint import shown
 from controlplane.wire.nats_options import nats_options, servers
 
 IMPATIENT: dict[str, Any] = {"ping_interval": 1, "max_outstanding_pings": 2}
 """A client's usual patience with a server that says nothing is minutes."""
-_CONNECT_S = 3
+_log = logger("fleet")
+_CONNECT_S = 3  # to one server
+_WITHIN_S = 10.0  # a server that is frozen may be the first of several
 
 
-async def connected(url: str, name: str) -> Client:
-    """A client that comes back by itself. Raises ``EngineUnavailable`` if nobody answers there."""
+async def connected(url: str, name: str, *, within_s: float = _WITHIN_S) -> Client:
+    """A client that comes back by itself. Raises ``EngineUnavailable`` if nobody answers there in that time."""
+    said = ""
+
+    async def told(error: Exception) -> None:
+        """The first is logged, as somebody may wait; what fails later is told by whom it fails."""
+        nonlocal said
+        if not said:
+            _log.warning("no NATS server", url=shown(url), error=str(error) or type(error).__name__)
+        said = str(error) or type(error).__name__
+
+    client = Client()
+    options: dict[str, Any] = {
+        "name": name,
+        "max_reconnect_attempts": -1,  # this holds for the first connection too, hence the limit
+        "reconnect_time_wait": 0.2,
+        "connect_timeout": _CONNECT_S,
+        "error_cb": told,
+        **IMPATIENT,
+        **nats_options(),
+    }
     try:
-        return await nats.connect(
-            servers(url),
-            name=name,
-            max_reconnect_attempts=-1,
-            reconnect_time_wait=0.2,
-            connect_timeout=_CONNECT_S,
-            error_cb=_quiet,
-            **IMPATIENT,
-            **nats_options(),
-        )
-    except (NatsError, OSError, TimeoutError) as error:
-        raise EngineUnavailable(f"no NATS server answers at {shown(url)}: {error or 'nothing'}") from None
+        with fail_after(within_s):
+            await client.connect(servers(url), **options)
+    except BaseException as error:
+        with CancelScope(shield=True), suppress(NatsError, OSError, TimeoutError):
+            await client.close()
+        if isinstance(error, NatsError | OSError | TimeoutError):
+            why = str(error) or said or f"nothing within {within_s:g} s"
+            raise EngineUnavailable(f"no NATS server answers at {shown(url)}: {why}") from None
+        raise
+    return client
 
 
 async def impatient(url: str | list[str], **options: Any) -> Client:
     """``nats.connect``, for a bus that is given how to connect."""
     return await nats.connect(url, **{**options, **IMPATIENT})
-
-
-async def _quiet(error: Exception) -> None:
-    """What fails for want of a server is told by whom it fails."""

@@ -21,6 +21,13 @@ CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE = (
 )
 _TIMEOUT_S = 10.0
 _MOST_ROWS = 1000  # of programs in one answer
+# Who only listens would hear nothing, for ever, of a daemon that is frozen or whose host is gone.
+_STILL_THERE = (
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),  # what a newer gRPC waits for an answer, and otherwise a minute
+    ("grpc.http2.max_pings_without_data", 0),
+)
 _ERRORS: dict[grpc.StatusCode, type[ControlPlaneError]] = {
     grpc.StatusCode.NOT_FOUND: UnknownProgram,
     grpc.StatusCode.INVALID_ARGUMENT: ConfigError,
@@ -117,9 +124,9 @@ def _socket(node: str, state_dir: Path | None) -> Path:
 def _channel(address: str) -> grpc.Channel:
     authority = _file(CA_VARIABLE)
     if authority is None:
-        return grpc.insecure_channel(address)
+        return grpc.insecure_channel(address, _STILL_THERE)
     credentials = grpc.ssl_channel_credentials(authority, _file(KEY_VARIABLE), _file(CERTIFICATE_VARIABLE))
-    return grpc.secure_channel(address, credentials)
+    return grpc.secure_channel(address, credentials, _STILL_THERE)
 
 
 def _file(variable: str) -> bytes | None:

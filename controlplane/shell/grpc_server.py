@@ -17,6 +17,10 @@ from controlplane.wire.endpoint import MOST_SOCKET_PATH_BYTES
 from controlplane.wire.names import in_snake_case
 
 _UNIX = "unix:"
+_OPTIONS = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 1000),  # who watches a quiet node asks whether we are there
+)
 _MODE = 0o600  # who may open it may hold every program: the daemon's own user
 _CODES: tuple[tuple[type[ControlPlaneError], grpc.StatusCode], ...] = (
     (UnknownProgram, grpc.StatusCode.NOT_FOUND),
@@ -40,7 +44,7 @@ class GrpcServer:
         """Listen. Raises ``ConfigError`` where that cannot be; a default socket that cannot be is logged only."""
         if self.address == "off":
             return
-        server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        server = grpc.aio.server(options=_OPTIONS)
         server.add_generic_rpc_handlers((self._handlers(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)

@@ -132,7 +132,7 @@ class HttpServer:
                 while True:
                     with fail_after(_READ_WITHIN_S):
                         await response.write(b"data: " + self._told() + b"\n\n")
-                    await sleep(max(_LEAST_EVERY_S, self._daemon.status_every_s))
+                    await sleep(self._every_s)
         finally:
             self._streams -= 1
         return response
@@ -170,12 +170,18 @@ class HttpServer:
         )
         return web.Response(body=msgspec.json.encode(found), content_type="application/json")
 
+    @property
+    def _every_s(self) -> float:
+        """Seconds between two lines to each page."""
+        return max(_LEAST_EVERY_S, self._daemon.status_every_s)
+
     def _told(self) -> bytes:
         """What all open pages are told, put together once for all of them."""
         daemon, now_s = self._daemon, time.monotonic()
         if not self._latest or now_s - self._latest_s >= daemon.status_every_s / 2:
             controller = daemon.controller
             told = {
+                "every_s": self._every_s,
                 "status": daemon.status(),
                 "listing": listing(
                     controller.ledger, daemon.clock.now_ns(), most=_MOST_PROGRAMS, limit=controller.window.limit

@@ -174,9 +174,9 @@ def test_an_mcp_call_over_http_that_takes_too_long_is_answered(
     others_python: str, nats_server: Any, heard: Heard, http_server: str, tmp_path: Path
 ) -> None:
     with http_proxy(http_server, nats_server.url, "--timeout", "1", "--program", "run-1") as url:
-        asked = {"url": url, "clock": str(tmp_path / "clock"), "seconds": [3, 0.1]}
+        asked = {"url": url, "clock": str(tmp_path / "clock"), "seconds": [20, 0.1]}
         said = run_agent(others_python, "mcp_run.py", asked, nats_server.url)
     assert said["errors"] == ["look took longer than 1 s and was given up", ""]
     heard.until(lambda: len(heard.of(ToolEnded)) == 2, "ends")
     assert [event.ok for event in heard.of(ToolEnded)] == [False, True]
-    assert 1e9 <= heard.of(ToolEnded)[0].duration_ns < 2.9e9
+    assert 1e9 <= heard.of(ToolEnded)[0].duration_ns < 20e9, "it did not last until its own end"

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import stat
 import subprocess
 import sys
@@ -17,13 +18,14 @@ import pytest_asyncio
 import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from support.daemon_process import BusClient, DaemonProcess, eventually, listening
+from support.daemon_process import TIMEOUT_S, BusClient, DaemonProcess, eventually, listening
 from support.nats import NatsServer
 from support.ports import free_port
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
 from controlplane.core.errors import ConfigError, EngineUnavailable, UnknownProgram
+from controlplane.operate import client as control_client
 from controlplane.operate.client import (
     CA_VARIABLE,
     CERTIFICATE_VARIABLE,
@@ -247,6 +249,23 @@ async def test_decisions_are_told_as_they_are_made(
     assert isinstance(told[0].command, cmd.Admit | cmd.SetWindow)
     assert told[0].command.reason
     assert told[0].missed == 0
+
+
+@pytest.mark.asyncio
+async def test_who_only_listens_waits_for_a_quiet_daemon_and_is_told_of_a_frozen_one(
+    daemon: DaemonProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    often = dict(control_client._STILL_THERE) | {"grpc.keepalive_time_ms": 1500}
+    monkeypatch.setattr(control_client, "_STILL_THERE", tuple(often.items()))
+    await listening(daemon)
+    with connect(None, "test", daemon.folder) as client:
+        watched = asyncio.create_task(asyncio.to_thread(list, client.watch("WatchDecisions", program_id="")))
+        await asyncio.sleep(8)  # a server hangs up on who asks it too often, at the fifth time at the latest
+        assert not watched.done()
+        assert daemon.process is not None
+        daemon.process.send_signal(signal.SIGSTOP)
+        with pytest.raises(EngineUnavailable, match="does not answer"):
+            await asyncio.wait_for(watched, TIMEOUT_S)
 
 
 def test_presets_and_files_are_taken_over_by_command(client: ControlClient, file: Path) -> None:

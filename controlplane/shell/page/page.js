@@ -4,6 +4,7 @@
 const KEPT_MS = 5 * 60 * 1000;
 const MOST_ROWS = 60;
 const ROW_PX = 16;
+const SILENT_S = 10;         // without a word: more than a busy machine makes of it
 const looks = [];            // {at, limit, active, waiting, kv, cpu, stall}
 let present = { programs: [], total: 0 };   // who is there now
 const spans = new Map();     // program -> [{from, to, phase, pinned}]
@@ -309,6 +310,19 @@ function draw() {
 }
 
 const live = new EventSource("/live");
-live.onmessage = (message) => take(JSON.parse(message.data));
+let heardAt = Date.now(), everyS = 0;
+live.onmessage = (message) => {
+  heardAt = Date.now();
+  const told = JSON.parse(message.data);
+  everyS = told.every_s;
+  take(told);
+};
+// A daemon that is frozen, or behind a network that is gone, keeps the connection open: what is shown would look live.
+setInterval(() => {
+  const silentS = (Date.now() - heardAt) / 1000;
+  if (silentS > Math.max(SILENT_S, 5 * everyS)) {
+    byId("warnings").textContent = `the daemon does not answer: nothing was heard of it for ${silentS.toFixed(0)} s, and what is shown is of then`;
+  }
+}, 1000);
 live.onerror = () => { byId("warnings").textContent = "the daemon does not answer; trying again"; };
 window.addEventListener("resize", () => looks.length && draw());

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -223,8 +224,9 @@ async def test_cached_tokens_make_the_hit_rate() -> None:
 
 @pytest.mark.asyncio
 async def test_time_scale_gives_trace_time() -> None:
+    began_s = time.monotonic()
     result, _ = await run(EndpointDouble(), program("a", (10, 1), (20, 1), tool_ms=10_000), time_scale=100.0)
-    assert 10 <= result.summary.jct_mean_s < 60
+    assert 10 <= result.summary.jct_mean_s <= 100 * (time.monotonic() - began_s)
 
 
 @pytest.mark.asyncio
