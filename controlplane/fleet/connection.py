@@ -4,7 +4,7 @@ from contextlib import suppress
 from typing import Any
 
 import nats
-from anyio import CancelScope, fail_after
+from anyio import fail_after, move_on_after
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
@@ -17,6 +17,7 @@ IMPATIENT: dict[str, Any] = {"ping_interval": 1, "max_outstanding_pings": 2}
 """A client's usual patience with a server that says nothing is minutes."""
 _log = logger("fleet")
 _CONNECT_S = 3  # to one server
+_CLOSES_WITHIN_S = 2.0
 _WITHIN_S = 10.0  # a server that is frozen may be the first of several
 
 
@@ -45,7 +46,7 @@ async def connected(url: str, name: str, *, within_s: float = _WITHIN_S) -> Clie
         with fail_after(within_s):
             await client.connect(servers(url), **options)
     except BaseException as error:
-        with CancelScope(shield=True), suppress(NatsError, OSError, TimeoutError):
+        with move_on_after(_CLOSES_WITHIN_S, shield=True), suppress(NatsError, OSError, TimeoutError):
             await client.close()
         if isinstance(error, NatsError | OSError | TimeoutError):
             why = str(error) or said or f"nothing within {within_s:g} s"
