@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from nats.aio.client import Client
+from nats.js.kv import KeyValue
 from support.daemon_process import eventually
 from support.fleets import Process, nats_cluster, running
 
@@ -76,15 +77,20 @@ async def contenders(url: str, *, ttl_s: float) -> AsyncIterator[Contenders]:
 @asynccontextmanager
 async def _contending(clients: list[Client], *, ttl_s: float) -> AsyncIterator[Contenders]:
 
-    async def made() -> object:
-        try:
-            return await fleet_bucket(clients[0], FLEET)
-        except EngineUnavailable:
-            return None
+    async def bucket(client: Client) -> KeyValue:
+        """As soon as the server that this client is at knows whom to ask: a cluster has only just been started."""
 
-    await eventually(made, what="a bucket", timeout_s=WAIT_S)
+        async def made() -> KeyValue | None:
+            try:
+                return await fleet_bucket(client, FLEET)
+            except EngineUnavailable:
+                return None
+
+        found: KeyValue = await eventually(made, what="a bucket", timeout_s=WAIT_S)
+        return found
+
     leases = [
-        Lease(LeaderKey(await fleet_bucket(client, FLEET)), name, ttl_s=ttl_s)
+        Lease(LeaderKey(await bucket(client)), name, ttl_s=ttl_s)
         for client, name in zip(clients, "ab", strict=True)
     ]
     found = Contenders(clients, leases)
