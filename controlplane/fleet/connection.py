@@ -28,9 +28,9 @@ async def connected(url: str, name: str, *, within_s: float = _WITHIN_S) -> Clie
     async def told(error: Exception) -> None:
         """The first is logged, as somebody may wait; what fails later is told by whom it fails."""
         nonlocal said
-        if not said:
-            _log.warning("no NATS server", url=shown(url), error=str(error) or type(error).__name__)
-        said = str(error) or type(error).__name__
+        is_first, said = not said, str(error) or type(error).__name__
+        if is_first:
+            _log.warning("no NATS server", url=shown(url), error=said)
 
     client = Client()
     options: dict[str, Any] = {

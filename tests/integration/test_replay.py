@@ -2,14 +2,13 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import nats
-import psutil
 import pytest
+from support.daemon_process import eventually
 
 from controlplane.core.events import (
     Event,
@@ -211,21 +210,16 @@ def test_an_engine_that_dies_fails_what_runs_and_the_replay_ends() -> None:
     assert display.notes == []
 
 
-def connections_to(server: "NatsServer") -> int:
-    """How many connections this process has to the server."""
-    return sum(
-        bool(found.raddr) and found.raddr.port == server.port for found in psutil.Process().net_connections()
-    )
+@pytest.mark.asyncio
+async def test_a_watch_that_ends_while_it_connects_leaves_nothing_open(nats_server: "NatsServer") -> None:
 
+    async def connects() -> bool:
+        return nats_server.connections_from_here > 0
 
-def test_a_watch_that_ends_while_it_connects_leaves_nothing_open(nats_server: "NatsServer") -> None:
     nats_server.suspend()  # its port still accepts: the kernel does that
     try:
         with StatusWatch(nats_server.url, "node"):
-            began = time.monotonic()
-            while not connections_to(nats_server):
-                assert time.monotonic() < began + TIMEOUT_S
-                time.sleep(0.01)
-        assert connections_to(nats_server) == 0
+            await eventually(connects, what="a connection")
+        assert nats_server.connections_from_here == 0
     finally:
         nats_server.resume()

@@ -9,6 +9,8 @@ import sysconfig
 import threading
 from pathlib import Path
 
+import psutil
+
 _START_TIMEOUT_S = 60.0
 _LISTENING = re.compile(r"Listening for client connections on \S+:(\d+)")
 
@@ -46,6 +48,12 @@ class NatsServer:
     def pid(self) -> int:
         assert self._process is not None, "the server is not running"
         return self._process.pid
+
+    @property
+    def connections_from_here(self) -> int:
+        """How many connections this process has to it."""
+        found = psutil.Process().net_connections()
+        return sum(bool(each.raddr) and each.raddr.port == self.port for each in found)
 
     def start(self) -> None:
         """Start and return once the server says that it is ready."""
