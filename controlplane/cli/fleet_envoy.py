@@ -59,7 +59,9 @@ def envoy_config(
     something fails:
 
     - **The daemon that it asks dies**: running turns go on. Held turns are asked again of the other one, with the
-      time that they have waited. A frozen one is noticed after 2 s.
+      time that they have waited. A frozen one is noticed after 3 to 4 s; one that stalls for less keeps its turns.
+
+    - **The only daemon restarts**: what it held waits 6 to 9 s and asks it again, with the time that it has waited.
 
     - **All daemons are gone**: after about half a second each turn goes to an engine by a hash of its session's
       header, so that a session stays on its engine. Requests that name their program in the body go anywhere.

@@ -21,6 +21,10 @@ from controlplane.shell.installed import installed
 
 _MOST_BODY_BYTES = 1 << 30
 _COLLECTOR = "collector"
+# When a turn whose picker was lost is asked for again. Another picker has it at once. One that is alone is awaited,
+# for its restart and the three seconds that Envoy asks nobody who was lost: else all that it held would fall on the
+# engines together. In whole seconds, or a word for the retry policy's own times.
+_AGAIN_SOON, _AGAIN_ALONE = "soon", "6"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +78,7 @@ def bootstrap(plane: DataPlane) -> str:
             }
             for number, at in enumerate(plane.pickers)
         ],
+        "lost_again": _AGAIN_ALONE if len(plane.pickers) == 1 else _AGAIN_SOON,
         "endpoints": str(plane.endpoints.absolute()),
         "health_path": plane.health_path,
         "tracing": _tracing(plane) if plane.otlp_endpoint else None,

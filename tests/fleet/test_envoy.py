@@ -1,6 +1,7 @@
 """The real Envoy with what `penstock fleet envoy-config` writes, a double of a picker, real HTTP."""
 
 import asyncio
+import re
 import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -303,6 +304,15 @@ def test_envoy_accepts_the_configuration(variant: Callable[[Path], DataPlane], t
     config.write_text(bootstrap(variant(endpoints)))
     said = subprocess.run([str(binary()), "--mode", "validate", "-c", str(config)], capture_output=True, text=True)
     assert said.returncode == 0, said.stderr
+
+
+@pytest.mark.parametrize(("pickers", "when"), [(("a:1",), '"6"'), (("a:1", "b:1"), '"soon"')])
+def test_who_is_alone_is_awaited_and_who_is_not_is_asked_at_once(
+    pickers: tuple[str, ...], when: str, tmp_path: Path
+) -> None:
+    config = bootstrap(DataPlane(pickers=pickers, endpoints=tmp_path / "eds.json"))
+    lost, failed = re.findall(r"key: x-penstock-again, value: (\S+?)}", config)
+    assert (lost, failed) == (when, "soon")
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
