@@ -4,15 +4,17 @@ import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from engine_client import Messages, Reply
 from engine_scene import Bus, Scene, play
 from engine_server import EngineServer
 from engine_versions import every_engine
+from support.daemon_process import eventually
 from tiny_model import words
 from vllm_server import VllmServer
 
@@ -23,6 +25,7 @@ from controlplane.core.types import seconds
 PROGRAMS, TURNS = 8, 4
 FIRST_TOKENS, NEXT_TOKENS, OUTPUT_TOKENS = 300, 150, 100
 TOOL_S = 0.2
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -83,6 +86,21 @@ async def all_of(scene: Scene, label: str, seed: int, **more: int) -> tuple[list
     return told, await prefilled_tokens(scene) - before - new_tokens
 
 
+async def at_one_moment(scene: Scene, turns: Coroutine[Any, Any, T]) -> T:
+    """What becomes of the first turns of all programs if SGLang takes them in one step, on a slow machine too."""
+
+    async def all_wait() -> bool:
+        return bool((await scene.penstock())["running_turns"] == PROGRAMS)
+
+    await scene.post("/pause_generation", {"mode": "in_place"})
+    try:
+        asked = asyncio.ensure_future(turns)
+        await eventually(all_wait, what="turns before the paused engine")
+    finally:
+        await scene.post("/continue_generation", {})
+    return await asked
+
+
 def regret(record: Path) -> Any:
     """What ``penstock regret`` says of a recorded run, by cause."""
     command = [sys.executable, "-m", "controlplane", "regret", "--by", "cause", "--json", str(record)]
@@ -125,7 +143,7 @@ def test_what_a_retraction_cost_is_in_them(plugin_engine: EngineServer, bus: Bus
     async def story(scene: Scene) -> None:
         sizes = {"turns": 1, "first_tokens": 200, "output_tokens": 400}
         before = (await scene.metrics())["num_retracted_requests_total"]
-        _, seen["again"] = await all_of(scene, "long", seed=1400, **sizes)
+        _, seen["again"] = await at_one_moment(scene, all_of(scene, "long", seed=1400, **sizes))
         seen["retractions"] = (await scene.metrics())["num_retracted_requests_total"] - before
         seen["told"] = sum(event.recomputed_tokens for event in scene.heard(TurnEnded))
 
