@@ -1,26 +1,20 @@
 """A fleet of one daemon that stalls, or is gone for a while: what it held stays in its queue, off the engines."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from support.daemon_process import eventually
-from support.held_turns import RETRIES, clients_of, counted, one_slot, waiting
+from support.held_turns import RETRIES, clients_of, of_envoy, one_slot, waiting
 
 from controlplane.lab.fleet.processes import Kind
-from controlplane.lab.fleet.site import Site, running_site
+from controlplane.lab.fleet.site import Site
 
 TURNS = 20
 STALL_S = 2.0
 TIMEOUT_S = 120.0
 CUT = r"^http\.asking\.ext_proc\.streams_failed: (\d+)$"
-
-
-def of_envoy(site: Site, pattern: str) -> int:
-    (envoy,) = site.of(Kind.ENVOY)
-    return counted(f"{site.admin(envoy)}/stats", pattern)
 
 
 async def stalled(site: Site) -> int:
@@ -38,7 +32,7 @@ async def cut_off(site: Site) -> int:
     daemon.freeze()
 
     async def is_cut() -> bool:
-        return of_envoy(site, CUT) >= TURNS
+        return await of_envoy(site, CUT) >= TURNS
 
     await eventually(is_cut, what="cut", timeout_s=TIMEOUT_S, every_s=0.1)
     daemon.thaw()
@@ -46,7 +40,7 @@ async def cut_off(site: Site) -> int:
 
 
 async def are_held(site: Site, again: int = 0) -> bool:
-    return of_envoy(site, RETRIES) >= again and await waiting(site) == TURNS
+    return await of_envoy(site, RETRIES) >= again and await waiting(site) == TURNS
 
 
 async def held_on(site: Site, fault: Callable[[Site], Awaitable[int]]) -> None:
@@ -57,7 +51,7 @@ async def held_on(site: Site, fault: Callable[[Site], Awaitable[int]]) -> None:
         await eventually(lambda: are_held(site), what="held turns", timeout_s=TIMEOUT_S, every_s=0.1)
         again = await fault(site)
         await eventually(lambda: are_held(site, again), what="turns held on", timeout_s=TIMEOUT_S, every_s=0.1)
-        assert of_envoy(site, RETRIES) == again
+        assert await of_envoy(site, RETRIES) == again
         assert site.ways()["around"] == 0, "none was sent to an engine meanwhile"
         assert not any(client.is_answered for client in clients[1:])
     finally:
@@ -67,7 +61,5 @@ async def held_on(site: Site, fault: Callable[[Site], Awaitable[int]]) -> None:
 
 @pytest.mark.parametrize("fault", [stalled, cut_off])
 def test_what_a_lone_daemon_holds_is_held_on(fault: Callable[[Site], Awaitable[int]], tmp_path: Path) -> None:
-    with running_site(one_slot(), tmp_path) as site:
-        while not site.is_asked():  # until then turns go around the daemon
-            time.sleep(0.1)
+    with one_slot(tmp_path) as site:
         asyncio.run(held_on(site, fault))

@@ -3,10 +3,14 @@
 import asyncio
 import json
 import re
+import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from controlplane.lab.fleet.processes import Kind
-from controlplane.lab.fleet.site import Site, SiteOptions
+from controlplane.lab.fleet.site import Site, SiteOptions, running_site
 from support.daemon_process import eventually
 
 RETRIES = r"^cluster\.inner\.upstream_rq_retry: (\d+)$"  # in Envoy's statistics
@@ -44,10 +48,15 @@ class Client:
         self._writer.close()
 
 
-def one_slot() -> SiteOptions:
-    """A site of one engine, one daemon and one Envoy."""
+@contextmanager
+def one_slot(folder: Path) -> Iterator[Site]:
+    """A site of one engine, one daemon and one Envoy, which asks that daemon."""
     window = '[admission]\npolicy = "fixed"\nwindow = 1\n'
-    return SiteOptions(engines=1, daemons=1, envoys=1, time_scale=1, pool_tokens=200_000, more=window)
+    options = SiteOptions(engines=1, daemons=1, envoys=1, time_scale=1, pool_tokens=200_000, more=window)
+    with running_site(options, folder) as site:
+        while not site.is_asked():  # until then turns go around the daemon
+            time.sleep(0.1)
+        yield site
 
 
 async def clients_of(site: Site, turns: int) -> list[Client]:
@@ -68,14 +77,20 @@ async def waiting(site: Site) -> int:
     return await _on_page(site, _WAITING)
 
 
-def counted(url: str, pattern: str) -> int:
+async def of_envoy(site: Site, pattern: str) -> int:
+    """What Envoy counts."""
+    (envoy,) = site.of(Kind.ENVOY)
+    return await asyncio.to_thread(_counted, f"{site.admin(envoy)}/stats", pattern)
+
+
+async def _on_page(site: Site, pattern: str) -> int:
+    (daemon,) = site.of(Kind.DAEMON)
+    return await asyncio.to_thread(_counted, site.metrics(daemon), pattern)
+
+
+def _counted(url: str, pattern: str) -> int:
     """The sum of the numbers that a page has, of which there is at least one."""
     with urllib.request.urlopen(url, timeout=60) as answer:
         found = re.findall(pattern, answer.read().decode(), re.MULTILINE)
     assert found, f"{pattern} is not on {url}"
     return sum(int(float(number)) for number in found)
-
-
-async def _on_page(site: Site, pattern: str) -> int:
-    (daemon,) = site.of(Kind.DAEMON)
-    return await asyncio.to_thread(counted, site.metrics(daemon), pattern)
