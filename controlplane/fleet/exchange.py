@@ -44,7 +44,7 @@ _ATTEMPT = b"x-envoy-attempt-count"
 _REFUSED = "penstock_refused"  # in Envoy's access log; asked again is only what begins with ext_proc_error
 _NO_ENGINE = "no engine of the fleet serves now"
 _LONGEST_HOLD_MS = 3_600_000  # what Envoy is configured to grant; it ignores whoever asks for more
-_HOLD_MARGIN_MS = 10_000
+_HOLD_MARGIN_MS = 60_000  # Envoy takes one such word for a message: in a crowd it is said before the body is read
 _CROWD = 32  # a few milliseconds of work
 
 

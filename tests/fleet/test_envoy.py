@@ -36,7 +36,9 @@ class PickerDouble:
         self.watched: list[str] = []  # what the watching filter told
         self.may_answer = asyncio.Event()
         self.may_answer.set()
-        self._server = grpc.aio.server()
+        self.silent_s = 0.0  # after a turn's headers, before it says that it holds the turn
+        # As of a picker's own server: Envoy looks each second whether it lives.
+        self._server = grpc.aio.server(options=[("grpc.http2.max_ping_strikes", 0)])
 
     async def start(self) -> None:
         handler = grpc.stream_stream_rpc_method_handler(
@@ -71,6 +73,7 @@ class PickerDouble:
                 found = request.request_headers.headers.headers
                 headers = {each.key: (each.raw_value or each.value.encode()).decode() for each in found}
                 self.asked.append(headers)
+                await asyncio.sleep(self.silent_s)
                 held = pb.ProcessingResponse()
                 held.override_message_timeout.FromSeconds(60)
                 yield held
@@ -252,6 +255,16 @@ async def test_a_picker_that_dies_cuts_no_running_turn_and_a_held_one_goes_aroun
         answers = await asyncio.gather(*(plane.ask(session=name) for name in sessions))
         assert set(answers[:4]) == {(200, served_by)}
         assert set(answers) == {(200, engine.address) for engine in plane.engines}
+
+
+@pytest.mark.asyncio
+async def test_a_picker_that_takes_long_to_read_is_not_given_the_turn_again(tmp_path: Path) -> None:
+    """On a slow machine with a thousand large turns at once, the last one's headers are read after many seconds."""
+    async with started(tmp_path) as plane:
+        first, _ = plane.engines
+        plane.picker.silent_s = 8.0
+        assert await plane.ask(first) == (200, first.address)
+        assert len(plane.picker.asked) == 1
 
 
 @pytest.mark.asyncio
