@@ -55,6 +55,7 @@ class Program:
     agent: str = ""  # which kind of agent it is: a name or a digest; empty where nothing tells
     parent_id: str = ""
     root_id: str = ""  # itself for a root; only roots hold slots
+    had_children: bool = False  # of a root: some may be forgotten by now
     status: Status = Status.WAITING
     arrived_at_ns: int = 0
     queued_at_ns: int = 0  # since when it wants a slot; 0: it does not

@@ -173,7 +173,7 @@ class DecisionLog:
         """
         programs = self._controller().ledger.programs
         program = programs.by_name.get(program_id)
-        if program is None or not (program.parent_id or program_id in programs.children):
+        if program is None or not (program.parent_id or program.had_children):
             return
         below = [] if program.parent_id else [programs.by_name[name] for name in programs.children_of(program_id)]
         for each in (program, *(child for child in below if child.status is Status.ENDED)):

@@ -161,7 +161,9 @@ class Programs:
         )
         if root_id:
             self.children.setdefault(root_id, {})[name] = None
-            program.payer = self.by_name[root_id].payer
+            root = self.by_name[root_id]
+            root.had_children = True
+            program.payer = root.payer
         self.dormant[name] = None
         return program
 
@@ -175,6 +177,7 @@ class Programs:
         self.active_changes += active
         family = {name: None, **self.children.pop(name, {})}
         self.children.setdefault(root.program_id, {}).update(family)
+        root.had_children = True
         for child in family:
             self.by_name[child].root_id = root.program_id
 

@@ -201,6 +201,24 @@ def test_runs_of_a_tree_are_written_down_as_they_end_and_no_others(logged: Logge
     assert story(read_decisions(logged.path), "root") == []
 
 
+def test_a_root_that_goes_on_long_after_its_sub_agents_is_written_down(logged: Logged) -> None:
+    """Who has ended is forgotten after a while; the tree is shown from the log."""
+    driver = logged.driver
+    driver.run_turn("root")
+    driver.start_tool("root", tool="Task")
+    driver.send(driver.tools(ev.ProgramArrived, program_id="child", parent_id="root"))
+    driver.run_turn("child")
+    driver.wait(5)
+    logged.send(driver.tools(ev.ProgramEnded, program_id="child"))
+    driver.submit("root", "root.2")
+    logged.tick(120)
+    assert "child" not in driver.controller.ledger.programs.by_name
+    logged.send(driver.tools(ev.ProgramEnded, program_id="root"))
+    found = tree(read_decisions(logged.path), "root")
+    assert found is not None
+    assert [each.run.program_id for each in found.children] == ["child"]
+
+
 def test_a_root_takes_its_sub_agents_along_and_each_end_is_written_once(logged: Logged) -> None:
     driver = logged.driver
     driver.run_turn("root")
