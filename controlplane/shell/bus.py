@@ -46,6 +46,8 @@ from controlplane.wire.subjects import (
 _CONNECT_TIMEOUT_S = 3.0
 _STREAM_MAX_BYTES = (1 << 30, 1 << 28, 1 << 26, 1 << 24)  # the first that the server's disk has room for
 _NO_ROOM = frozenset({10023, 10047})  # insufficient resources, insufficient storage resources
+_MADE_MEANWHILE = 10058  # by another daemon, not quite as we would: a fleet's begins elsewhere in nodes' streams
+_MOST_RACES = 3  # of two daemons that begin together: one for each stream that both make
 _SET = ("subjects", "retention", "storage", "discard", "max_bytes", "max_age", "no_ack")
 _UNLIMITED = ("max_msgs", "max_msgs_per_subject", "max_msg_size", "max_consumers")
 _STREAM_MAX_AGE_S = 24 * 3600.0
@@ -217,10 +219,14 @@ class Bus:
 
     async def _fitting_stream(self, name: str) -> JetStreamInfo:
         """Of the largest size that the server has room for; what fitted once is not tried larger again."""
+        raced = 0
         while True:
             try:
                 return await self._stream_of(name, _STREAM_MAX_BYTES[self._size])
             except APIError as error:
+                if error.err_code == _MADE_MEANWHILE and raced < _MOST_RACES:
+                    raced += 1
+                    continue
                 if error.err_code not in _NO_ROOM or self._size == len(_STREAM_MAX_BYTES) - 1:
                     raise
                 self._size += 1

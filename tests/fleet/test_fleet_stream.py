@@ -8,6 +8,8 @@ from pathlib import Path
 
 import nats
 import pytest
+from nats.js import JetStreamContext
+from nats.js.api import StreamInfo
 from support.daemon_process import BusClient, eventually
 from support.fleets import Process, running
 from support.nats import NatsServer, nats_server_binary
@@ -15,6 +17,7 @@ from support.ports import free_port
 
 from controlplane.core.commands import Command, SetWindow, StateRequest
 from controlplane.core.events import PoolSampled
+from controlplane.fleet import stream
 from controlplane.fleet.stream import FleetBus
 from controlplane.wire.codec import decode_commands, decode_events, encode_events
 from controlplane.wire.delivery import delivered
@@ -100,6 +103,33 @@ async def test_who_does_not_lead_reads_the_stream_as_it_is(tmp_path: Path) -> No
             await publish(client, "a/engine-1/x")
             await comes(lambda: heard == ["a/engine-1/x"], "the leader's node")
             assert bus.missing == frozenset()
+    finally:
+        await client.close()
+        server.kill()
+
+
+async def test_two_daemons_that_make_the_stream_at_one_time_both_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one looked before the first had made it, and would begin with the engines' later events."""
+    server = NatsServer(tmp_path)
+    client = await nats.connect(server.url)
+    looked: list[str] = []
+    look = stream._info
+
+    async def before_it_was_made(jetstream: JetStreamContext, name: str) -> StreamInfo | None:
+        looked.append(name)
+        return await look(jetstream, name) if len(looked) > 1 else None
+
+    try:
+        async with reading(server.url, "a") as (_, first):
+            await publish(client, "a/engine-1/x")
+            monkeypatch.setattr(stream, "_info", before_it_was_made)
+            async with reading(server.url, "a") as (bus, second):
+                await publish(client, "a/engine-1/y")
+                await comes(lambda: first == second == ["a/engine-1/x", "a/engine-1/y"], "all that engines told")
+                assert bus.missing == frozenset()
+        assert looked == ["PENSTOCK-fleet"] * 2
     finally:
         await client.close()
         server.kill()
