@@ -66,6 +66,13 @@ def run_one(logged: Logged) -> None:
     )
 
 
+def send_a_child(driver: Driver) -> None:
+    """``root`` runs a turn, and its call sends ``child``."""
+    driver.run_turn("root")
+    driver.start_tool("root", tool="Task")
+    driver.send(driver.tools(ev.ProgramArrived, program_id="child", parent_id="root"))
+
+
 def test_a_decision_its_rule_its_numbers_who_else_and_what_came_of_it(logged: Logged) -> None:
     run_one(logged)
     told = story(read_decisions(logged.path), "a")
@@ -204,9 +211,7 @@ def test_runs_of_a_tree_are_written_down_as_they_end_and_no_others(logged: Logge
 def test_a_root_that_goes_on_long_after_its_sub_agents_is_written_down(logged: Logged) -> None:
     """Who has ended is forgotten after a while; the tree is shown from the log."""
     driver = logged.driver
-    driver.run_turn("root")
-    driver.start_tool("root", tool="Task")
-    driver.send(driver.tools(ev.ProgramArrived, program_id="child", parent_id="root"))
+    send_a_child(driver)
     driver.run_turn("child")
     driver.wait(5)
     logged.send(driver.tools(ev.ProgramEnded, program_id="child"))
@@ -221,9 +226,7 @@ def test_a_root_that_goes_on_long_after_its_sub_agents_is_written_down(logged: L
 
 def test_a_root_takes_its_sub_agents_along_and_each_end_is_written_once(logged: Logged) -> None:
     driver = logged.driver
-    driver.run_turn("root")
-    driver.start_tool("root", tool="Task")
-    driver.send(driver.tools(ev.ProgramArrived, program_id="child", parent_id="root"))
+    send_a_child(driver)
     driver.run_turn("child")
     driver.wait(5)
     logged.send(driver.tools(ev.ProgramEnded, program_id="root"))
@@ -236,9 +239,7 @@ def test_a_root_takes_its_sub_agents_along_and_each_end_is_written_once(logged: 
 
 def test_a_turn_that_is_told_of_behind_its_programs_goodbye_counts(logged: Logged) -> None:
     driver = logged.driver
-    driver.run_turn("root")
-    driver.start_tool("root", tool="Task")
-    driver.send(driver.tools(ev.ProgramArrived, program_id="child", parent_id="root"))
+    send_a_child(driver)
     driver.submit("child")
     driver.wait(5)
     logged.send(driver.tools(ev.ProgramEnded, program_id="child"))
@@ -255,9 +256,7 @@ def test_a_turn_that_is_told_of_behind_its_programs_goodbye_counts(logged: Logge
 def test_a_tree_that_a_spent_budget_stopped_is_written_down_with_its_account(tmp_path: Path) -> None:
     logged = Logged(tmp_path / "decisions.jsonl", tenancy=Tenancy(named={"default": Tenant(program_turns=3)}))
     driver = logged.driver
-    driver.run_turn("root")
-    driver.start_tool("root", tool="Task")
-    driver.send(driver.tools(ev.ProgramArrived, program_id="child", parent_id="root"))
+    send_a_child(driver)
     for _ in range(2):
         driver.run_turn("child")
     logged.tick(1)
