@@ -18,7 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, whichever one is installed
 
-from ab import RESULTS, beside, calibrate, page, plan, prediction, report, results, series, steps, tuning
+from ab import RESULTS, beside, calibrate, load, page, plan, prediction, report, results, series, steps, tuning
 from ab.engine import find_environment, version_of
 from ab.kinds import KINDS, SGLANG, EngineShape
 from ab.machine import cpus, pin
@@ -29,7 +29,6 @@ from ab.systems import System, parse_system, static
 
 from controlplane.core.errors import ConfigError
 from controlplane.lab.sim.profile import load_profile
-from controlplane.lab.workload.telemetry import Telemetry
 
 RATES = (0.13, 0.15, 0.17, 0.20)
 SEEDS = (1, 2, 3, 4, 5)
@@ -56,21 +55,13 @@ def parse_arguments() -> argparse.Namespace:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--results", type=Path, default=RESULTS, help="the file of finished runs")
     running = argparse.ArgumentParser(add_help=False, parents=[common])
-    telemetry: dict[str, Any] = {"type": Telemetry, "choices": list(Telemetry)}
     engine: dict[str, Any] = {"choices": sorted(KINDS), "default": SGLANG, "help": "default: %(default)s"}
     running.add_argument("--engine", **engine)
     running.add_argument("--environment", type=Path, help="the engine's; default: as make engine-env makes it")
-    running.add_argument("--programs", type=int, help="of each run; default: 60")
+    load.add_options(running, Scenario())
     running.add_argument("--threads", type=int, help="of the engine's scheduler; default: 2")
     running.add_argument("--dtype", help="of the engine's model; float32 where the CPU has no bfloat16")
     running.add_argument("--cpu", type=int, help="run all of it on this CPU alone: one such command a CPU")
-    running.add_argument("--pool", type=int, help="tokens of KV; default: 16000")
-    for factor, what in (("tokens", "prompt tokens"), ("outputs", "output tokens"), ("tools", "tool times")):
-        default = getattr(Scenario().scale, factor)
-        running.add_argument(f"--scale-{factor}", type=float, help=f"factor on {what}; default: {default:g}")
-    running.add_argument("--trace", help="a trace file, a mix, or synthetic:NAME; default: synthetic:swe-like")
-    running.add_argument("--no-humans", action="store_true", help="without programs that wait for a person")
-    running.add_argument("--telemetry", **telemetry, help="what programs tell beside their id; default: full")
     running.add_argument("--keep", type=Path, help="folder for each run's logs, events and measurements")
     running.add_argument(
         "--redo-changed", default="", metavar="SYSTEMS", help="those of older code or defaults anew"
@@ -94,7 +85,9 @@ def parse_arguments() -> argparse.Namespace:
     shown = commands.add_parser("report", parents=[common], help="print the table")
     shown.add_argument("--saturated-from", type=float, default=0.15, help="the rate from which ratios are judged")
     shown.add_argument("--scenario", help="digest of a load and engine; default: that of the last run")
-    shown.add_argument("--telemetry", **telemetry, help="the last scenario of which this is what programs tell")
+    shown.add_argument(
+        "--telemetry", **load.TELEMETRY, help="the last scenario of which this is what programs tell"
+    )
     shown.add_argument(
         "--systems", default="", help="only these, comma-separated; seeds count that all of them have"
     )
@@ -128,21 +121,10 @@ def scenario_of(options: argparse.Namespace, environment: Path) -> Scenario:
     usable, kind = 1 if at_once else cpus(), KINDS[options.engine]
     chosen = replace(SMOKE if options.smoke else Scenario(), cpus=usable)
     chosen = chosen.on(kind.name, version_of(environment, kind))
-    if options.programs:
-        chosen = replace(chosen, programs=options.programs)
-    if options.threads:
-        chosen = replace(chosen, engine=replace(chosen.engine, threads=options.threads))
-    if options.pool:
-        chosen = replace(chosen, engine=replace(chosen.engine, pool_tokens=options.pool))
-    factors = {name: getattr(options, f"scale_{name}") for name in ("tokens", "outputs", "tools")}
-    chosen = replace(chosen, scale=replace(chosen.scale, **{k: v for k, v in factors.items() if v is not None}))
-    if options.dtype:
-        chosen = replace(chosen, engine=replace(chosen.engine, dtype=options.dtype))
-    if getattr(options, "no_humans", False):
-        chosen = replace(chosen, humans=False)
-    if options.telemetry:
-        chosen = replace(chosen, telemetry=options.telemetry)
-    return replace(chosen, trace=options.trace) if options.trace else chosen
+    chosen = load.with_options(chosen, options)
+    shape = chosen.engine
+    threads, dtype = options.threads or shape.threads, options.dtype or shape.dtype
+    return replace(chosen, engine=replace(shape, threads=threads, dtype=dtype))
 
 
 def environment_of(options: argparse.Namespace) -> Path:

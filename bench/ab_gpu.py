@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, whichever one is installed
 
-from ab import ROOT, page, results, series
+from ab import ROOT, load, page, results, series
 from ab.engine import version_of
 from ab.kinds import KINDS, SGLANG, VLLM
 from ab.machine import cpus, gpu_name
@@ -47,8 +47,7 @@ def parse_arguments() -> argparse.Namespace:
     run.add_argument("--systems", help=f"default: {SYSTEMS[SGLANG]}; with vLLM priority too")
     run.add_argument("--rates", type=lambda text: tuple(map(float, text.split(","))), help="programs a second")
     run.add_argument("--seeds", type=lambda text: tuple(map(int, text.split(","))))
-    run.add_argument("--programs", type=int, help=f"of each run; default: {ON_A_GPU.programs}")
-    run.add_argument("--pool", type=int, help=f"tokens of KV; default: {ON_A_GPU.engine.pool_tokens}")
+    load.add_options(run, ON_A_GPU)
     run.add_argument("--results", type=Path, help="the file of finished runs; rows go beside it")
     run.add_argument("--keep", type=Path, help="folder for each run's logs, events and measurements")
     run.add_argument("--smoke", action="store_true", help="on the CPU, to see that it works")
@@ -58,12 +57,8 @@ def parse_arguments() -> argparse.Namespace:
 def scenario_of(options: argparse.Namespace, name: str, environment: Path) -> Scenario:
     """The load on that engine."""
     base = replace(SMOKE if options.smoke else ON_A_GPU, cpus=cpus()).on(name, version_of(environment, KINDS[name]))
-    shape = replace(
-        base.engine,
-        pool_tokens=options.pool or base.engine.pool_tokens,
-        flags=getattr(options, f"{name}_flags"),
-    )
-    return replace(base, programs=options.programs or base.programs, engine=shape)
+    chosen = load.with_options(base, options)
+    return replace(chosen, engine=replace(chosen.engine, flags=getattr(options, f"{name}_flags")))
 
 
 def results_of(options: argparse.Namespace) -> Path:

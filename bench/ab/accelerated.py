@@ -34,7 +34,7 @@ class AcceleratedSglang(EngineServer):
             "--enable-metrics",
         ]
 
-    def _variables(self, plugins: Sequence[str]) -> dict[str, str]:
+    def _own_variables(self, plugins: Sequence[str]) -> dict[str, str]:
         return {**_OFFLINE, "SGLANG_PLUGINS": ",".join(plugins) or _NONE}
 
 
@@ -55,5 +55,5 @@ class AcceleratedVllm(VllmServer):
             "--enable-prompt-tokens-details",
         ]
 
-    def _variables(self, plugins: Sequence[str]) -> dict[str, str]:
+    def _own_variables(self, plugins: Sequence[str]) -> dict[str, str]:
         return {**_OFFLINE, "VLLM_NO_USAGE_STATS": "1", "VLLM_PLUGINS": ",".join(plugins) or _NONE}

@@ -2,7 +2,9 @@
 
 import argparse
 import json
+import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import ab_gpu
@@ -13,6 +15,8 @@ from ab.machine import cpus, gpu_name
 from ab.model import SHAPES, write_model
 from ab.scenario import ON_A_GPU, Scenario
 from ab_rows import row
+
+from controlplane.lab.workload.telemetry import Telemetry
 
 
 def asked(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> argparse.Namespace:
@@ -60,6 +64,25 @@ def test_both_engines_get_the_same_agents_on_an_8b_shape(tmp_path: Path, monkeyp
     assert "--attention-backend FLASH_ATTN" in str(vllm)
     longest = max(program.context_tokens for seed in ab_gpu.SEEDS for program in ON_A_GPU.workload(seed).programs)
     assert longest < ON_A_GPU.engine.context_tokens < ON_A_GPU.engine.pool_tokens
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_on_a_gpu_nothing_is_left_of_how_a_test_starts_an_engine_on_a_cpu(name: str, tmp_path: Path) -> None:
+    server = replace(ON_A_GPU.engine, kind=name).server
+    started = server(tmp_path, environment=tmp_path, model=tmp_path, plugins=["penstock"])
+    told = {key: value for key, value in started.variables.items() if os.environ.get(key) != value}
+    assert not [key for key in told if "CPU" in key or "OMP" in key]
+    assert {told[key] for key in told if key.endswith("_PLUGINS")} == {"penstock"}
+    stock = server(tmp_path, environment=tmp_path, model=tmp_path)
+    assert {stock.variables[key] for key in told if key.endswith("_PLUGINS")} == {"none"}, "empty means all of them"
+
+
+def test_another_load_is_asked_for_as_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ab_gpu, "version_of", lambda environment, kind: "9")
+    load = ["--telemetry", "none", "--trace", "synthetic:five-kinds", "--no-humans", "--scale-tools", "0.5"]
+    made = ab_gpu.scenario_of(asked(monkeypatch, "run", *load, "--pool", "64000"), SGLANG, tmp_path)
+    assert (made.telemetry, made.trace, made.humans) == (Telemetry.NONE, "synthetic:five-kinds", False)
+    assert (made.scale, made.engine.pool_tokens) == (replace(ON_A_GPU.scale, tools=0.5), 64_000)
 
 
 def test_the_pool_holds_as_many_agents_as_that_of_the_cpu() -> None:
