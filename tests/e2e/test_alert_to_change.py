@@ -111,7 +111,8 @@ def test_an_alert_leads_to_a_program_a_verdict_a_what_if_and_a_change_that_helps
     worst = program_of(reader.next("penstock regret"))
     explained = reader.next("penstock explain", PROGRAM=worst)
     assert "admission fixed" in explained
-    assert re.search(r"verdict on the hold: (about )?-\d", explained), explained
+    # Where the machine stalled and a gate opened, what kept it out since then is a pause.
+    assert re.search(r"verdict( on the hold)?: (about )?-\d", explained), explained
 
     told = reader.next("penstock what-if")
     assert told.index("The replay of what was decided (fcfs)") < told.index("What if: penstock")

@@ -33,7 +33,8 @@ class Page:
         self.address = f"127.0.0.1:{free_port()}"
         file = folder / "penstock.toml"
         file.write_text(f'[http]\nlisten = "{self.address}"\n[admission]\nwindow = 1\n')
-        self.loop = Loop(folder, "fcfs", daemon=("--config", str(file)), rate=1.0)
+        # With memory for all: where contexts are evicted, their cost is a guess from a slow machine's turns.
+        self.loop = Loop(folder, "fcfs", daemon=("--config", str(file)), rate=1.0, pool_tokens=400_000)
 
     def with_key(self) -> str:
         """Its address for who may command the daemon."""
