@@ -167,10 +167,12 @@ class Probe:
 
     def ended(self, request: Any) -> None:
         """Its KV was released and it will not run again."""
+        output_tokens, aborted = self._view.output_tokens(request), self._view.was_aborted(request)
+        if output_tokens:
+            self.token(request)  # a turn of one token ends in the step that gives it
         turn = self._turns.pop(self._id_of(request), None)
         if turn is None:
             return
-        output_tokens, aborted = self._view.output_tokens(request), self._view.was_aborted(request)
         if not aborted:
             self._output.add(output_tokens)
         self._end(turn, output_tokens=output_tokens, ok=not aborted)

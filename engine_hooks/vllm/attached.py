@@ -117,14 +117,8 @@ class Attached(Base):
             if request.num_output_tokens:
                 self._probe.token(request)
 
-    def first_token_at_its_end(self, request: Any) -> None:
-        """A turn of one token ends in the step that gives it: its first token is told before its end."""
-        if request.num_output_tokens:
-            self._probe.token(request)
-
     def before_free(self, request: Any) -> None:
         """A turn ends: what it leaves in the cache is remembered, and kept while the daemon makes up its mind."""
-        self.first_token_at_its_end(request)
         if self._no_pins:
             return
         key = self._view.key_of(request)

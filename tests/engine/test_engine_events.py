@@ -69,6 +69,21 @@ def test_turns_under_kv_pressure(plugin_engine: EngineServer, bus: Bus) -> None:
     play(story, plugin_engine, bus)
 
 
+@every_engine
+@on_every_version
+def test_turns_of_one_token(plugin_engine: EngineServer, bus: Bus) -> None:
+    """They end in the step that gives the token."""
+
+    async def story(scene: Scene) -> None:
+        messages = [{"role": "user", "content": words(300, 400)}]
+        replies = [await scene.chat("short", messages, output_tokens=1, stream=stream) for stream in (False, True)]
+        assert [reply.output_tokens for reply in replies] == [1, 1]
+        await account(scene, "short", replies)
+
+    bus.daemon()
+    play(story, plugin_engine, bus)
+
+
 @on_every_version
 @pytest.mark.parametrize("stream", [False, True])
 def test_every_way_to_ask(plugin_engine: EngineServer, bus: Bus, stream: bool) -> None:

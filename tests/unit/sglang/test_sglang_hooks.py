@@ -548,6 +548,16 @@ def test_what_is_computed_again_after_a_retraction_is_told_with_the_turns_end(en
     assert (ended.recomputed_tokens, ended.cached_tokens) == (120, 0)
 
 
+def test_a_turn_of_one_token_has_its_first_token_before_its_end(engine: Engine) -> None:
+    """It ends inside the call that gives it."""
+    request = engine.queued(RequestDouble("1", 1000, program="p"))
+    engine.prefilled(SimpleNamespace(reqs=[request]))
+    request.output_ids, request.is_finished = [1], True
+    engine.call(RELEASE, request, "tree")
+    kinds = [type(event) for event in engine.sent if isinstance(event, FirstToken | TurnEnded)]
+    assert kinds == [FirstToken, TurnEnded]
+
+
 def test_a_turn_that_ends_before_it_goes_on_computed_nothing_again(engine: Engine) -> None:
     request = engine.queued(RequestDouble("1", 1000, program="p"))
     engine.prefilled(SimpleNamespace(reqs=[request]))
