@@ -106,6 +106,7 @@ class Probe:
                 trace=view.trace_of(request),
             )
         )
+        turn.submitted_ns = time.monotonic_ns()  # so that no duration is longer than its events are apart
         return program_id
 
     def program_of(self, request: Any) -> str:
