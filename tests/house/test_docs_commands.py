@@ -205,7 +205,8 @@ def benchmark_of(line: str) -> tuple[str, str] | None:
     if not re.match(r"(\S*/)?python bench/", line):
         return None
     _, script, *rest = words(line)
-    return script, next((word for word in rest[:1] if script in WITH_COMMANDS and not word.startswith("-")), "")
+    has_command = script in WITH_COMMANDS and rest and not rest[0].startswith("-")
+    return script, rest[0] if has_command else ""
 
 
 BENCH = sorted({
