@@ -5,6 +5,7 @@ does too, so that turns come to it in the moment in which the leader is lost: it
 leads, itself in most cases. One before it does not, and asks for the lead.
 """
 
+import math
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ _LOOK_S = 0.05
 _AGAIN_S = 1.0  # what failed is tried again, and a node that was away is looked for
 _ASK_FOR_LEAD_S = 10.0  # who is preferred has been up for so long, and asks no more often
 _LEAVE_S = 3.0  # most that one who goes waits for another to lead
+_FOUND_S = 1.5  # Envoy, which looks once a second, has found by then who serves since a moment ago
 
 
 class Picker(Protocol):
@@ -90,13 +92,17 @@ class Leader:
 
     async def serve(self) -> None:
         """Be asked by Envoy while that is right, until cancelled."""
-        parts, serving, was_leader = self._parts, False, False
+        parts, serving, was_leader, moves_on_s = self._parts, False, False, math.inf
         while True:
             is_leader = parts.daemon.is_leader
             wanted = self._may_serve(serving=serving)
             if was_leader and not is_leader:
                 await parts.plain.stop()
-                # What is held here goes to the leader's picker, which tells of engines without a plugin.
+                moves_on_s = current_time() + _FOUND_S
+            if current_time() >= moves_on_s:
+                # What is held here goes to the leader's picker, which tells of engines without a plugin. Before
+                # Envoy had found that one, it would have gone around both, and so would what came meanwhile.
+                moves_on_s = math.inf
                 wanted = wanted and not parts.front.hears_other(parts.daemon.boot_id)
             if wanted != serving:
                 parts.picker.set_serving(wanted)
@@ -147,6 +153,9 @@ class Leader:
             with move_on_after(_LEAVE_S):
                 while not parts.front.hears_other(parts.daemon.boot_id):  # noqa: ASYNC110  its time runs, too
                     await sleep(_LOOK_S)
+                rank = parts.lease.leader_rank
+                if rank is None or rank <= parts.lease.rank:  # else it has served all along
+                    await sleep(_FOUND_S)
 
     # The engines
 

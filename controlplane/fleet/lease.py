@@ -178,7 +178,7 @@ class Lease:
         self._seen = None
         if self._held is None:
             return
-        self._held = None
+        self._held = self.leader_rank = None  # who has it now is yet to be read; ours would be taken for that one's
         self._log.warning("lost", fence=self._fence, why=why)
         self._tell()
 

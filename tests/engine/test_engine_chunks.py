@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ from engine_client import Reply
 from engine_load import first_turn
 from engine_scene import NODE, Bus, Scene, opened, play, policies_told
 from engine_server import EngineServer, serving
+from support.daemon_process import eventually
 from tiny_model import words
 
-from controlplane.core.events import FirstToken, PoolSampled, TurnEnded, TurnSubmitted
+from controlplane.core.events import FirstToken, TurnEnded, TurnSubmitted
 
 CHUNK_TOKENS = 512
 MARS_ENGINE = 'preset = "fcfs"\n[priority]\npolicy = "mlfq"\n[memory]\npolicy = "opportunistic"\n'
@@ -117,10 +119,16 @@ def test_a_prefill_that_waits_in_the_middle_keeps_its_first_token(
         for number in range(3):
             await first_turn(scene, f"waited-for-{number}", seed=950 + number)
         holding = asyncio.ensure_future(scene.chat("holds", words(960, 600), output_tokens=1400))
-        holder = await scene.until(FirstToken, program_id="holds")
+        await scene.until(FirstToken, program_id="holds")
+        said = len(chunk_engine.log)
         large = asyncio.ensure_future(scene.chat("large", words(961, 2700)))
-        # Its first chunks hold what was free, beside what the holder has by then.
-        await scene.until(PoolSampled, where=lambda sample: sample.at_ns > holder.at_ns and _taken(sample) > 1200)
+
+        async def waits_in_the_middle() -> bool:
+            """Its first chunk holds what was free beside the holder, whose answer lasts for a few seconds."""
+            batches = re.findall(r"Prefill batch, .*#pending-token: (\d+)", chunk_engine.log[said:])
+            return any(0 < int(pending) < 2700 for pending in batches)
+
+        await eventually(waits_in_the_middle, what="prefill that began in part", every_s=0.05)
         small = [await scene.chat(f"small-{number}", words(970 + number, 40)) for number in range(4)]
         ended = await scene.until(TurnEnded, program_id="small-3")
         assert not holding.done()
@@ -134,8 +142,3 @@ def test_a_prefill_that_waits_in_the_middle_keeps_its_first_token(
 
     chunk_bus.daemon(MARS_ENGINE)
     play(story, chunk_engine, chunk_bus)
-
-
-def _taken(sample: PoolSampled) -> int:
-    """Tokens that are neither free nor evictable."""
-    return (sample.total_blocks - sample.free_blocks - sample.evictable_blocks) * sample.block_tokens

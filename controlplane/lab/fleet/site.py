@@ -216,9 +216,11 @@ class Site:
         return None
 
     def is_asked(self) -> bool:
-        """Whether each Envoy has seen that a daemon serves it; until then turns go around the daemons."""
+        """Whether each Envoy has found that the daemon that leads serves it; until then turns may go around it."""
         asked, planes = self.asked(), self._planes.values()
-        return asked is not None and all(asked.address in healthy(each, "pickers") for each in planes)
+        if asked is None or asked is not self.leader():
+            return False
+        return all(asked.address in healthy(each, "pickers") for each in planes)
 
     def leader(self) -> Process | None:
         """The daemon that decides now, as it says itself."""

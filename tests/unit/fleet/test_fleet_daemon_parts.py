@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
+import anyio
 import pytest
 
 from controlplane.config import Source, load
@@ -11,6 +12,7 @@ from controlplane.core.errors import ConfigError
 from controlplane.core.events import Event, PublisherState, TurnQueued, TurnSubmitted
 from controlplane.core.retention.lend import Lend
 from controlplane.core.retention.never import Never
+from controlplane.fleet import leader
 from controlplane.fleet.leader import Leader, Parts
 from controlplane.fleet.registry import _as_seen, _engines, _value, parse_engine
 from controlplane.fleet.roster import Engine, Roster, Standing
@@ -134,25 +136,43 @@ class Seen:
     serving: bool = False
 
     def may_serve(self) -> bool:
-        front = SimpleNamespace(
-            is_governed=self.governed,
-            was_led=self.was_led,
-            hears_other=lambda boot_id: self.heard not in ("", boot_id),
-        )
-        daemon = SimpleNamespace(
-            is_leader=self.leads, boot_id="own", on_change=[], config=SimpleNamespace(node="fleet")
-        )
-        lease = SimpleNamespace(leading=self.taking_over, rank=self.rank, leader_rank=self.leader_rank)
-        parts: Any = Parts(
-            daemon=daemon,  # type: ignore[arg-type]
-            bus=SimpleNamespace(connected=self.connected),  # type: ignore[arg-type]
-            lease=lease,  # type: ignore[arg-type]
+        return Leader(self.parts(SimpleNamespace()))._may_serve(serving=self.serving)
+
+    def parts(self, picker: object) -> Parts:
+        """As it stands now; what is changed here later changes there."""
+        parts: Any = SimpleNamespace(
+            daemon=_Daemon(self),
+            bus=SimpleNamespace(connected=self.connected),
+            lease=SimpleNamespace(leading=self.taking_over, rank=self.rank, leader_rank=self.leader_rank),
             roster=Roster(),
-            front=front,  # type: ignore[arg-type]
-            picker=SimpleNamespace(),  # type: ignore[arg-type]
-            plain=SimpleNamespace(),  # type: ignore[arg-type]
+            front=SimpleNamespace(
+                is_governed=self.governed,
+                was_led=self.was_led,
+                hears_other=lambda boot_id: self.heard not in ("", boot_id),
+            ),
+            picker=picker,
+            plain=SimpleNamespace(stop=_nothing),
         )
-        return Leader(parts)._may_serve(serving=self.serving)
+        return cast(Parts, parts)
+
+
+class _Daemon:
+    """As far as a ``Leader`` looks at its daemon."""
+
+    boot_id = "own"
+    config = SimpleNamespace(node="fleet")
+
+    def __init__(self, seen: Seen) -> None:
+        self._seen = seen
+        self.on_change: list[object] = []
+
+    @property
+    def is_leader(self) -> bool:
+        return self._seen.leads
+
+
+async def _nothing() -> None:
+    pass
 
 
 @pytest.mark.parametrize(
@@ -175,6 +195,35 @@ class Seen:
 )
 def test_envoy_asks_the_leader_or_who_waits_for_one(seen: Seen, may: bool) -> None:
     assert seen.may_serve() is may
+
+
+@pytest.mark.asyncio
+async def test_who_hands_the_lead_to_a_preferred_one_serves_until_envoy_has_found_that_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who is preferred serves only since it leads. Then what is held moves on, and this one stands behind it."""
+    monkeypatch.setattr(leader, "_FOUND_S", found_s := 0.5)
+    seen, said = Seen(leads=True, rank=1, leader_rank=0), list[tuple[float, bool]]()
+    moved = anyio.Event()
+
+    def set_serving(serving: bool) -> None:
+        said.append((anyio.current_time(), serving))
+        if len(said) == 3:
+            moved.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(Leader(seen.parts(SimpleNamespace(set_serving=set_serving))).serve)
+        with anyio.fail_after(30):
+            while not said:  # noqa: ASYNC110  its time runs, too
+                await anyio.sleep(0.01)
+        await anyio.sleep(0.2)  # it has seen that it serves
+        seen.leads, seen.heard, lost_s = False, "other", anyio.current_time()
+        with anyio.fail_after(30):
+            await moved.wait()
+        tasks.cancel_scope.cancel()
+    (_, _), (moved_on_s, moved_on), (_, again) = said
+    assert (moved_on, again) == (False, True)
+    assert moved_on_s - lost_s >= found_s
 
 
 def test_who_leads_no_more_forgets_which_engines_it_found_gone() -> None:

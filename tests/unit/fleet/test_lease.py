@@ -173,6 +173,7 @@ def test_all_can_read_how_preferred_the_leader_is() -> None:
     fleet.run(3, b, a)
     assert (a.leader_rank, b.leader_rank) == (1, 1)
     fleet.do(b.hand_over)
+    assert b.leader_rank is None, "its own would be taken for that of whoever leads now"
     fleet.run(1, b, a)
     assert (a.leader_rank, b.leader_rank) == (0, None)
     fleet.run(1, b, a)
