@@ -226,6 +226,41 @@ async def test_who_hands_the_lead_to_a_preferred_one_serves_until_envoy_has_foun
     assert moved_on_s - lost_s >= found_s
 
 
+@pytest.mark.asyncio
+async def test_the_stream_is_told_of_the_engines_until_that_has_come_back() -> None:
+    """A server takes it while the stream has no leader, and nothing keeps it: an engine was missing for good."""
+    engines, told = SimpleNamespace(listed={"b/engine-30000": True}), list[str]()
+
+    async def relay_events(role: str, batch: bytes) -> bool:
+        told.append(role)
+        return True
+
+    parts: Any = SimpleNamespace(
+        daemon=SimpleNamespace(
+            is_leader=True,
+            on_change=[],
+            config=SimpleNamespace(node="fleet"),
+            clock=SimpleNamespace(now_ns=lambda: 1),
+            controller=SimpleNamespace(ledger=SimpleNamespace(engines=engines)),
+        ),
+        bus=SimpleNamespace(join=_joined, relay_events=relay_events, missing=set()),
+        roster=Roster((ONE,)),
+        endpoints=None,
+        lease=SimpleNamespace(fence=1),
+    )
+    leader = Leader(parts)
+    assert not await leader._tell()
+    assert not await leader._tell()
+    assert len(told) == 2, "it was lost, and is told again"
+    engines.listed = {ONE.place: True}
+    assert await leader._tell()
+    assert len(told) == 2, "it came back, and all is told"
+
+
+async def _joined(nodes: set[str]) -> None:
+    assert nodes == {"a"}
+
+
 def test_who_leads_no_more_forgets_which_engines_it_found_gone() -> None:
     gone, draining = (
         replace(ONE, standing=Standing.GONE),
