@@ -201,7 +201,8 @@ class Leader:
             serving=tuple(engine.place for engine in engines if engine.standing is Standing.SERVING),
             draining=tuple(engine.place for engine in engines if engine.standing is Standing.DRAINING),
         )
-        if listed == self._listed and self._is_heard(listed):
+        in_stream = parts.daemon.controller.ledger.engines.lists(listed.serving, listed.draining)
+        if listed == self._listed and in_stream:
             return not parts.bus.missing
         now_ns = parts.daemon.clock.now_ns()
         batch = encode_events(self._publisher, self._told + 1, [(now_ns, listed)])
@@ -211,12 +212,9 @@ class Leader:
                     "engines", serving=len(listed.serving), draining=len(listed.draining), of=len(engines)
                 )
             self._told, self._listed = self._told + 1, listed
-        return False  # a server has it; a stream whose own leader was just lost keeps nothing
-
-    def _is_heard(self, told: EnginesListed) -> bool:
-        """Whether it came back in the stream: decisions, and whoever follows, go by what is there."""
-        takes_programs = dict.fromkeys(told.serving, True) | dict.fromkeys(told.draining, False)
-        return self._parts.daemon.controller.ledger.engines.listed == takes_programs
+        # A server has it, but a stream whose own leader was just lost keeps nothing, and decisions, and whoever
+        # follows, go by what is in the stream.
+        return False
 
     def _seen(self) -> list[Engine]:
         """The roster; of one that follows, with what the leader has found gone."""

@@ -32,6 +32,11 @@ def _nobody_lists() -> dict[str, bool] | None:
     return None
 
 
+def _listing(serving: Iterable[str], draining: Iterable[str]) -> dict[str, bool]:
+    """By place: whether it takes programs."""
+    return dict.fromkeys(serving, True) | dict.fromkeys(draining, False)
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Summed:
     """Each of several engines with what was placed on it, by name in their order, and the sums it was made of.
@@ -60,7 +65,7 @@ class Engines:
     pools: dict[str, ev.PoolSampled] = kept(dict)  # by place of the engine: its latest
     retractions: dict[str, int] = kept(dict)  # by publisher: the last total it reported
     moving: dict[int, Tier] = kept(dict)  # by command_id: where its KV will be once it is applied
-    listed: dict[str, bool] | None = kept(_nobody_lists)  # a fleet's, by place: whether it takes programs
+    listed: dict[str, bool] | None = kept(_nobody_lists)  # a fleet's, as ``_listing`` has them
     pool: ev.PoolSampled | None = field(init=False)  # what all have together
     counted: dict[str, ev.PoolSampled] = field(default_factory=dict)  # by place, as they are summed up in it
     touched: set[str] = field(default_factory=set)  # places of samples: ``outlook`` takes them
@@ -175,11 +180,15 @@ class Engines:
 
     def list_all(self, serving: Iterable[str], draining: Iterable[str]) -> None:
         """A fleet has these, and no others. Who is on one that drains goes on elsewhere with its next turn."""
-        before, self.listed = self.listed, dict.fromkeys(serving, True) | dict.fromkeys(draining, False)
+        before, self.listed = self.listed, _listing(serving, draining)
         for place in draining:
             if before is None or before.get(place, True):
                 self.programs.leave(place, gone=False)
         self._hear_pools()
+
+    def lists(self, serving: Iterable[str], draining: Iterable[str]) -> bool:
+        """Whether a fleet has these and no others, as far as was told."""
+        return self.listed == _listing(serving, draining)
 
     def forget_contexts(self, replica: str) -> None:
         """The replica holds no KV any more; nor does anybody for programs that never ran."""

@@ -10,6 +10,7 @@ import pytest
 from controlplane.config import Source, load
 from controlplane.core.errors import ConfigError
 from controlplane.core.events import Event, PublisherState, TurnQueued, TurnSubmitted
+from controlplane.core.ledger import Ledger
 from controlplane.core.retention.lend import Lend
 from controlplane.core.retention.never import Never
 from controlplane.fleet import leader
@@ -139,7 +140,7 @@ class Seen:
         return Leader(self.parts(SimpleNamespace()))._may_serve(serving=self.serving)
 
     def parts(self, picker: object) -> Parts:
-        """As it stands now; what is changed here later changes there."""
+        """As it stands now. Who leads, and who is heard, may be changed here later."""
         parts: Any = SimpleNamespace(
             daemon=_Daemon(self),
             bus=SimpleNamespace(connected=self.connected),
@@ -229,7 +230,8 @@ async def test_who_hands_the_lead_to_a_preferred_one_serves_until_envoy_has_foun
 @pytest.mark.asyncio
 async def test_the_stream_is_told_of_the_engines_until_that_has_come_back() -> None:
     """A server takes it while the stream has no leader, and nothing keeps it: an engine was missing for good."""
-    engines, told = SimpleNamespace(listed={"b/engine-30000": True}), list[str]()
+    engines, told = Ledger().engines, list[str]()
+    engines.list_all(("b/engine-30000",), ())
 
     async def relay_events(role: str, batch: bytes) -> bool:
         told.append(role)
@@ -248,12 +250,12 @@ async def test_the_stream_is_told_of_the_engines_until_that_has_come_back() -> N
         endpoints=None,
         lease=SimpleNamespace(fence=1),
     )
-    leader = Leader(parts)
-    assert not await leader._tell()
-    assert not await leader._tell()
+    tells = Leader(parts)
+    assert not await tells._tell()
+    assert not await tells._tell()
     assert len(told) == 2, "it was lost, and is told again"
-    engines.listed = {ONE.place: True}
-    assert await leader._tell()
+    engines.list_all((ONE.place,), ())
+    assert await tells._tell()
     assert len(told) == 2, "it came back, and all is told"
 
 
