@@ -25,6 +25,9 @@ from controlplane.wire import subjects
 if TYPE_CHECKING:
     from controlplane.wire.heartbeat import Heartbeat
 
+_IMPORTS_TIMEOUT_S = (
+    10.0  # of the thread's libraries, a third of a second of CPU, which a busy host has not at once
+)
 _EXIT_TIMEOUT_S = 2.0  # where a server answers; else the exit waits for one attempt only
 
 
@@ -158,13 +161,19 @@ class Emitter:
             self.start()
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Send what is queued, for ``timeout_s`` at most, and end the thread. Later events are dropped."""
+        """Send what is queued and end the thread. Later events are dropped.
+
+        :param timeout_s: how long at most the server may take. What this process takes itself to import its client
+            comes on top: else a short process on a busy host would end before it asked the server anything.
+        """
         with self._lock:
             self._closed = True
             pump, thread = self._pump, self._thread
         atexit.unregister(self._at_exit)
         if pump is None or thread is None or thread is threading.current_thread():
             return
+        if self.is_loading:
+            pump.tried.wait(_IMPORTS_TIMEOUT_S)
         pump.finish(timeout_s)
         thread.join(timeout_s)
         if not thread.is_alive():
@@ -172,6 +181,12 @@ class Emitter:
 
     def _at_exit(self) -> None:
         self.close(_EXIT_TIMEOUT_S)
+
+    @property
+    def is_loading(self) -> bool:
+        """True while the thread imports its libraries: no server has been asked yet, so that none can be silent."""
+        pump, thread = self._pump, self._thread
+        return pump is not None and thread is not None and thread.is_alive() and not pump.tried.is_set()
 
     @property
     def stats(self) -> EmitterStats:

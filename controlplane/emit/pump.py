@@ -7,6 +7,7 @@ answered is sent again on the next connection. A reader tells duplicates by (pub
 
 import asyncio
 import contextlib
+import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -74,7 +75,8 @@ class Pump:
     """Moves ``queue`` to the bus. ``dropped`` tells how many events left the queue unsent so far.
 
     ``sleeping`` means that the next event must call ``wake``, ``hurried`` that an urgent event has already done so.
-    ``dead`` means that the libraries are missing, so nothing will ever be sent.
+    ``dead`` means that the libraries are missing, so nothing will ever be sent. ``tried`` is set once an attempt to
+    connect has begun or failed: until then whoever waits for the thread waits for its imports, not for a server.
     """
 
     def __init__(self, options: PumpOptions, queue: deque[Queued], dropped: Callable[[], int]) -> None:
@@ -82,6 +84,7 @@ class Pump:
         self.sleeping = False
         self.hurried = False
         self.dead = False
+        self.tried = threading.Event()
         self._options = options
         self._queue = queue
         self._dropped = dropped
@@ -119,6 +122,7 @@ class Pump:
         try:
             self._loop.run_until_complete(self.live())
         finally:
+            self.tried.set()
             with contextlib.suppress(Exception):
                 for task in asyncio.all_tasks(self._loop):
                     task.cancel()
@@ -188,11 +192,13 @@ class Pump:
         try:
             address = self._options.url()
             client, connecting = self._dial(address, on_error)
+            self.tried.set()
             await asyncio.wait_for(connecting, 2 * _CONNECT_TIMEOUT_S)
             await self._subscribe(client)
         except ImportError:
             raise
         except Exception as error:  # also whatever the caller's url and connect_options bring about
+            self.tried.set()
             cause = causes[-1] if causes else error  # the last one only says that no server is left
             self._fail(f"cannot connect to {shown(address)}: {str(cause) or type(cause).__name__}")
             if client is not None:

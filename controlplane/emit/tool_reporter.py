@@ -156,7 +156,7 @@ class ToolReporter:
         self._emit(ToolEnded(program_id=program_id, call_id=call_id, tool=call.tool, duration_ns=took_ns, ok=ok))
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Send what waits, for ``timeout_s`` at most. Later reports are dropped."""
+        """Send what waits, as ``Emitter.close`` does. Later reports are dropped."""
         self._emitter.close(timeout_s)
 
     @property
@@ -222,7 +222,12 @@ class ToolReporter:
         self._heard_s = time.monotonic()
 
     def _last_heard_s(self) -> float:
-        """When the daemon last gave a sign of life; its own socket counts as one while it is open."""
+        """When the daemon last gave a sign of life; its own socket counts as one while it is open.
+
+        Its silence counts from when it could have been heard: on a busy host seconds after a process began.
+        """
+        if self._emitter.is_loading:
+            self._heard_s = time.monotonic()
         return time.monotonic() if self._emitter.stats.direct else self._heard_s
 
     def _emit(self, event: Event, urgent: bool = False) -> None:

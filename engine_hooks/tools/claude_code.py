@@ -26,7 +26,6 @@ from controlplane.core.tool_calls import called_name
 from controlplane.emit.tool_reporter import ToolReporter
 from engine_hooks.tools.shared import is_on, reporter
 
-_MOST_WAIT_S = 1.0
 _FORGET_AFTER_S = 24 * 3600.0
 
 
@@ -84,7 +83,7 @@ def main() -> int:
         if is_on() and isinstance(event, dict):
             to = reporter()
             report(event, to, Path(tempfile.gettempdir()) / "penstock-claude-code")
-            to.close(_MOST_WAIT_S)
+            to.close()
     return 0
 
 

@@ -35,6 +35,7 @@ LONGER: dict[str, str] = {
     "controlplane/core/controller.py": "one tick, in the order of its steps; their rules lie beside it",
     "controlplane/shell/daemon.py": "recovers, stands by or leads, serves; its parts lie beside it",
     "controlplane/gate/gate.py": "who may pass; what it holds, hears and remembers lies in files beside it",
+    "controlplane/emit/pump.py": "one thread's life, from its connection to its end; what it keeps lies beside it",
     "controlplane/lab/sim/world.py": "a turn from gate to tool and back; who takes part lies beside it",
 }
 

@@ -72,7 +72,7 @@ async def story(daemon: DaemonProcess, through: str, tell: Callable[[Tools, BusC
         url = f"unix:{daemon.folder / f'{NODE}.sock'}"
     made.append(Tools(url))
     made[0].reporter.program_started("run")
-    await eventually(lambda: _heard(made[0]), what="sign of the daemon's life")
+    await eventually(lambda: _connected(made[0]), what="connection")
     try:
         await tell(made[0], client)  # type: ignore[misc]
     finally:
@@ -81,9 +81,8 @@ async def story(daemon: DaemonProcess, through: str, tell: Callable[[Tools, BusC
     return made[0]
 
 
-async def _heard(tools: Tools) -> bool:
-    """A busy machine takes seconds to connect; until then a tool would not wait for long."""
-    return tools.reporter._last_heard_s() > 0
+async def _connected(tools: Tools) -> bool:
+    return tools.reporter.stats.connected
 
 
 async def runs(tools: Tools, call: str) -> None:

@@ -199,3 +199,25 @@ async def test_without_slots_nobody_waits_or_asks() -> None:
     reports.wait_for_slot("run", "call", "bash")
     await reports.until_slot("run", "call", "bash")
     assert reports.events == []
+
+
+def test_nobody_is_silent_before_anybody_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy host, where slots matter most, a process imports its client for longer than silence may last."""
+    monkeypatch.setattr(slot_wait, "_SILENT_S", 0.1)
+    monkeypatch.setattr(slot_wait, "_LOOK_S", 0.01)
+    loaded = threading.Event()
+
+    def url() -> str:
+        loaded.wait(60)
+        raise RuntimeError("no such place")
+
+    reporter = ToolReporter(url=url, node="n", slots=True)
+    waiting = threading.Thread(target=reporter.wait_for_slot, args=("run", "call", "bash"), daemon=True)
+    waiting.start()
+    waiting.join(1.0)
+    assert waiting.is_alive(), "it is not asked yet"
+    loaded.set()
+    waiting.join(60)
+    assert not waiting.is_alive(), "nobody answers"
+    assert reporter.unanswered == 1
+    reporter.close()
