@@ -123,12 +123,14 @@ def test_pins_yield_to_the_chunks_of_a_prefill_that_began_before_them(
     plugin_engine: EngineServer, bus: Bus
 ) -> None:
     """SGLang judges a long prompt's need once, before its first chunk; pins come at any time."""
-    names = [f"late-{number}" for number in range(3)]
 
-    async def story(scene: Scene) -> None:
-        for number, name in enumerate(names):
-            await first_turn(scene, name, seed=620 + number)
-        large = asyncio.ensure_future(scene.chat("large", words(630, POOL_TOKENS - 400), output_tokens=50))
+    async def during_a_prefill(scene: Scene, number: int) -> int:
+        """How often the pins were placed meanwhile: a machine that is busy here and not there does it seldom."""
+        names = [f"late-{number}-{n}" for n in range(3)]
+        for n, name in enumerate(names):
+            await first_turn(scene, name, seed=6200 + 10 * number + n)
+        prompt = words(630 + number, POOL_TOKENS - 400)
+        large = asyncio.ensure_future(scene.chat(f"large-{number}", prompt, output_tokens=50))
         placed = 0
         while not large.done():
             await scene.say(*(Retain(program_id=name, ttl_ns=seconds(60)) for name in names))
@@ -136,6 +138,14 @@ def test_pins_yield_to_the_chunks_of_a_prefill_that_began_before_them(
             await asyncio.sleep(0.005)
         reply = await large
         assert (reply.status, reply.output_tokens) == (200, 50)
+        await scene.say(*(Release(program_id=name) for name in names))
+        return placed
+
+    async def story(scene: Scene) -> None:
+        placed, prefills = 0, 0
+        while placed <= 3 and prefills < 20:
+            placed = await during_a_prefill(scene, prefills)
+            prefills += 1
         assert placed > 3
         assert plugin_engine.is_healthy()
 
