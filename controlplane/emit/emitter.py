@@ -25,10 +25,7 @@ from controlplane.wire import subjects
 if TYPE_CHECKING:
     from controlplane.wire.heartbeat import Heartbeat
 
-_IMPORTS_TIMEOUT_S = (
-    10.0  # of the thread's libraries, a third of a second of CPU, which a busy host has not at once
-)
-_EXIT_TIMEOUT_S = 2.0  # where a server answers; else the exit waits for one attempt only
+_IMPORTS_TIMEOUT_S = 10.0  # of the thread's libraries: CPU time, which a busy host has not at once
 
 
 class Emitter:
@@ -123,7 +120,7 @@ class Emitter:
             pump = Pump(options, self._queue, lambda: self._dropped)
             self._thread = self._runtime.thread(pump, f"penstock-emit-{self._role}")
             self._pump = pump
-            atexit.register(self._at_exit)
+            atexit.register(self.close)
 
     def emit(self, event: Event, urgent: bool = False) -> None:
         """Queue ``event``, stamped with this machine's monotonic clock. Never blocks, never raises.
@@ -161,15 +158,16 @@ class Emitter:
             self.start()
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Send what is queued and end the thread. Later events are dropped.
+        """Send what is queued and end the thread. Later events are dropped. The process's exit does this, too.
 
-        :param timeout_s: how long at most the server may take. What this process takes itself to import its client
-            comes on top: else a short process on a busy host would end before it asked the server anything.
+        :param timeout_s: how long at most a server may take that answers; one that refuses is tried once. What this
+            process takes itself to import its client comes on top: else a short process on a busy host would end
+            before it asked the server anything.
         """
         with self._lock:
             self._closed = True
             pump, thread = self._pump, self._thread
-        atexit.unregister(self._at_exit)
+        atexit.unregister(self.close)
         if pump is None or thread is None or thread is threading.current_thread():
             return
         if self.is_loading:
@@ -178,9 +176,6 @@ class Emitter:
         thread.join(timeout_s)
         if not thread.is_alive():
             pump.dead = True
-
-    def _at_exit(self) -> None:
-        self.close(_EXIT_TIMEOUT_S)
 
     @property
     def is_loading(self) -> bool:

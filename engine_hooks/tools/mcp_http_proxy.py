@@ -28,7 +28,6 @@ from engine_hooks.tools.shared import PROGRAM_HEADER, guard, is_on, reporter
 
 SESSION_HEADER = "mcp-session-id"
 _CONNECT_S = 10.0
-_END_WAIT_S = 2.0
 _MOST_SESSIONS = 4096
 _MOST_BODY_BYTES = 64 << 20
 # Of one connection, not of the message; and nothing compressed, so that what passes can be read.
@@ -229,7 +228,7 @@ async def serve(url: str, host: str, port: int, program: str, timeout_s: float) 
         await asyncio.Event().wait()
     finally:
         await runner.cleanup()
-        reporter().close(_END_WAIT_S)
+        reporter().close()
 
 
 def main() -> int:

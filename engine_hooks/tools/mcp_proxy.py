@@ -23,7 +23,6 @@ from engine_hooks.tools.mcp_calls import Calls
 from engine_hooks.tools.shared import guard, is_on, reporter
 
 PROGRAM_VARIABLE = "PENSTOCK_PROGRAM_ID"
-_END_WAIT_S = 2.0
 _CHUNK_BYTES = 1 << 16
 _LOOKS_A_TIMEOUT = 10  # so a call is overdue for a tenth of its time at most
 _SHORTEST_LOOK_S, _LONGEST_LOOK_S = 0.05, 1.0
@@ -98,7 +97,7 @@ def serve(command: Sequence[str], program: str = "", timeout_s: float = 0.0) -> 
             server.terminate()  # where this is what is being ended
             over.set()
             guard.run("MCP end", calls.end)
-            reporter().close(_END_WAIT_S)
+            reporter().close()
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
