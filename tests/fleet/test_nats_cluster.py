@@ -33,7 +33,7 @@ def running(*commands: tuple[str, ...], log: Path) -> Iterator[list[subprocess.P
                 process.wait(60)
 
 
-async def _connected(url: str) -> nats.aio.client.Client:
+async def connected(url: str) -> nats.aio.client.Client:
     async def listens() -> bool:
         return all(is_listening(int(port)) for port in re.findall(r":(\d+)(?=,|$)", url))
 
@@ -45,7 +45,7 @@ async def _quiet(error: Exception) -> None:
     """Servers are killed here."""
 
 
-async def _made(client: nats.aio.client.Client, config: StreamConfig) -> None:
+async def made(client: nats.aio.client.Client, config: StreamConfig) -> None:
     async def attempt() -> bool:
         try:
             await client.jetstream().add_stream(config)
@@ -60,8 +60,8 @@ async def _made(client: nats.aio.client.Client, config: StreamConfig) -> None:
 async def test_a_stream_of_three_copies_goes_on_without_a_server(tmp_path: Path) -> None:
     cluster = LocalCluster.make(tmp_path / "cluster")
     with running(*(server.command for server in cluster.servers), log=tmp_path / "log") as processes:
-        async with await _connected(cluster.url) as client:
-            await _made(client, StreamConfig(name="KEPT", subjects=["kept.>"], num_replicas=3))
+        async with await connected(cluster.url) as client:
+            await made(client, StreamConfig(name="KEPT", subjects=["kept.>"], num_replicas=3))
             await client.jetstream(timeout=60).publish("kept.1", b"before")
             led_by = (await client.jetstream(timeout=60).stream_info("KEPT")).cluster.leader
             which = next(n for n, server in enumerate(cluster.servers) if server.name != led_by)
@@ -99,10 +99,10 @@ async def test_a_site_takes_over_what_engines_tell_of_a_node_that_is_a_leaf(tmp_
         commands.append((str(nats_server_binary()), "-c", str(tmp_path / name)))
     with running(*commands, log=tmp_path / "log"):
         async with (
-            await _connected(f"nats://{node}") as leaf,
-            await _connected(f"nats://fleet:change-me@{site}") as fleet,
+            await connected(f"nats://{node}") as leaf,
+            await connected(f"nats://fleet:change-me@{site}") as fleet,
         ):
-            await _made(
+            await made(
                 leaf, StreamConfig(name=stream_name("gpu7"), subjects=[all_events_subject("gpu7")], no_ack=True)
             )
 
@@ -119,7 +119,7 @@ async def test_a_site_takes_over_what_engines_tell_of_a_node_that_is_a_leaf(tmp_
                 filter_subject=event_subject("gpu7", "engine-30000"),
                 external=ExternalStream(api="$JS.gpu7.API", deliver=""),
             )
-            await _made(fleet, StreamConfig(name=stream_name("fleet"), sources=[source]))
+            await made(fleet, StreamConfig(name=stream_name("fleet"), sources=[source]))
             forged = await fleet.subscribe("penstock.v1.gpu8.>")
             await leaf.publish(event_subject("gpu8", "engine-30000"), b"in another's name")
             await leaf.publish(event_subject("gpu7", "gate"), b"of no use to the fleet")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.daemon_process import TIMEOUT_S, BusClient, DaemonProcess
+from support.daemon_process import TIMEOUT_S, BusClient, DaemonProcess, eventually
 from support.governed_double import GateClient, governed_double
 
 from controlplane.emit.tool_reporter import ToolReporter
@@ -66,6 +66,19 @@ class Client(GateClient):
             return response.status, {name.lower(): value for name, value in response.headers.items()}, answer
 
 
+async def stopped(client: Client, bus: BusClient, *programs: str) -> None:
+    """Wait until the daemon has ended these, and the gate, to whom it says so at the same time, lets none pass."""
+
+    def are_ended(status: dict[str, Any]) -> bool:
+        return all(status["programs"].get(name, {}).get("status") == "ended" for name in programs)
+
+    async def none_pass() -> bool:
+        return bool((await client.health())["granted_programs"] == 0)
+
+    await bus.status_where(are_ended, "run that is stopped")
+    await eventually(none_pass, what="word of it at the gate")
+
+
 async def a_run_beyond_its_budget(client: Client, reporter: ToolReporter, bus: BusClient) -> None:
     """Two turns of the root and one of its child are three: then both are refused, with the reason."""
     assert (await client.turn("ours", "root"))[0] == 200
@@ -76,10 +89,7 @@ async def a_run_beyond_its_budget(client: Client, reporter: ToolReporter, bus: B
     proof = {"x_penstock_parent_id": "root", "x_penstock_parent_turn": told["x-penstock-turn-id"]}
     assert (await client.turn("ours", "child", **proof))[0] == 200
 
-    def is_stopped(status: dict[str, Any]) -> bool:
-        return all(status["programs"].get(name, {}).get("status") == "ended" for name in ("root", "child"))
-
-    await bus.status_where(is_stopped, "run that is stopped")
+    await stopped(client, bus, "root", "child")
     for program in ("root", "child"):
         status, told, body = await asyncio.wait_for(client.turn("ours", program, **proof), TIMEOUT_S)
         assert (status, body["error"]["code"]) == (429, "budget_spent")
@@ -126,9 +136,7 @@ async def test_a_killed_daemon_knows_what_was_spent(daemon: DaemonProcess, nats_
         daemon.kill()
         daemon.start()
         assert (await asyncio.wait_for(client.turn("ours", "root"), TIMEOUT_S))[0] == 200, "the third of three"
-        await bus.status_where(
-            lambda told: told["programs"].get("root", {}).get("status") == "ended", "stopped run"
-        )
+        await stopped(client, bus, "root")
         status, _, body = await asyncio.wait_for(client.turn("ours", "root"), TIMEOUT_S)
         assert (status, body["error"]["code"]) == (429, "budget_spent")
         status, _, body = await asyncio.wait_for(client.turn("poor", "third"), TIMEOUT_S)

@@ -1,44 +1,66 @@
 """What engines took, as their own events say: whether a request was run more than once."""
 
+import time
 from collections import Counter
 from collections.abc import Iterable
 
 import nats
 from nats.errors import Error as NatsError
+from nats.js import JetStreamContext
 from nats.js.api import DeliverPolicy
+from nats.js.errors import NotFoundError
 
+from controlplane.core.errors import EngineUnavailable
 from controlplane.core.events import TurnSubmitted
 from controlplane.wire.codec import decode_events
 from controlplane.wire.nats_options import servers
 from controlplane.wire.subjects import stream_name
 
 _QUIET_S = 2.0
+_ELECTED_WITHIN_S = 60.0
+
+Turn = tuple[str, str]  # its program and its own id
 
 
 async def turns_submitted(url: str, nodes: Iterable[str]) -> Counter[str]:
     """How many turns of each program engines took. A turn that two engines took counts twice.
 
-    An engine that was killed may have told less than it took. Raises nats' errors.
+    An engine that was killed may have told less than it took. A cluster drops what it is asked while it elects a
+    leader, so it is asked again. Raises ``EngineUnavailable`` where no answer comes for a minute, and what
+    ``nats.connect`` raises.
     """
     client = await nats.connect(servers(url))
     try:
-        seen = set()
-        for node in nodes:
-            read = await client.jetstream().subscribe(
-                "", stream=stream_name(node), ordered_consumer=True, deliver_policy=DeliverPolicy.ALL
-            )
-            try:
-                while True:
-                    message = await read.next_msg(timeout=_QUIET_S)
-                    if ".event." in message.subject:
-                        events = decode_events(message.data).events
-                        turns = [event for event in events if isinstance(event, TurnSubmitted)]
-                        seen |= {(node, turn.program_id, turn.turn_id) for turn in turns}
-                    if message.metadata.num_pending == 0:
-                        break
-            except (TimeoutError, NatsError):  # an empty stream
-                pass
-            await read.unsubscribe()
-        return Counter(program for _, program, _ in seen)
+        return Counter([program for node in nodes for program, _ in await _turns(client.jetstream(), node)])
     finally:
         await client.close()
+
+
+async def _turns(stream: JetStreamContext, node: str) -> set[Turn]:
+    until_s = time.monotonic() + _ELECTED_WITHIN_S
+    while True:
+        try:
+            return await _read(stream, stream_name(node))
+        except NotFoundError:  # its engine never told anything
+            return set()
+        except (TimeoutError, NatsError) as error:
+            if time.monotonic() > until_s:
+                raise EngineUnavailable(f"the bus does not say what {node} took: {error or 'no answer'}") from None
+
+
+async def _read(stream: JetStreamContext, name: str) -> set[Turn]:
+    """The whole stream, or an error of nats."""
+    seen: set[Turn] = set()
+    if not (await stream.stream_info(name)).state.messages:
+        return seen
+    read = await stream.subscribe("", stream=name, ordered_consumer=True, deliver_policy=DeliverPolicy.ALL)
+    try:
+        while True:
+            message = await read.next_msg(timeout=_QUIET_S)
+            if ".event." in message.subject:
+                turns = [event for event in decode_events(message.data).events if isinstance(event, TurnSubmitted)]
+                seen |= {(turn.program_id, turn.turn_id) for turn in turns}
+            if message.metadata.num_pending == 0:
+                return seen
+    finally:
+        await read.unsubscribe()
