@@ -55,6 +55,7 @@ _IDLE_HEARTBEAT_S = 2.0
 _LOOK_S = 0.5
 _DEAF_QUIETS = 3
 _SAY_AGAIN_S = 60.0
+_NO_LEADER = 10008  # of a cluster, which elects one or waits for its servers; at first it says nothing at all
 _START_S = 20.0  # within which a server that fails while we begin is back, or started again
 
 _Answer = TypeVar("_Answer")
@@ -264,7 +265,8 @@ class Bus:
         except NoRespondersError:
             raise EngineUnavailable(f"JetStream is off at {shown(self.url)}: start nats-server with -js") from None
         except APIError as error:  # an answer: somebody deleted the stream just now, say
-            raise EngineUnavailable(f"{what}: {error}") from None
+            kind = _Unanswered if error.err_code == _NO_LEADER else EngineUnavailable
+            raise kind(f"{what}: {error}") from None
         except NatsError as error:
             raise _Unanswered(f"{what}: {error}") from None
 

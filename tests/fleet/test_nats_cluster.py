@@ -10,7 +10,8 @@ import nats
 import pytest
 from nats.errors import Error as NatsError
 from nats.js.api import ExternalStream, StreamConfig, StreamSource
-from support.daemon_process import eventually
+from nats.js.errors import ServiceUnavailableError
+from support.daemon_process import DaemonProcess, eventually
 from support.nats import nats_server_binary
 from support.ports import free_port, is_listening
 
@@ -39,6 +40,10 @@ async def connected(url: str) -> nats.aio.client.Client:
 
     await eventually(listens, what=f"a server at {url}")
     return await nats.connect(servers(url), error_cb=_quiet, reconnect_time_wait=0.1)
+
+
+async def _listens(port: int) -> bool:
+    return is_listening(port)
 
 
 async def _quiet(error: Exception) -> None:
@@ -77,6 +82,43 @@ async def test_a_stream_of_three_copies_goes_on_without_a_server(tmp_path: Path)
 
             await eventually(published, what="an acknowledgement of the two that are left")
             assert (await client.jetstream(timeout=60).get_msg("KEPT", 1)).data == b"before"
+
+
+@pytest.mark.asyncio
+async def test_a_daemon_waits_for_the_other_servers_of_a_cluster_that_begins(tmp_path: Path) -> None:
+    cluster, log = LocalCluster.make(tmp_path / "cluster"), tmp_path / "log"
+    first, *others = [server.command for server in cluster.servers]
+    daemon = DaemonProcess(tmp_path / "state", "--nats", cluster.url)
+
+    async def says_so() -> bool:
+        try:
+            await client.jetstream(timeout=1).stream_info("ANY")
+        except ServiceUnavailableError:
+            return True
+        except (NatsError, TimeoutError):  # it still looks for a leader
+            return False
+        raise AssertionError("one of three servers leads alone")
+
+    async def waits() -> bool:
+        assert not daemon.has_ended, daemon.log
+        return "JetStream system temporarily unavailable" in daemon.log
+
+    async def is_up() -> bool:
+        assert not daemon.has_ended, daemon.log
+        return '"event": "up"' in daemon.log
+
+    with running(first, log=log):
+        try:
+            await eventually(lambda: _listens(cluster.servers[0].port), what="first server")
+            async with await nats.connect(servers(cluster.url), error_cb=_quiet) as client:
+                await eventually(says_so, what="answer of a server that knows that it is alone")
+            daemon.start()
+            await eventually(waits, what="word of a cluster without a leader")
+            with running(*others, log=log):
+                await eventually(is_up, what="daemon")
+                assert daemon.stop() == 0
+        finally:
+            daemon.clean_up()
 
 
 @pytest.mark.asyncio
