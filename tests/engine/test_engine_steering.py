@@ -36,19 +36,30 @@ def test_a_small_turn_overtakes_a_large_one_that_finds_no_room(
 ) -> None:
     """MARS §4.3: no head-of-line blocking by long prefills."""
 
-    async def story(scene: Scene) -> None:
-        await policies_told(plugin_engine, config)
-        names = [f"{name}-{overtakes}" for name in ("holder", "large", "small")]
+    async def overtook(scene: Scene, number: int) -> bool | None:
+        """Whether it did. None: the machine was so busy here, and not there, that it came when half was over."""
+        names = [f"{name}-{overtakes}-{number}" for name in ("holder", "large", "small")]
         holding = await holder(scene, names[0], 1200, 1000)
-        large = asyncio.ensure_future(scene.chat(names[1], words(710, 3000)))
+        large = asyncio.ensure_future(scene.chat(names[1], words(710 + 10 * number, 3000)))
         await scene.until(TurnSubmitted, program_id=names[1])
-        small = asyncio.ensure_future(scene.chat(names[2], words(711, 60)))
+        small = asyncio.ensure_future(scene.chat(names[2], words(711 + 10 * number, 60)))
         replies = await asyncio.gather(holding, large, small)
         assert [reply.status for reply in replies] == [200] * 3
         ended = await scene.until(TurnEnded, program_id=names[0])
-        first = [await scene.until(FirstToken, program_id=name) for name in names[1:]]
-        assert first[0].at_ns > ended.at_ns, "the large one had to wait for room"
-        assert (first[1].at_ns < ended.at_ns) is overtakes
+        came = await scene.until(TurnSubmitted, program_id=names[2])
+        first = [await scene.until(FirstToken, program_id=name) for name in names]
+        assert first[1].at_ns > ended.at_ns, "the large one had to wait for room"
+        if came.at_ns > (first[0].at_ns + ended.at_ns) // 2:
+            return None
+        return first[2].at_ns < ended.at_ns
+
+    async def story(scene: Scene) -> None:
+        await policies_told(plugin_engine, config)
+        number, found = 0, None
+        while found is None and number < 20:
+            found = await overtook(scene, number)
+            number += 1
+        assert found is overtakes
 
     bus.daemon(config)
     play(story, plugin_engine, bus)
