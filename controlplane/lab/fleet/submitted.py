@@ -1,5 +1,6 @@
 """What engines took, as their own events say: whether a request was run more than once."""
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -18,6 +19,7 @@ from controlplane.wire.subjects import stream_name
 
 _QUIET_S = 2.0
 _ELECTED_WITHIN_S = 60.0
+_ASK_AGAIN_S = 0.2
 
 Turn = tuple[str, str]  # its program and its own id
 
@@ -46,6 +48,7 @@ async def _turns(stream: JetStreamContext, node: str) -> set[Turn]:
         except (TimeoutError, NatsError) as error:
             if time.monotonic() > until_s:
                 raise EngineUnavailable(f"the bus does not say what {node} took: {error or 'no answer'}") from None
+            await asyncio.sleep(_ASK_AGAIN_S)
 
 
 async def _read(stream: JetStreamContext, name: str) -> set[Turn]:
