@@ -2,63 +2,22 @@
 
 import re
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import nats
 import pytest
 from nats.errors import Error as NatsError
 from nats.js.api import ExternalStream, StreamConfig, StreamSource
 from nats.js.errors import ServiceUnavailableError
 from support.daemon_process import DaemonProcess, eventually
 from support.nats import nats_server_binary
-from support.ports import free_port, is_listening
+from support.ports import free_port
 
 from controlplane.fleet.nats_cluster import LocalCluster
-from controlplane.wire.nats_options import servers
 from controlplane.wire.subjects import all_events_subject, event_subject, stream_name
 
+from .nats_servers import connected, made, running
+
 DEPLOY = Path(__file__).parents[2] / "deploy" / "nats"
-
-
-@contextmanager
-def running(*commands: tuple[str, ...], log: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
-    with log.open("ab") as output:
-        processes = [subprocess.Popen(command, stdout=output, stderr=output) for command in commands]
-        try:
-            yield processes
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait(60)
-
-
-async def connected(url: str) -> nats.aio.client.Client:
-    async def listens() -> bool:
-        return all(is_listening(int(port)) for port in re.findall(r":(\d+)(?=,|$)", url))
-
-    await eventually(listens, what=f"a server at {url}")
-    return await nats.connect(servers(url), error_cb=_quiet, reconnect_time_wait=0.1)
-
-
-async def _listens(port: int) -> bool:
-    return is_listening(port)
-
-
-async def _quiet(error: Exception) -> None:
-    """Servers are killed here."""
-
-
-async def made(client: nats.aio.client.Client, config: StreamConfig) -> None:
-    async def attempt() -> bool:
-        try:
-            await client.jetstream().add_stream(config)
-        except (NatsError, TimeoutError):  # the cluster has no leader yet
-            return False
-        return True
-
-    await eventually(attempt, what=f"stream {config.name}")
 
 
 @pytest.mark.asyncio
@@ -109,8 +68,7 @@ async def test_a_daemon_waits_for_the_other_servers_of_a_cluster_that_begins(tmp
 
     with running(first, log=log):
         try:
-            await eventually(lambda: _listens(cluster.servers[0].port), what="first server")
-            async with await nats.connect(servers(cluster.url), error_cb=_quiet) as client:
+            async with await connected(cluster.url.partition(",")[0]) as client:
                 await eventually(says_so, what="answer of a server that knows that it is alone")
             daemon.start()
             await eventually(waits, what="word of a cluster without a leader")

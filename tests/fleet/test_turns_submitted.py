@@ -12,7 +12,7 @@ from controlplane.lab.fleet.submitted import turns_submitted
 from controlplane.wire.codec import encode_events
 from controlplane.wire.subjects import all_events_subject, event_subject, stream_name
 
-from .test_nats_cluster import connected, made, running
+from .nats_servers import connected, made, running
 
 _LEADS = re.compile(r"^\[(\d+)\].*Self is new JetStream cluster metadata leader", re.MULTILINE)
 

@@ -42,7 +42,7 @@ async def test_what_a_daemon_writes_is_its_users_alone(tmp_path: Path) -> None:
         assert mode(state / "test") == 0o700
         made = modes(state)
         assert {"daemon.lock", "jetstream", "test.sock", "test.control.sock"} <= {path.name for path in made}
-        assert {str(path): oct(mode) for path, (mode, wanted) in made.items() if mode != wanted} == {}
+        assert {str(path): oct(found) for path, (found, wanted) in made.items() if found != wanted} == {}
         assert mode(tmp_path / "run.jsonl") == 0o600
     finally:
         daemon.clean_up()

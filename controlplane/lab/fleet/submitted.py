@@ -21,7 +21,7 @@ _QUIET_S = 2.0
 _ELECTED_WITHIN_S = 60.0
 _ASK_AGAIN_S = 0.2
 
-Turn = tuple[str, str]  # its program and its own id
+_Turn = tuple[str, str]  # its program and its own id
 
 
 async def turns_submitted(url: str, nodes: Iterable[str]) -> Counter[str]:
@@ -38,7 +38,7 @@ async def turns_submitted(url: str, nodes: Iterable[str]) -> Counter[str]:
         await client.close()
 
 
-async def _turns(stream: JetStreamContext, node: str) -> set[Turn]:
+async def _turns(stream: JetStreamContext, node: str) -> set[_Turn]:
     until_s = time.monotonic() + _ELECTED_WITHIN_S
     while True:
         try:
@@ -51,9 +51,9 @@ async def _turns(stream: JetStreamContext, node: str) -> set[Turn]:
             await asyncio.sleep(_ASK_AGAIN_S)
 
 
-async def _read(stream: JetStreamContext, name: str) -> set[Turn]:
+async def _read(stream: JetStreamContext, name: str) -> set[_Turn]:
     """The whole stream, or an error of nats."""
-    seen: set[Turn] = set()
+    seen: set[_Turn] = set()
     if not (await stream.stream_info(name)).state.messages:
         return seen
     read = await stream.subscribe("", stream=name, ordered_consumer=True, deliver_policy=DeliverPolicy.ALL)
