@@ -124,6 +124,7 @@ async def test_two_daemons_that_make_the_stream_at_one_time_both_begin(
     try:
         async with reading(server.url, "a") as (_, first):
             await publish(client, "a/engine-1/x")
+            await comes(lambda: first == ["a/engine-1/x"], "the first one's event")  # it is in the node's stream
             monkeypatch.setattr(stream, "_info", before_it_was_made)
             async with reading(server.url, "a") as (bus, second):
                 await publish(client, "a/engine-1/y")
