@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 _MOST_CONTEXTS = 4096
+_MOST_TOKENS = 64 << 20  # half a GiB of prompts at eight bytes a token, in each process of the engine
 _MOST_PROGRAMS = 65_536
 
 
@@ -27,10 +28,10 @@ class Context:
 class Contexts:
     """By program, least recently used first. The oldest are forgotten beyond 4096: the engine's own order holds.
 
-    :param most_tokens: the oldest are forgotten beyond these too, where keys are large; 0: however many.
+    :param most_tokens: the oldest are forgotten beyond these too: each keeps the tokens that its key is made of.
     """
 
-    def __init__(self, most_tokens: int = 0) -> None:
+    def __init__(self, most_tokens: int = _MOST_TOKENS) -> None:
         self._most_tokens = most_tokens
         self._tokens = 0
         self._contexts: OrderedDict[str, Context] = OrderedDict()
@@ -45,7 +46,7 @@ class Contexts:
         self._away.pop(program_id, None)
         self._contexts[program_id] = Context(make_key, tokens, now_ns)
         self._tokens += tokens
-        while len(self._contexts) > _MOST_CONTEXTS or 0 < self._most_tokens < self._tokens:
+        while len(self._contexts) > _MOST_CONTEXTS or self._tokens > self._most_tokens:
             self.forget(next(iter(self._contexts)))
 
     def find(self, program_id: str) -> Context | None:

@@ -4,11 +4,11 @@
 handles. Everything here runs in the scheduler's thread.
 """
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
 from engine_hooks.engine.view import Lock, PoolTokens, View, unnamed
+from engine_hooks.sglang.late_key import LateKey
 
 
 class EngineView(View):
@@ -80,21 +80,17 @@ class EngineView(View):
         """Whether what leaves the device may go to host memory."""
         return bool(getattr(self.scheduler, "enable_hierarchical_cache", False))
 
-    def late_key(self, request: Any) -> tuple[Callable[[], Any], int]:
-        """What makes the radix key of a request's prompt and output, cut to whole pages; and its length.
-
-        The full key: matching a shorter one would split the leaf. Made late, since few contexts are ever asked for,
-        and to copy a long prompt costs more than all else that is done at a turn's end.
-        """
-        extra = {"cache_salt": request.cache_salt} if hasattr(request, "cache_salt") else {}
-        prompt, output = request.origin_input_ids, request.output_ids[:]
-        whole_pages = (len(prompt) + len(output)) // self.page_tokens * self.page_tokens
-        return partial(self._key, prompt, output, request.extra_key, extra), whole_pages
-
-    def _key(self, prompt: Any, output: Any, extra_key: str | None, extra: dict[str, Any]) -> Any:
-        from sglang.srt.mem_cache.radix_cache import RadixKey
-
-        return RadixKey(prompt + output, extra_key, **extra).page_aligned(self.tree.page_size)
+    def late_key(self, request: Any) -> tuple[LateKey, int]:
+        """What makes the radix key of a request's prompt and output, and its length in tokens."""
+        key = LateKey(
+            prompt=request.origin_input_ids,
+            output=request.output_ids[:],
+            page_tokens=self.page_tokens,
+            extra_key=request.extra_key,
+            cache_salt=getattr(request, "cache_salt", None),
+            has_salt=hasattr(request, "cache_salt"),
+        )
+        return key, len(key)
 
     def match(self, key: Any) -> tuple[Any, int]:
         """The deepest node on the device that ``key`` leads to, and how many tokens lie on the way."""

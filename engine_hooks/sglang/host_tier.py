@@ -17,6 +17,7 @@ from engine_hooks.engine.targets import Feature
 from engine_hooks.engine.verify import verify
 from engine_hooks.sglang.engine_view import EngineView
 from engine_hooks.sglang.host_copies import HostCopies, Node
+from engine_hooks.sglang.late_key import LateKey
 from engine_hooks.sglang.targets import TARGETS
 from engine_hooks.sglang.verify import report_problems, sglang_version
 
@@ -81,7 +82,7 @@ class HostTier:
 
     # Device to host
 
-    def demote(self, program_id: str, key: Any, others: Iterable[Any]) -> Move:
+    def demote(self, program_id: str, key: Any, others: Iterable[LateKey]) -> Move:
         """Move ``key``'s own part to host memory: what no key of ``others`` begins with too.
 
         A copy to the host is made first where there is none yet. While it runs the move waits: call again at a
@@ -99,7 +100,7 @@ class HostTier:
                 return Move(problem="no room in host memory")
         return self._leave(own, program_id)
 
-    def discard(self, key: Any, others: Iterable[Any]) -> Move:
+    def discard(self, key: Any, others: Iterable[LateKey]) -> Move:
         """Free ``key``'s own part on the device, copied to the host or not. Host copies fall to the host's LRU."""
         own = _own(key, others, self._path(key))
         return self._leave(own) if own else Move()
@@ -245,24 +246,19 @@ class HostTier:
         self.copies.forget_all()
 
 
-def _own(key: Any, others: Iterable[Any], path: Sequence[Node]) -> Sequence[Node]:
+def _own(key: Any, others: Iterable[LateKey], path: Sequence[Node]) -> Sequence[Node]:
     """The nodes at the end of ``path`` that no other key leads through."""
     shared = shared_tokens(key, others, [node.end for node in path])
     return [node for node in path if node.end > shared]
 
 
-def shared_tokens(key: Any, others: Iterable[Any], ends: Sequence[int]) -> int:
-    """The last of ``ends``, ascending, up to which another key begins as ``key`` does; 0 if none."""
+def shared_tokens(key: Any, others: Iterable[LateKey], ends: Sequence[int]) -> int:
+    """The last of ``ends``, ascending, up to which another key begins as ``key`` does; 0 if none.
+
+    No other key is made for it: with thousands of long contexts that would take the scheduler longer than its step.
+    """
     shared = 0
     for other in others:
-        while shared < len(ends) and _begins_alike(key, other, ends[shared]):
+        while shared < len(ends) and other.begins_as(key, ends[shared]):
             shared += 1
     return ends[shared - 1] if shared else 0
-
-
-def _begins_alike(key: Any, other: Any, tokens: int) -> bool:
-    if len(other) < tokens or (key.extra_key, key.cache_salt) != (other.extra_key, other.cache_salt):
-        return False
-    if other.token_ids[tokens - 1] != key.token_ids[tokens - 1]:
-        return False  # nearly all that differ do so here: this keeps thousands of contexts cheap
-    return bool(other.token_ids[:tokens] == key.token_ids[:tokens])

@@ -7,7 +7,7 @@ wait from step to step: the scheduler is never held up.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from controlplane.core.commands import Demote, Discard, Prefetch
 from controlplane.core.types import seconds
@@ -15,6 +15,7 @@ from engine_hooks.engine.contexts import Contexts
 from engine_hooks.engine.pins import Pins
 from engine_hooks.guard import log
 from engine_hooks.sglang.host_tier import HostTier, Move
+from engine_hooks.sglang.late_key import LateKey
 
 _PATIENCE_NS = seconds(10)
 _LOOK_AGAIN_NS = seconds(0.01)  # while an engine that has nothing else to do copies
@@ -123,7 +124,7 @@ class Moves:
         return Move(problem=problem)
 
     def _take_off(self, program_id: str, command: TierCommand, key: Any) -> Move:
-        others = (context.key for name, context in self._contexts if name != program_id)
+        others = (cast(LateKey, context.make_key) for name, context in self._contexts if name != program_id)
         if isinstance(command, Demote):
             return self._host.demote(program_id, key, others)
         move = self._host.discard(key, others)

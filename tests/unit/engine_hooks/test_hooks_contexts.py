@@ -112,3 +112,10 @@ def test_no_more_tokens_are_remembered_than_are_allowed() -> None:
     contexts.forget_all()
     contexts.remember("e", str, 25, 0)
     assert names(contexts) == ["e"]
+
+
+def test_half_a_gigabyte_of_prompts_is_kept_at_most() -> None:
+    contexts = Contexts()
+    for name in ("a", "b", "c"):
+        contexts.remember(name, str, 30 << 20, 0)
+    assert names(contexts) == ["b", "c"]

@@ -28,7 +28,7 @@ class Scene:
         self.host = HostTier(EngineView(scheduler_double(self.tree)))
 
     def demote(self) -> None:
-        assert self.host.demote("p", self.key, [self.other]).tokens == 50
+        assert self.host.demote("p", self.key, [self.other.late]).tokens == 50
 
     def give_up(self, key: KeyDouble | None = None) -> None:
         """The engine needs room in host memory."""
@@ -87,7 +87,7 @@ def test_what_has_no_copy_leaves_none(scene: Scene) -> None:
 
 
 def test_a_discarded_context_is_not_followed(scene: Scene) -> None:
-    assert scene.host.discard(scene.key, [scene.other]).tokens == 50
+    assert scene.host.discard(scene.key, [scene.other.late]).tokens == 50
     scene.give_up()
     assert scene.news() == []
 

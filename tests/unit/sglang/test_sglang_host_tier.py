@@ -92,11 +92,11 @@ def test_a_programs_own_part_moves_and_what_others_share_stays(write_back: bool)
     tree = TreeDouble(is_write_back=write_back)
     key, other = tree.add(SYSTEM, FIRST, SECOND), tree.add(SYSTEM, OTHER)
     host = tier(tree)
-    move = host.demote("p", key, [other])
+    move = host.demote("p", key, [other.late])
     if write_back:
         assert (move, tree.where(key)) == (Move(waits=True), "DDD"), "the copy has only begun"
         tree.look()
-        move = host.demote("p", key, [other])
+        move = host.demote("p", key, [other.late])
     assert move == Move(tokens=50)
     assert (tree.where(key), tree.where(other)) == ("DHH", "DD")
 
@@ -105,8 +105,8 @@ def test_the_shared_part_stays_even_while_only_the_host_has_the_others() -> None
     tree = TreeDouble()
     key, other = tree.add(SYSTEM, FIRST), tree.add(SYSTEM, OTHER)
     host = tier(tree)
-    assert host.demote("p", other, [key]).tokens == 50
-    assert host.demote("p", key, [other]).tokens == 20
+    assert host.demote("p", other, [key.late]).tokens == 50
+    assert host.demote("p", key, [other.late]).tokens == 20
     assert (tree.where(key), tree.where(other)) == ("DH", "DH")
 
 
@@ -118,9 +118,9 @@ def test_a_context_without_a_copy_gets_one_parents_first() -> None:
     for node in tree._nodes:
         node.on_host = False
     host = tier(tree)
-    assert host.demote("p", key, [other]).waits
+    assert host.demote("p", key, [other.late]).waits
     tree.look()
-    assert host.demote("p", key, [other]).tokens == 50
+    assert host.demote("p", key, [other.late]).tokens == 50
     assert tree.where(key) == "DHH"
 
 
@@ -146,7 +146,7 @@ def test_with_nothing_of_its_own_on_the_device_nothing_is_moved() -> None:
     tree = TreeDouble()
     key, same = tree.add(SYSTEM, FIRST), tree.add(SYSTEM, FIRST)
     host = tier(tree)
-    assert "shared" in host.demote("p", key, [same]).problem
+    assert "shared" in host.demote("p", key, [same.late]).problem
     assert host.demote("p", key, []).tokens == 60
     assert "on the device" in host.demote("p", key, []).problem
 
@@ -164,10 +164,10 @@ def test_a_node_that_goes_on_otherwise_is_not_the_programs() -> None:
 def test_a_discarded_context_leaves_the_device_without_a_copy(write_back: bool) -> None:
     tree = TreeDouble(is_write_back=write_back)
     key, other = tree.add(SYSTEM, FIRST, SECOND), tree.add(SYSTEM, OTHER)
-    assert tier(tree).discard(key, [other]) == Move(tokens=50)
+    assert tier(tree).discard(key, [other.late]) == Move(tokens=50)
     assert tree.where(key) == ("D.." if write_back else "DHH")
     assert tree.where(other) == "DD"
-    assert tier(tree).discard(key, [other]) == Move(), "there is nothing to free"
+    assert tier(tree).discard(key, [other.late]) == Move(), "there is nothing to free"
 
 
 def test_a_discard_waits_for_the_copy_that_holds_the_context() -> None:
@@ -255,7 +255,7 @@ def test_what_is_shared_is_told_by_the_other_keys() -> None:
     key = KeyDouble(range(12))
 
     def shared(*others: KeyDouble) -> int:
-        return shared_tokens(key, others, ends)
+        return shared_tokens(key, [other.late for other in others], ends)
 
     assert shared() == 0
     assert shared(KeyDouble(range(3))) == 0

@@ -1,6 +1,6 @@
 """Moves between the tiers: when they are tried, and what is answered."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -27,18 +27,18 @@ class HostTierDouble:
         self.forgot = False
         self.copies = HostCopies()
 
-    def _next(self, what: str, key: str, others: Iterable[str]) -> Any:
-        self.asked.append((what, key, sorted(others)))
+    def _next(self, what: str, key: str, others: Iterable[Callable[[], str]]) -> Any:
+        self.asked.append((what, key, sorted(other() for other in others)))
         said = self.says.pop(0)
         if isinstance(said, Exception):
             raise said
         return said
 
-    def demote(self, program_id: str, key: str, others: Iterable[str]) -> Move:
+    def demote(self, program_id: str, key: str, others: Iterable[Callable[[], str]]) -> Move:
         move: Move = self._next("demote", key, others)
         return move
 
-    def discard(self, key: str, others: Iterable[str]) -> Move:
+    def discard(self, key: str, others: Iterable[Callable[[], str]]) -> Move:
         move: Move = self._next("discard", key, others)
         return move
 

@@ -12,6 +12,8 @@ from typing import Any
 
 from sglang_double import SglangDouble
 
+from engine_hooks.sglang.late_key import LateKey
+
 _MEM_CACHE = "sglang.srt.mem_cache"
 
 
@@ -39,6 +41,12 @@ class KeyDouble:
 
     def __getitem__(self, part: slice) -> "KeyDouble":
         return KeyDouble(self.token_ids[part], self.extra_key)
+
+    @property
+    def late(self) -> LateKey:
+        """As the plugin keeps it: the last token but one is the output's first."""
+        prompt, output = self.token_ids[:-2], self.token_ids[-2:]
+        return LateKey(prompt=prompt, output=output, page_tokens=1, extra_key=self.extra_key)
 
 
 class NodeDouble:
