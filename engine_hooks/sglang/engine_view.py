@@ -87,8 +87,7 @@ class EngineView(View):
             output=request.output_ids[:],
             page_tokens=self.page_tokens,
             extra_key=request.extra_key,
-            cache_salt=getattr(request, "cache_salt", None),
-            has_salt=hasattr(request, "cache_salt"),
+            cache_salt=getattr(request, "cache_salt", None) or None,  # as the engine's keys have it
         )
         return key, len(key)
 

@@ -16,14 +16,13 @@ class LateKey:
     output: Any
     page_tokens: int
     extra_key: str | None
-    cache_salt: str | None = None
-    has_salt: bool = True  # False: the engine's keys have none (0.5.17)
+    cache_salt: str | None = None  # None with 0.5.17, too, whose keys have none
 
     def __call__(self) -> Any:
         """Make it: a copy of the whole context."""
         from sglang.srt.mem_cache.radix_cache import RadixKey
 
-        salt = {"cache_salt": self.cache_salt} if self.has_salt else {}
+        salt = {"cache_salt": self.cache_salt} if self.cache_salt else {}
         return RadixKey(self.prompt + self.output, self.extra_key, **salt).page_aligned(self.page_tokens)
 
     def __len__(self) -> int:
@@ -31,8 +30,7 @@ class LateKey:
 
     def begins_as(self, key: Any, tokens: int) -> bool:
         """Whether its first ``tokens`` tokens are those of ``key``, a radix key, in the same namespace."""
-        namespace = (self.extra_key, self.cache_salt or None)  # as the engine's keys have it
-        if len(self) < tokens or (key.extra_key, key.cache_salt) != namespace:
+        if len(self) < tokens or (key.extra_key, key.cache_salt) != (self.extra_key, self.cache_salt):
             return False
         if self._token(tokens - 1) != key.token_ids[tokens - 1]:
             return False  # nearly all that differ do so here: this keeps thousands of contexts cheap

@@ -1,5 +1,6 @@
 """The host tier, over a double of SGLang's tree."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -263,6 +264,8 @@ def test_what_is_shared_is_told_by_the_other_keys() -> None:
     assert shared(KeyDouble([*range(8), 99, 99, 99, 11])) == 8, "one alike token does not make it shared"
     assert shared(KeyDouble(range(5)), KeyDouble(range(50))) == 12
     assert shared(KeyDouble(range(50), extra_key="another namespace")) == 0
+    salted = replace(KeyDouble(range(50)).late, cache_salt="another")
+    assert shared_tokens(key, [salted], ends) == 0
 
 
 # Evictions by name
