@@ -7,19 +7,20 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-import nats
 import pytest
 from support.daemon_process import BusClient, eventually
 from support.fleets import EngineProcess, FleetProcess, nats_cluster, running
 from support.pickers import Asked, asking, chosen, refused
 
-from controlplane.core.events import ProgramEnded
-from controlplane.wire.nats_options import servers
+from controlplane.core.commands import Command, Refuse
+from controlplane.core.events import FLEET_GATE, CommandApplied, ProgramEnded
+from controlplane.wire.codec import decode_events
+from controlplane.wire.subjects import event_subject
 
 pytestmark = pytest.mark.asyncio
 FLEET = "fleet"
@@ -50,6 +51,15 @@ class Fleet:
     daemons: tuple[FleetProcess, FleetProcess]
     bus: BusClient
     ended: int = 0
+    obeyed: set[int] = field(default_factory=set)  # commands that a gate of the fleet took
+
+    async def obeys(self, wanted: Callable[[Command], bool], what: str) -> None:
+        """Return once a gate has taken such a command: what its daemon says of itself says nothing of that."""
+
+        async def look() -> bool:
+            return any(wanted(each) and each.command_id in self.obeyed for each in self.bus.commands)
+
+        await eventually(look, what=what)
 
     async def ends(self, program: str) -> None:
         """Its agent says that the run is over."""
@@ -96,9 +106,16 @@ async def fleet(folder: Path, text: str = CONFIG) -> AsyncIterator[Fleet]:
         daemons[1].start()
         try:
             await daemons[1].says('"event": "serving"')  # as it stands by: Envoy asks it if the first is lost
-            bus = BusClient(await nats.connect(servers(url), max_reconnect_attempts=-1), FLEET)
+            bus = await BusClient.connect(url, FLEET)
             try:
-                yield Fleet(url, {engine.address: engine for engine in engines}, daemons, bus)
+                found = Fleet(url, {engine.address: engine for engine in engines}, daemons, bus)
+
+                async def hear(message: Any) -> None:
+                    told = decode_events(message.data).events
+                    found.obeyed.update(each.command_id for each in told if isinstance(each, CommandApplied))
+
+                await bus.client.subscribe(event_subject(FLEET, FLEET_GATE), cb=hear)
+                yield found
             finally:
                 await bus.close()
         finally:
@@ -246,6 +263,7 @@ async def test_a_run_is_stopped_at_its_budget_whoever_leads_and_wherever_it_ran(
         await second.says('"event": "leads"')
         assert await turn(second) == (200, None), "the third of three, elsewhere"
         await f.status(lambda s: s["programs"].get("root", {}).get("status") == "ended", "the run stopped")
+        await f.obeys(lambda command: isinstance(command, Refuse), "word of it at the gate")
         status, body = await turn(second)
         assert (status, body["error"]["code"]) == (429, "budget_spent")
         assert "its run has spent its budget of 3 turns" in body["error"]["message"]
