@@ -18,7 +18,7 @@ from controlplane.shell.logs import logger
 
 RENEW_S = 1.0
 _LOOK_S = 0.25  # between two looks at somebody else's lease
-_CALL_S = 0.8  # most that one write may take: the next one is due soon after
+_CALL_S = 0.8  # most that one call may take: the next renewal is due soon after
 _STAND_BACK_S = 3.0
 _FREE = b""
 
@@ -117,8 +117,7 @@ class Lease:
         began_s = self._monotonic_s()
         self._end_if_over()
         try:
-            with fail_after(_CALL_S):
-                await (self._look(began_s) if self._held is None else self._renew(began_s))
+            await (self._look(began_s) if self._held is None else self._renew(began_s))
         except Outrun:
             self._lose("somebody else has written it")
         except Exception as error:  # of the store or the network; a write may have been kept all the same
@@ -135,24 +134,31 @@ class Lease:
         self._lose("given up")
         if held is not None:
             try:
-                with fail_after(_CALL_S):
-                    await self._bucket.write(_FREE, held)
+                await self._write(_FREE, held)
             except Exception as error:  # then it ends by itself
                 self._log.warning("lease not freed", error=str(error) or type(error).__name__)
+
+    async def _read(self) -> Entry | None:
+        with fail_after(_CALL_S):
+            return await self._bucket.read()
+
+    async def _write(self, holder: bytes, last: int) -> int:
+        with fail_after(_CALL_S):  # each call by itself: of a slow store two take longer
+            return await self._bucket.write(holder, last)
 
     async def _renew(self, began_s: float) -> None:
         assert self._held is not None
         try:
-            self._held = await self._bucket.write(self._name, self._held)
+            self._held = await self._write(self._name, self._held)
         except Outrun:  # by ourselves, maybe: a write that nobody answered may have been kept
-            entry = await self._bucket.read()
+            entry = await self._read()
             if entry is None or entry.holder != self._name:
                 raise
-            self._held = await self._bucket.write(self._name, entry.revision)
+            self._held = await self._write(self._name, entry.revision)
         self._renewed_s = began_s
 
     async def _look(self, began_s: float) -> None:
-        entry = await self._bucket.read()
+        entry = await self._read()
         self.leader_rank = _rank_of(entry)
         if began_s < self._stands_back_until_s:
             return
@@ -169,7 +175,7 @@ class Lease:
             await self._take(entry.revision, began_s, f"not renewed for {self.ttl_s:g} s")
 
     async def _take(self, last: int, began_s: float, why: str) -> None:
-        self._held = await self._bucket.write(self._name, last)
+        self._held = await self._write(self._name, last)
         self._fence, self._renewed_s, self.leader_rank = self._held, began_s, self.rank
         self._log.info("taken", fence=self._fence, why=why)
         self._tell()

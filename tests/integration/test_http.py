@@ -5,6 +5,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,11 @@ async def page(tmp_path: Path) -> AsyncIterator[tuple[DaemonProcess, str]]:
     daemon = daemon_at(tmp_path / "node", f'[http]\nlisten = "{address}"\n')
 
     async def look() -> bool:
-        return f"http://{address}/" in daemon.log
+        if f"http://{address}/" not in daemon.log:
+            return False
+        with suppress(urllib.error.HTTPError):  # the bus has yet to say something
+            return await asyncio.to_thread(get, f"http://{address}/healthz") == "ok\n"
+        return False
 
     try:
         await eventually(look, what="a page")

@@ -15,17 +15,20 @@ TTL_S = 12.0
 class BucketDouble:
     """A key that all see alike. ``away``: nobody is answered; ``keeps``: what is written is kept all the same."""
 
-    def __init__(self) -> None:
+    def __init__(self, answers_after_s: float = 0.0) -> None:
         self.entry: Entry | None = None
         self.away = False
         self.keeps = False
+        self.answers_after_s = answers_after_s
 
     async def read(self) -> Entry | None:
+        await anyio.sleep(self.answers_after_s)
         if self.away:
             raise TimeoutError
         return self.entry
 
     async def write(self, holder: bytes, last: int) -> int:
+        await anyio.sleep(self.answers_after_s)
         if self.away and not self.keeps:
             raise TimeoutError
         revision = self.entry.revision if self.entry else 0
@@ -40,8 +43,8 @@ class BucketDouble:
 class Fleet:
     """Contenders for one lease, on one clock."""
 
-    def __init__(self) -> None:
-        self.bucket = BucketDouble()
+    def __init__(self, bucket: BucketDouble | None = None) -> None:
+        self.bucket = bucket or BucketDouble()
         self.now_s = 100.0
 
     def contender(self, name: str, bucket: BucketDouble | None = None) -> Lease:
@@ -195,6 +198,14 @@ def test_a_store_that_nobody_reaches_makes_no_leader() -> None:
     fleet.run(60, a, b)
     assert not a.leading
     assert not b.leading
+
+
+def test_of_a_slow_store_the_lease_is_had_all_the_same() -> None:
+    """A look is two calls, and each has its time: a store that takes half of it for each made no leader at all."""
+    slow = Fleet(BucketDouble(answers_after_s=0.5))
+    a = slow.contender("a")
+    slow.do(a.step)
+    assert a.leading
 
 
 def test_a_lease_must_outlast_its_renewal() -> None:
