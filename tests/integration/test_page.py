@@ -8,7 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from support.browser import chrome
@@ -149,6 +152,38 @@ async def test_it_draws_what_happens_and_shows_a_changed_window(tmp_path: Path, 
         ] == []
     finally:
         daemon.clean_up()
+
+
+async def test_what_is_told_before_all_its_scripts_are_there_is_no_error(tmp_path: Path, browser: Chrome) -> None:
+    address, file = f"127.0.0.1:{free_port()}", tmp_path / "penstock.toml"
+    file.write_text(WINDOW.format(address, 2))
+    daemon = DaemonProcess(tmp_path / "state", "--config", str(file))
+    daemon.start()
+
+    async def pass_on(request: web.Request) -> web.StreamResponse:
+        if request.path.endswith(".js") and not request.path.endswith("/page.js"):
+            await asyncio.sleep(2)  # the daemon tells something each quarter of a second
+        response = web.StreamResponse()
+        async with aiohttp.ClientSession() as http, http.get(f"http://{address}{request.path}") as found:
+            response.content_type = found.content_type
+            await response.prepare(request)
+            async for piece in found.content.iter_any():
+                await response.write(piece)
+        return response
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", pass_on)
+    slow = TestServer(app)
+    try:
+        await begin(daemon)
+        await slow.start_server()
+        await asyncio.to_thread(browser.get, str(slow.make_url("/")))
+        told = "2 programs active, 1 waiting"
+        await asyncio.to_thread(wait, lambda: told in text(browser, "summary"), "summary")
+        assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+    finally:
+        daemon.clean_up()  # before its page: that would wait for the stream's end
+        await slow.close()
 
 
 async def test_a_program_opened_shows_what_it_did_and_what_decisions_cost(tmp_path: Path, browser: Chrome) -> None:

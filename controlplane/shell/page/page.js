@@ -309,14 +309,18 @@ function draw() {
   timeline();
 }
 
-const live = new EventSource("/live");
 let heardAt = Date.now(), everyS = 0;
-live.onmessage = (message) => {
-  heardAt = Date.now();
-  const told = JSON.parse(message.data);
-  everyS = told.every_s;
-  take(told);
-};
+// Not before the other scripts are there, which take() needs: what is told while they load would be an error.
+window.addEventListener("DOMContentLoaded", () => {
+  const live = new EventSource("/live");
+  live.onmessage = (message) => {
+    heardAt = Date.now();
+    const told = JSON.parse(message.data);
+    everyS = told.every_s;
+    take(told);
+  };
+  live.onerror = () => { byId("warnings").textContent = "the daemon does not answer; trying again"; };
+});
 // A daemon that is frozen, or behind a network that is gone, keeps the connection open: what is shown would look live.
 setInterval(() => {
   const silentS = (Date.now() - heardAt) / 1000;
@@ -324,5 +328,4 @@ setInterval(() => {
     byId("warnings").textContent = `the daemon does not answer: nothing was heard of it for ${silentS.toFixed(0)} s, and what is shown is of then`;
   }
 }, 1000);
-live.onerror = () => { byId("warnings").textContent = "the daemon does not answer; trying again"; };
 window.addEventListener("resize", () => looks.length && draw());

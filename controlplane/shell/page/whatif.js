@@ -197,8 +197,7 @@ function answer() {
 keep();
 window.addEventListener("hashchange", () => { keep(); if (told) show(); });
 window.addEventListener("resize", mark);
-live.addEventListener("message", (message) => {
-  const { status, what_if } = JSON.parse(message.data);
+window.addEventListener("told", ({ detail: { status, what_if } }) => {
   clock = { at: Date.now(), ns: status.now_ns, scale: what_if.time_scale };
   told = what_if;
   show();
