@@ -41,7 +41,8 @@ from controlplane.wire.endpoint import shown
 from controlplane.wire.log import Header, LogWriter
 from controlplane.wire.subjects import publisher_name
 
-_RECOVERY_TIMEOUT_S = 30.0
+_STALLED_S = 30.0  # so long nothing of what the stream has: its last messages may have been deleted
+_TELL_S = 5.0  # between two words of how far a long reading has come
 _LONGEST_WAIT_S = 0.5
 _QUIET_S = 5.0  # or three samples of the host
 _FROZEN_S = 2.0  # between two looks, which are at most ``_LONGEST_WAIT_S`` apart
@@ -147,6 +148,9 @@ class Daemon:
                 f"node {self.config.node!r} already has a daemon: {other[:200]}; choose another --node"
             )
         await self._recover()
+        if self._stopping.is_set():  # while it read: it goes on from there next time
+            self._save(self.clock.now_ns())
+            return
         self._begin_record()
         await self.bus.answer_status(self._answer)
         if self._socket is not None:
@@ -191,8 +195,7 @@ class Daemon:
         began_at = self.position
         if stream.first_sequence > stream.last_sequence:  # everything in it has grown too old
             self.position = stream.last_sequence
-        with move_on_after(_RECOVERY_TIMEOUT_S):
-            await self._catch_up(stream.last_sequence)
+        await self._catch_up(stream.last_sequence)
         self._want_shadow()
         if self.leads.leading:
             self._begin_to_lead()
@@ -204,10 +207,27 @@ class Daemon:
         )
 
     async def _catch_up(self, last_sequence: int) -> None:
-        while self.position < last_sequence:
-            for delivery in await self.bus.inbox.take(_LONGEST_WAIT_S):
+        """However long it takes. Until then no heartbeat is sent, and gates let turns in as without a daemon.
+
+        It is saved how far it has come: whoever is ended meanwhile, by an impatient supervisor say, goes on there.
+        """
+        began_at, heard_s, told_s = self.position, current_time(), current_time()
+        while self.position < last_sequence and not self._stopping.is_set():
+            deliveries = await self.bus.inbox.take(_LONGEST_WAIT_S)
+            for delivery in deliveries:
                 self._recall(delivery)
             self.pump.tell()
+            now_ns, now_s = self.clock.now_ns(), current_time()
+            if deliveries:
+                heard_s = now_s
+            elif now_s - heard_s >= _STALLED_S:
+                self._log.warning("the stream says no more", sequence=self.position, of=last_sequence)
+                return
+            if now_s - told_s >= _TELL_S:
+                told_s = now_s
+                self._log.info("reading the stream", messages=self.position - began_at, of=last_sequence - began_at)
+                if self._must_save(now_ns):
+                    self._save(now_ns)
 
     def _recall(self, delivery: Delivery) -> None:
         """Take in what was decided elsewhere, or before: an event, or commands that are not ours to send."""
