@@ -97,7 +97,7 @@ async def surround(daemon: Daemon, state_dir: Path, tasks: TaskGroup, ending: co
         config.telemetry,
         config.node,
         status=daemon.status,
-        engines=daemon.each_engine,
+        engines=daemon.engines,
         controller=lambda: daemon.controller,
         sums=lambda: regrets.sums,
     )

@@ -89,7 +89,7 @@ class ControlApi:
         )
 
     async def list_engines(self, request: Fields) -> EngineListing:
-        return engine_listing(self._daemon.engines(), self._daemon.moves, most=request.limit)
+        return engine_listing(list(self._daemon.engines()), self._daemon.moves, most=request.limit)
 
     async def watch_decisions(self, request: Fields) -> AsyncIterator[Decision]:
         async for decision in self._daemon.decisions.watch(request.program_id):

@@ -211,13 +211,13 @@ class Daemon:
 
         It is saved how far it has come: whoever is ended meanwhile, by an impatient supervisor say, goes on there.
         """
-        began_at, heard_s, told_s = self.position, current_time(), current_time()
+        heard_s = told_s = current_time()
         while self.position < last_sequence and not self._stopping.is_set():
             deliveries = await self.bus.inbox.take(_LONGEST_WAIT_S)
             for delivery in deliveries:
                 self._recall(delivery)
             self.pump.tell()
-            now_ns, now_s = self.clock.now_ns(), current_time()
+            now_s = current_time()
             if deliveries:
                 heard_s = now_s
             elif now_s - heard_s >= _STALLED_S:
@@ -225,9 +225,8 @@ class Daemon:
                 return
             if now_s - told_s >= _TELL_S:
                 told_s = now_s
-                self._log.info("reading the stream", messages=self.position - began_at, of=last_sequence - began_at)
-                if self._must_save(now_ns):
-                    self._save(now_ns)
+                self._log.info("reading the stream", sequence=self.position, of=last_sequence)
+                self._save(self.clock.now_ns())
 
     def _recall(self, delivery: Delivery) -> None:
         """Take in what was decided elsewhere, or before: an event, or commands that are not ours to send."""
@@ -577,12 +576,8 @@ class Daemon:
             advise=self.advice.status(self.clock.now_ns()),
         )
 
-    def engines(self) -> list[EngineRow]:
-        """Every engine, by name."""
-        return list(self.each_engine())
-
-    def each_engine(self) -> Iterator[EngineRow]:
-        """The same one by one: very many take a while."""
+    def engines(self) -> Iterator[EngineRow]:
+        """Every engine, by name, one by one: very many take a while."""
         return each_engine(self.controller.ledger, self.roster, self.clock.now_ns())
 
     def _answer(self, request: bytes) -> bytes | None:

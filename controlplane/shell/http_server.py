@@ -186,7 +186,7 @@ class HttpServer:
                 "listing": listing(
                     controller.ledger, daemon.clock.now_ns(), most=_MOST_PROGRAMS, limit=controller.window.limit
                 ),
-                "engines": engine_listing(daemon.engines(), daemon.moves, most=_MOST_ENGINES),
+                "engines": engine_listing(list(daemon.engines()), daemon.moves, most=_MOST_ENGINES),
                 "regret": self._regret(),
                 "what_if": self.orders.what_if.view(),
             }
