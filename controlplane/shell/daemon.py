@@ -113,7 +113,7 @@ class Daemon:
         self._sample_now = Event()
         self._proof = 1  # the one that has to come back before anything is decided
         self._looked_s = 0.0
-        self._was_frozen = False
+        self._is_behind = False  # it was frozen, or began to lead: what happened until then is still to be read
         self._heard_s = 0.0
         self._lost_since_s = math.inf  # the stream may have lost what came since then, which nobody asked for yet
         self._lost_samples: tuple[int, int] | None = None
@@ -345,7 +345,7 @@ class Daemon:
         """Why automatic advice may change nothing now; empty: it may."""
         if not self.is_leader:
             return _FOLLOWS
-        if not self.bus.delivers or not self._hears or self._was_frozen:
+        if not self.bus.delivers or not self._hears or self._is_behind:
             return "the daemon does not hear what happens: its bus is away, or it was frozen"
         return "the node drains" if self.controller.ledger.programs.draining else ""
 
@@ -375,7 +375,7 @@ class Daemon:
         return self._leads and self.leads.leading
 
     def _begin_to_lead(self) -> None:
-        """Number on, ask for what the stream may lack, and decide nothing before our own sample has come back."""
+        """Number on, ask for what the stream may lack, and govern nobody before our own sample has come back."""
         now_ns, numbering = self.clock.now_ns(), self.controller.numbering
         unheard = _NUMBERS_UNHEARD if self.leads.has_others else 0
         numbering.begin(max(now_ns // _NS_PER_NUMBER, numbering.sent + unheard))
@@ -383,7 +383,7 @@ class Daemon:
         self._lost_since_s = current_time() - self._unheard_s(now_ns)
         self._proof = self._sampled + 1
         self._sample_now.set()
-        self._leads = True
+        self._leads = self._is_behind = True
         self.pump.muted = False
         self.shadow.stand_by("")
         if self.leads.has_others:
@@ -411,7 +411,7 @@ class Daemon:
         now_ns = self.clock.now_ns()
         self.pump.follow(now_ns)
         self._looked_s = self._heard_s = current_time()
-        self._was_frozen = False
+        self._is_behind = False
         if self._must_save(now_ns):
             self._save(now_ns)
 
@@ -508,9 +508,9 @@ class Daemon:
         frozen_s, self._looked_s = now_s - self._looked_s, now_s
         if frozen_s > _FROZEN_S:
             self._log.warning("was frozen", for_s=round(frozen_s, 1), action="reading what happened meanwhile")
-            self._was_frozen = True
+            self._is_behind = True
         elif self._is_up_to_date:
-            self._was_frozen = False
+            self._is_behind = False
         if frozen_s > _FROZEN_S or self._is_quiet:
             self._proof = self._sampled + 1
         if self._is_quiet:  # nobody knows what of it was kept
@@ -541,7 +541,7 @@ class Daemon:
                 fence=self.leads.fence,
                 engine_policies=EnginePolicies(priority=policies.priority, memory=policies.memory).dumps(),
             )
-            if self.bus.delivers and not self._was_frozen and self.is_leader:
+            if self.bus.delivers and not self._is_behind and self.is_leader:
                 await self.bus.beat(heartbeat)
             await sleep(self.config.heartbeat_s)
 

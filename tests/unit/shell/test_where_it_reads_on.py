@@ -10,7 +10,7 @@ from controlplane.core.events import ProgramEnded
 from controlplane.shell import daemon as daemons
 from controlplane.shell.bus import Bus, Delivery, StreamInfo
 from controlplane.shell.daemon import Daemon
-from controlplane.wire.codec import encode_events
+from controlplane.wire.codec import Heartbeat, encode_events
 from controlplane.wire.subjects import event_subject
 
 
@@ -80,3 +80,37 @@ async def test_it_begins_when_nothing_comes_any_more_or_when_it_is_to_end(
     daemon.stop()
     await reads(daemon, 0, last=10)
     assert daemon.position == 3
+
+
+class BusDouble(Bus):
+    """Something comes all the time, and heartbeats are kept."""
+
+    def __init__(self) -> None:
+        super().__init__("nats://nowhere", "node")
+        self.beats: list[Heartbeat] = []
+
+    silent_s = 0.0
+
+    async def beat(self, heartbeat: Heartbeat) -> None:
+        self.beats.append(heartbeat)
+
+
+@pytest.mark.asyncio
+async def test_gates_hear_of_it_once_it_has_read_what_happened_until_it_leads(tmp_path: Path) -> None:
+    """A gate that hears a daemon lets nobody in by itself, however long that one has yet to read."""
+    resolved = Resolved(config=parse({"node": "node", "heartbeat_s": 0.02}), origins={})
+    daemon = Daemon(Source(), resolved, bus := BusDouble(), tmp_path / "snapshot.json")
+    daemon._begin_to_lead()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(daemon._beat)
+        await anyio.sleep(0.1)
+        daemon._note_gap()
+        assert not bus.beats
+        sample = daemon._probe.sample(None, elsewhere=False)
+        data = encode_events(daemon._host_publisher, daemon._proof, [(daemon.clock.now_ns(), sample)])
+        daemon.pump.feed(data, daemon.clock.now_ns(), event_subject("node", "host"))
+        daemon._note_gap()
+        with anyio.fail_after(30):
+            while not bus.beats:  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
