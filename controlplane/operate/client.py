@@ -84,6 +84,8 @@ class ControlClient:
             code, details = error.code(), error.details()
             if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                 where = f"the daemon at {self.address} does not answer: {details}"
+                if code is grpc.StatusCode.UNAVAILABLE:
+                    where += ". One that was just started answers once it has read its stream: see its log"
                 raise EngineUnavailable(where) from None
             raise _ERRORS.get(code, ControlPlaneError)(details) from None
 
