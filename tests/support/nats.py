@@ -83,6 +83,7 @@ class NatsServer:
     def suspend(self) -> None:
         """SIGSTOP: the connection stays open and nothing is read, as with a stuck host."""
         os.kill(self.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED)  # all its threads: one that ran on might confirm something yet
 
     def resume(self) -> None:
         """SIGCONT."""
