@@ -148,9 +148,6 @@ class Daemon:
                 f"node {self.config.node!r} already has a daemon: {other[:200]}; choose another --node"
             )
         await self._recover()
-        if self._stopping.is_set():  # while it read: it goes on from there next time
-            self._save(self.clock.now_ns())
-            return
         self._begin_record()
         await self.bus.answer_status(self._answer)
         if self._socket is not None:

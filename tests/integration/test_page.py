@@ -71,6 +71,15 @@ def colours(browser: Chrome, name: str) -> set[str]:
 GREEN, BLUE, YELLOW, PURPLE, BROWN = "42,157,85", "36,135,201", "217,164,0", "176,76,200", "210,105,30"
 
 
+async def served(daemon: DaemonProcess, address: str) -> None:
+    """Return once its page is there."""
+
+    async def look() -> bool:
+        return f"http://{address}/" in daemon.log
+
+    await eventually(look, what="a page")
+
+
 async def begin(daemon: DaemonProcess) -> None:
     """One program reasons, one acts, one is held."""
     bus = await BusClient.connect(await daemon.url())
@@ -101,11 +110,7 @@ async def test_it_draws_what_happens_and_shows_a_changed_window(tmp_path: Path, 
     daemon = DaemonProcess(tmp_path / "state", "--config", str(file))
     daemon.start()
     try:
-
-        async def serves() -> bool:
-            return f"http://{address}/" in daemon.log
-
-        await eventually(serves, what="a page")
+        await served(daemon, address)
         await begin(daemon)
         browser.get(f"http://{address}/")
         wait(lambda: "2 programs active, 1 waiting" in text(browser, "summary"), "summary")
@@ -175,6 +180,7 @@ async def test_what_is_told_before_all_its_scripts_are_there_is_no_error(tmp_pat
     app.router.add_get("/{path:.*}", pass_on)
     slow = TestServer(app)
     try:
+        await served(daemon, address)
         await begin(daemon)
         await slow.start_server()
         await asyncio.to_thread(browser.get, str(slow.make_url("/")))
@@ -193,11 +199,7 @@ async def test_a_program_opened_shows_what_it_did_and_what_decisions_cost(tmp_pa
     daemon = DaemonProcess(tmp_path / "state", "--config", str(file))
     daemon.start()
     try:
-
-        async def serves() -> bool:
-            return f"http://{address}/" in daemon.log
-
-        await eventually(serves, what="a page")
+        await served(daemon, address)
         await begin(daemon)
         await second_engine(daemon)
         bus = await BusClient.connect(await daemon.url())
