@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import time
@@ -117,7 +118,9 @@ class EngineServer:
         """Return once it answers."""
         deadline = time.monotonic() + self.start_timeout_s
         while not self.is_healthy():
-            assert self.is_running(), f"the engine ended ({self.exit_status}):\n{self._last_lines()}"
+            if not self.is_running() and self._lost_a_port():
+                self._begin_again()
+            assert self.is_running(), f"the engine ended ({self.exit_status}):\n{self._first_error()}"
             assert time.monotonic() < deadline, f"the engine is not ready:\n{self._last_lines()}"
             time.sleep(0.1)
 
@@ -158,6 +161,27 @@ class EngineServer:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+    def _lost_a_port(self) -> bool:
+        """Whether a port that it chose for its own processes was taken before they listened there; told once."""
+        return not self._first_log.exists() and bool(
+            re.search(r"EADDRINUSE|address already in use", self.log, re.IGNORECASE)
+        )
+
+    @property
+    def _first_log(self) -> Path:
+        return self.log_path.with_suffix(".first.log")
+
+    def _begin_again(self) -> None:
+        self.kill()
+        self.log_path.rename(self._first_log)
+        self.start()
+
+    def _first_error(self) -> str:
+        """Its log from there on, and the end: a process that fails takes others with it, which say more."""
+        lines = self.log.splitlines()
+        first = next((n for n, line in enumerate(lines) if "Traceback" in line), len(lines))
+        return "\n".join([*lines[first : first + 40], "...", *lines[max(first + 40, len(lines) - 40) :]])
 
     def _last_lines(self) -> str:
         return "\n".join(self.log.splitlines()[-40:])
