@@ -20,8 +20,9 @@ from controlplane.core.commands import Command, StateRequest
 from controlplane.core.events import Event, PublisherState, TurnAbandoned, TurnQueued
 from controlplane.fleet.buckets import NOT_CLUSTERED, REPLICAS
 from controlplane.fleet.connection import impatient
-from controlplane.shell.bus import Bus, node_stream
+from controlplane.shell.bus import Bus
 from controlplane.shell.logs import logger
+from controlplane.shell.node_stream import node_stream
 from controlplane.wire.codec import encode_commands
 from controlplane.wire.subjects import PREFIX, check_name, command_subject, event_subject, stream_name
 

@@ -21,20 +21,20 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 from nats.js import JetStreamContext
-from nats.js.api import ConsumerConfig, DeliverPolicy, DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
+from nats.js.api import ConsumerConfig, DeliverPolicy, StreamConfig
 from nats.js.api import StreamInfo as JetStreamInfo
 from nats.js.errors import APIError, NotFoundError
 
 from controlplane.core.commands import Command
 from controlplane.core.errors import EngineUnavailable
 from controlplane.shell.logs import logger
+from controlplane.shell.node_stream import SIZES, is_as, node_stream
 from controlplane.wire.codec import Heartbeat, encode_commands, encode_heartbeat
 from controlplane.wire.delivery import delivered
 from controlplane.wire.endpoint import shown
 from controlplane.wire.nats_options import nats_options, servers
 from controlplane.wire.senders import FOR_TOOLS
 from controlplane.wire.subjects import (
-    all_events_subject,
     command_subject,
     event_subject,
     heartbeat_subject,
@@ -44,17 +44,17 @@ from controlplane.wire.subjects import (
 )
 
 _CONNECT_TIMEOUT_S = 3.0
-_STREAM_MAX_BYTES = (1 << 30, 1 << 28, 1 << 26, 1 << 24)  # the first that the server's disk has room for
 _NO_ROOM = frozenset({10023, 10047})  # insufficient resources, insufficient storage resources
 _MADE_MEANWHILE = 10058  # by another daemon, not quite as we would: a fleet's begins elsewhere in nodes' streams
 _MOST_RACES = 3  # of two daemons that begin together: one for each stream that both make
-_SET = ("subjects", "retention", "storage", "discard", "max_bytes", "max_age", "no_ack")
-_UNLIMITED = ("max_msgs", "max_msgs_per_subject", "max_msg_size", "max_consumers")
-_STREAM_MAX_AGE_S = 24 * 3600.0
 _IDLE_HEARTBEAT_S = 2.0
 _LOOK_S = 0.5
 _DEAF_QUIETS = 3
 _SAY_AGAIN_S = 60.0
+_LEAVES: dict[str, Any] = {
+    "ping_interval": 5,
+    "max_outstanding_pings": 2,
+}  # within 15 s; its usual patience is minutes
 _NO_LEADER = 10008  # of a cluster, which elects one or waits for its servers; at first it says nothing at all
 _START_S = 20.0  # within which a server that fails while we begin is back, or started again
 
@@ -112,7 +112,8 @@ class Bus:
 
     ``quiet_s``: the stream is never silent for so long while it works, as the daemon samples its own host. After
     three times that ``revive`` is called, where there is one: a server whose disk was full keeps nothing until it
-    is started again. ``connect`` makes the client, and ``monotonic_s`` is a clock.
+    is started again. Where there is none, a server that answers no ping for about as long is left, for another one
+    of ``url`` or to be found anew. ``connect`` makes the client, and ``monotonic_s`` is a clock.
     """
 
     def __init__(
@@ -157,6 +158,7 @@ class Bus:
             error_cb=self._on_error,
             disconnected_cb=self._on_disconnect,
             reconnected_cb=self._on_reconnect,
+            **({} if self._revive else _LEAVES),
             **nats_options(),
         )
         try:
@@ -223,15 +225,15 @@ class Bus:
         raced = 0
         while True:
             try:
-                return await self._stream_of(name, _STREAM_MAX_BYTES[self._size])
+                return await self._stream_of(name, SIZES[self._size])
             except APIError as error:
                 if error.err_code == _MADE_MEANWHILE and raced < _MOST_RACES:
                     raced += 1
                     continue
-                if error.err_code not in _NO_ROOM or self._size == len(_STREAM_MAX_BYTES) - 1:
+                if error.err_code not in _NO_ROOM or self._size == len(SIZES) - 1:
                     raise
                 self._size += 1
-                mb = _STREAM_MAX_BYTES[self._size] >> 20
+                mb = SIZES[self._size] >> 20
                 self._log.warning("no room for the stream", error=str(error), action=f"making one of {mb} MB")
 
     async def _stream_of(self, name: str, max_bytes: int) -> JetStreamInfo:
@@ -243,7 +245,7 @@ class Bus:
             known = await jetstream.stream_info(str(config.name))
         except NotFoundError:
             return await jetstream.add_stream(config)
-        if _is_as(config, known.config):  # a full disk takes no change, not even to what it is
+        if is_as(config, known.config):  # a full disk takes no change, not even to what it is
             return known
         return await jetstream.update_stream(config)
 
@@ -423,24 +425,3 @@ class Bus:
         self._closing = True
         with suppress(NatsError, OSError, TimeoutError):
             await self._client.close()
-
-
-def node_stream(node: str, max_bytes: int) -> StreamConfig:
-    """The settings of a node's stream: its events, and the commands of its daemon."""
-    return StreamConfig(
-        name=stream_name(node),
-        subjects=[all_events_subject(node), command_subject(node)],
-        retention=RetentionPolicy.LIMITS,
-        storage=StorageType.FILE,
-        discard=DiscardPolicy.OLD,
-        max_bytes=max_bytes,
-        max_age=_STREAM_MAX_AGE_S,
-        no_ack=True,  # else who may publish an event could have the server answer on any subject
-    )
-
-
-def _is_as(wanted: StreamConfig, known: StreamConfig) -> bool:
-    """Whether a stream is what we would make of it: where it says so, and without a limit that we did not set."""
-    if any(getattr(wanted, name) != getattr(known, name) for name in _SET):
-        return False
-    return not known.sealed and not any((getattr(known, name) or 0) > 0 for name in _UNLIMITED)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.daemon_process import NODE, BusClient, DaemonProcess, eventually
+from support.nats import NatsServer
 
 from controlplane.core.commands import StateRequest
 from controlplane.core.controller import LOST_NS
@@ -146,6 +147,32 @@ async def test_a_path_that_no_socket_can_have_is_told(tmp_path: Path) -> None:
         await client.close()
         assert "longer than 107 bytes" in daemon.log
     finally:
+        daemon.clean_up()
+
+
+async def test_a_bus_that_was_frozen_under_a_report_is_heard_again(tmp_path: Path, nats_server: NatsServer) -> None:
+    """nats-py stops reading for minutes once an answer comes after its limit: the daemon would be deaf."""
+    daemon = DaemonProcess(tmp_path / "state", "--nats", nats_server.url)
+    reporter = ToolReporter(url=f"unix:{path_of(daemon)}", node=NODE)
+    daemon.start()
+
+    async def hung_up() -> bool:
+        return reporter.stats.last_error != ""
+
+    try:
+        await listens(daemon)
+        client = await BusClient.connect(nats_server.url)
+        reporter.tool_started("run", "call-1", "bash")
+        await client.status_where(lambda s: program_of(s, "run").get("open_tools") == 1, "an open tool")
+        nats_server.suspend()
+        reporter.tool_started("run", "call-2", "bash")
+        await eventually(hung_up, what="a socket whose batch the bus does not confirm")
+        nats_server.resume()
+        await client.status_where(lambda s: program_of(s, "run").get("open_tools") == 2, "two open tools")
+        await client.close()
+        assert "reading anew" not in daemon.log
+    finally:
+        reporter.close()
         daemon.clean_up()
 
 

@@ -29,6 +29,30 @@ class _Server:
         writer.close()
 
 
+async def test_an_answer_that_comes_too_late_leaves_the_connection_hearing() -> None:
+    """As with a server that was frozen for a moment: what follows is heard, and confirmed only by an answer."""
+    double = _Server()
+    server = await asyncio.start_server(double.serve, "127.0.0.1", 0)
+    client = Client()
+    await client.connect(f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}", allow_reconnect=False)
+    try:
+        double.stalled.clear()
+        with pytest.raises(TimeoutError):
+            await delivered(client, 0.05)
+        double.stalled.set()
+        await delivered(client)
+        double.stalled.clear()
+        await client.publish("subject", b"not read")
+        with pytest.raises(TimeoutError):
+            await delivered(client, 0.05)
+        double.stalled.set()
+        await delivered(client)
+        assert double.read.rindex(b"PING\r\n") > double.read.rindex(b"not read")
+    finally:
+        await client.close()
+        server.close()
+
+
 async def _read_when_delivered(before: int, *, stalled: bool) -> bytearray:
     """What the server had read as ``delivered`` ended, ``before`` batches of 900 kB ahead of the last."""
     double = _Server()
