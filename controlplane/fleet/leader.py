@@ -205,13 +205,14 @@ class Leader:
         if listed == self._listed and in_stream:
             return not parts.bus.missing
         now_ns = parts.daemon.clock.now_ns()
-        batch = encode_events(self._publisher, self._told + 1, [(now_ns, listed)])
+        self._told += 1  # also where it is not confirmed: it may come all the same, and the next one is another
+        batch = encode_events(self._publisher, self._told, [(now_ns, listed)])
         if await parts.bus.relay_events(CONTROL_ROLE, batch):
             if listed != self._listed:
                 self._log.info(
                     "engines", serving=len(listed.serving), draining=len(listed.draining), of=len(engines)
                 )
-            self._told, self._listed = self._told + 1, listed
+            self._listed = listed
         # A server has it, but a stream whose own leader was just lost keeps nothing, and decisions, and whoever
         # follows, go by what is in the stream.
         return False

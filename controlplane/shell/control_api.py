@@ -170,12 +170,12 @@ class ControlApi:
     async def _order(self, held: Sequence[str], draining: bool) -> Orders:
         """Tell the stream, and wait until it came back."""
         event = OperatorOrders(held=tuple(dict.fromkeys(held)), draining=draining)
-        batch = encode_events(self._publisher, self._told + 1, [(self._daemon.clock.now_ns(), event)])
         if not self._daemon.bus.delivers:
             raise EngineUnavailable("the bus is away, or keeps nothing: nothing was changed")
+        self._told += 1  # also where it is not confirmed: it may come all the same, and the next one is another
+        batch = encode_events(self._publisher, self._told, [(self._daemon.clock.now_ns(), event)])
         if not await self._daemon.bus.relay_events(CONTROL_ROLE, batch):
             raise EngineUnavailable("the bus did not confirm the order: check `penstock status` and repeat it")
-        self._told += 1
         wanted = Orders(held=tuple(event.held), draining=draining)
         with move_on_after(_APPLIED_WITHIN_S):
             while self._orders() != wanted:  # noqa: ASYNC110  it comes by the stream, to the controller

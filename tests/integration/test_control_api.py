@@ -312,6 +312,26 @@ async def test_while_the_bus_is_away_nothing_is_changed(tmp_path: Path, nats_ser
         daemon.clean_up()
 
 
+@pytest.mark.asyncio
+async def test_what_is_ordered_after_an_order_that_came_late_is_obeyed(
+    tmp_path: Path, nats_server: NatsServer
+) -> None:
+    daemon = DaemonProcess(tmp_path / "state", "--nats", nats_server.url)
+    daemon.start()
+    try:
+        await listening(daemon)
+        with connect(None, "test", daemon.folder) as client:
+            await wait(lambda: client.call("GetStatus").bus_connected, "the bus")
+            nats_server.suspend()
+            with pytest.raises(EngineUnavailable, match="did not confirm"):
+                client.call("Drain", undo=False)
+            nats_server.resume()
+            await wait(lambda: client.call("GetStatus").orders.draining, "the order, though late")
+            assert not client.call("Drain", undo=True).draining
+    finally:
+        daemon.clean_up()
+
+
 # TCP
 
 

@@ -1,8 +1,9 @@
 """``python -m tests.kills --kills 1000``: real processes are killed and frozen under load.
 
-Daemon, nats-server, engine double and clients, in an order that follows from the seed. Exits with 1 when a request
-failed that no kill of its engine or client explains, a program was lost, or a turn waited beside a free slot for
-too long.
+Daemon, nats-server, engine double and clients, in an order that follows from the seed. Every other program reports
+its tools through the daemon's socket. Exits with 1 when a request failed that no kill of its engine or client
+explains, a program or a report was lost, a turn waited beside a free slot for too long, or a gate did not hear its
+daemon again.
 """
 
 # ruff: noqa: T201 - what a command prints
@@ -12,7 +13,8 @@ import os
 import signal
 import time
 from collections import Counter, deque
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from math import inf
 from pathlib import Path
 from random import Random
@@ -21,12 +23,14 @@ import aiohttp
 from support.daemon_process import NODE
 from support.whole_loop import Loop
 
+from controlplane.emit.tool_reporter import ToolReporter
 from controlplane.lab.fleet.agents import Agents, Cut
 from controlplane.wire.endpoint import read_endpoint
 
 SLOTS = 4
 CLIENTS = 10
 FREE_SLOT_S = 75.0  # failure-rules.md: the longest that anybody waits beside a free slot while faults go on
+HEARD_S = 60.0  # within which a gate hears a daemon after a kill, while no other follows
 SLOW_S = 20.0  # a gate that does not hear a daemon for so long after a kill is told with what led to it
 WEIGHTS = {
     "daemon is killed": 6,
@@ -74,16 +78,56 @@ class Watch:
                     open_since = open_since or now_s
 
 
+class Tools:
+    """Every other program's tools, reported through the daemon's socket."""
+
+    def __init__(self, folder: Path) -> None:
+        self._reporter = ToolReporter(url=f"unix:{folder / NODE}.sock", node=NODE)
+        self._calls = 0
+
+    @contextmanager
+    def of(self, program: str) -> Iterator[None]:
+        """Runs, and is reported."""
+        if int(program.rpartition("-")[2]) % 2:
+            yield
+            return
+        self._calls += 1
+        call = f"call-{self._calls}"
+        self._reporter.tool_started(program, call, "bash")
+        try:
+            yield
+        finally:
+            self._reporter.tool_ended(program, call)
+
+    async def lost(self) -> str:
+        """What was not taken; empty if nothing is missing."""
+        stats = self._reporter.stats
+        until_s = time.monotonic() + HEARD_S
+        while (stats.sent < 2 * self._calls or stats.queued) and time.monotonic() < until_s:
+            await asyncio.sleep(0.1)
+            stats = self._reporter.stats
+        print(f"{stats.sent:6}  reports of tools, {stats.connections} connections")
+        return (
+            ""
+            if stats.sent >= 2 * self._calls and not stats.queued + stats.dropped + stats.rejected
+            else str(stats)
+        )
+
+    def close(self) -> None:
+        self._reporter.close()
+
+
 class Killer:
     """One kill after the other."""
 
-    def __init__(self, loop: Loop, seed: int, random: Random) -> None:
+    def __init__(self, loop: Loop, seed: int, random: Random, tools: Tools) -> None:
         self._loop, self._random = loop, random
         self.watch = Watch(loop.url)
-        self.agents = Agents([loop.url], count=CLIENTS, seed=seed, why=self._why)
+        self.agents = Agents([loop.url], count=CLIENTS, seed=seed, why=self._why, tool=tools.of)
         self._engine_back_s = 0.0  # when it was last there again; infinite while it is away
         self.counts: Counter[str] = Counter()
         self.recovered_s: list[float] = []  # from a kill until the gate hears a daemon
+        self.unheard = 0  # kills after which none was heard
         self._latest: deque[str] = deque(maxlen=8)
 
     async def kill(self, kind: str) -> None:
@@ -117,8 +161,9 @@ class Killer:
                 with suppress(ProcessLookupError):
                     await self._freeze(self._bus_pid)
         if self._random.random() < 0.5:  # else the next one comes before this one is over
-            while self.watch.mode != "governed" and time.monotonic() < began_s + 60:  # noqa: ASYNC110
+            while self.watch.mode != "governed" and time.monotonic() < began_s + HEARD_S:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
+            self.unheard += self.watch.mode != "governed"
             self.recovered_s.append(took_s := time.monotonic() - began_s)
             if took_s > SLOW_S:
                 self.tell(f"slow: {took_s:.1f} s until the gate hears a daemon")
@@ -169,7 +214,8 @@ async def soak(kills: int, seed: int, folder: Path) -> int:
     config.write_text(f'[admission]\npolicy = "fixed"\nwindow = {SLOTS}\n')
     loop = Loop(folder, "penstock", daemon=("--config", str(config)))
     loop.start()
-    killer = Killer(loop, seed + 1, random)
+    tools = Tools(folder)
+    killer = Killer(loop, seed + 1, random, tools)
     agents, watch = killer.agents, killer.watch
     watching = asyncio.create_task(watch.run())
     began_s = time.monotonic()
@@ -182,10 +228,12 @@ async def soak(kills: int, seed: int, folder: Path) -> int:
                 print(f"{number} kills, {time.monotonic() - began_s:.0f} s: {dict(agents.seen.counts)}", flush=True)
         await asyncio.wait_for(agents.stop(), 180)
         lost = False
+        unreported = await tools.lost()
     except TimeoutError:
-        lost = True
+        lost, unreported = True, ""
     finally:
         watching.cancel()
+        tools.close()
         loop.stop()
     seen, ours = agents.seen, killer.ours
     print(f"{kills} kills with seed {seed} in {time.monotonic() - began_s:.0f} s")
@@ -197,8 +245,9 @@ async def soak(kills: int, seed: int, folder: Path) -> int:
     print(f"{len(ours):6}  requests that failed by us")
     for problem in ours[:10]:
         print("       ", problem)
-    print(f"{'some' if lost else 'no'} program is lost")
+    print(f"{'some' if lost else 'no'} program is lost; reports of tools: {unreported or 'none is lost'}")
+    print(f"{killer.unheard} times a gate heard no daemon within {HEARD_S:g} s")
     _tell("gate without a daemon", watch.open_s)
     _tell("from a kill until the gate hears a daemon", killer.recovered_s)
     print(f"longest wait beside a free slot: {watch.free_s:.1f} s (bound {FREE_SLOT_S:g})")
-    return 1 if ours or lost or watch.free_s > FREE_SLOT_S else 0
+    return 1 if ours or lost or unreported or killer.unheard or watch.free_s > FREE_SLOT_S else 0

@@ -8,6 +8,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from random import Random
 
@@ -42,12 +43,22 @@ class Seen:
 
 
 class Agents:
-    """So many at once, each with one program after the other, until they are stopped."""
+    """So many at once, each with one program after the other, until they are stopped.
+
+    ``tool`` is entered with the program's name for as long as its tool runs, as by a runtime that reports it.
+    """
 
     def __init__(
-        self, urls: list[str], *, count: int, seed: int, why: Callable[[Cut], str], think_s: float = 0.3
+        self,
+        urls: list[str],
+        *,
+        count: int,
+        seed: int,
+        why: Callable[[Cut], str],
+        think_s: float = 0.3,
+        tool: Callable[[str], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        self._why = why
+        self._why, self._tool = why, tool
         self._urls, self._count, self._random, self._think_s = urls, count, Random(seed), think_s
         self._programs: dict[str, asyncio.Task[None]] = {}
         self._agents: list[asyncio.Task[None]] = []
@@ -106,7 +117,8 @@ class Agents:
                     {"role": "assistant", "content": reply},
                     {"role": "user", "content": f"result {turn}"},
                 ]
-                await asyncio.sleep(self._random.uniform(0.0, self._think_s))
+                with self._tool(name):
+                    await asyncio.sleep(self._random.uniform(0.0, self._think_s))
 
     async def _turn(self, session: aiohttp.ClientSession, name: str, messages: list[dict[str, str]]) -> str:
         body = {"model": MODEL, "messages": messages, "max_tokens": 24, "stream": True, "program_id": name}
