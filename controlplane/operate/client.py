@@ -31,6 +31,7 @@ _STILL_THERE = (
 _ERRORS: dict[grpc.StatusCode, type[ControlPlaneError]] = {
     grpc.StatusCode.NOT_FOUND: UnknownProgram,
     grpc.StatusCode.INVALID_ARGUMENT: ConfigError,
+    grpc.StatusCode.ABORTED: EngineUnavailable,
 }
 
 

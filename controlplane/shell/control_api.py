@@ -175,7 +175,10 @@ class ControlApi:
         self._told += 1  # also where it is not confirmed: it may come all the same, and the next one is another
         batch = encode_events(self._publisher, self._told, [(self._daemon.clock.now_ns(), event)])
         if not await self._daemon.bus.relay_events(CONTROL_ROLE, batch):
-            raise EngineUnavailable("the bus did not confirm the order: check `penstock status` and repeat it")
+            raise EngineUnavailable(
+                "the bus did not confirm the order, which may still be carried out: check `penstock status`, and "
+                "repeat it if need be"
+            )
         wanted = Orders(held=tuple(event.held), draining=draining)
         with move_on_after(_APPLIED_WITHIN_S):
             while self._orders() != wanted:  # noqa: ASYNC110  it comes by the stream, to the controller

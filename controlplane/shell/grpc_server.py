@@ -25,7 +25,7 @@ _MODE = 0o600  # who may open it may hold every program: the daemon's own user
 _CODES: tuple[tuple[type[ControlPlaneError], grpc.StatusCode], ...] = (
     (UnknownProgram, grpc.StatusCode.NOT_FOUND),
     (ConfigError, grpc.StatusCode.INVALID_ARGUMENT),
-    (EngineUnavailable, grpc.StatusCode.UNAVAILABLE),
+    (EngineUnavailable, grpc.StatusCode.ABORTED),
     (ControlPlaneError, grpc.StatusCode.INTERNAL),
 )
 

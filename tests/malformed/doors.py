@@ -205,6 +205,7 @@ async def control(random: Random, inputs: int, node: str, folder: Path) -> Told:
                 late = isinstance(answer, grpc.aio.AioRpcError) and answer.code() in (
                     grpc.StatusCode.DEADLINE_EXCEEDED,
                     grpc.StatusCode.UNAVAILABLE,
+                    grpc.StatusCode.ABORTED,
                 )
                 if late:
                     told.problems.append(f"the control API said {answer}")
