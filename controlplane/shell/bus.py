@@ -51,10 +51,9 @@ _IDLE_HEARTBEAT_S = 2.0
 _LOOK_S = 0.5
 _DEAF_QUIETS = 3
 _SAY_AGAIN_S = 60.0
-_LEAVES: dict[str, Any] = {
-    "ping_interval": 5,
-    "max_outstanding_pings": 2,
-}  # within 15 s; its usual patience is minutes
+# A server that says nothing is left within 15 s: a client's usual patience is minutes.
+_LEAVES: dict[str, Any] = {"ping_interval": 5, "max_outstanding_pings": 2}
+_AWAY = (NatsError, OSError, TimeoutError, RuntimeError)  # uvloop raises the last where a connection just closed
 _NO_LEADER = 10008  # of a cluster, which elects one or waits for its servers; at first it says nothing at all
 _START_S = 20.0  # within which a server that fails while we begin is back, or started again
 
@@ -381,7 +380,7 @@ class Bus:
         try:
             await self._client.publish(event_subject(self.node, role), batch)
             await delivered(self._client, timeout_s=1)
-        except (NatsError, OSError, TimeoutError):
+        except _AWAY:
             return False
         return True
 
@@ -392,7 +391,7 @@ class Bus:
     async def _publish(self, subject: str, data: bytes) -> None:
         # While the server is away a late command would be worse than a lost one: gates ask again.
         if self._client.is_connected:
-            with suppress(NatsError, OSError):
+            with suppress(*_AWAY):
                 await self._client.publish(subject, data)
 
     async def another_daemon(self) -> str:
@@ -417,11 +416,11 @@ class Bus:
 
     async def flush(self) -> None:
         """Wait until the server has what was sent."""
-        with suppress(NatsError, OSError, TimeoutError):
+        with suppress(*_AWAY):
             await delivered(self._client, timeout_s=1)
 
     async def close(self) -> None:
         """Leave."""
         self._closing = True
-        with suppress(NatsError, OSError, TimeoutError):
+        with suppress(*_AWAY):
             await self._client.close()

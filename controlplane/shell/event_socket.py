@@ -22,6 +22,7 @@ from controlplane.wire.senders import FOR_TOOLS, believed
 from controlplane.wire.subjects import TOOL_ROLE, event_subject
 
 _MODE = 0o660
+_MOST_UNREAD_BYTES = 1 << 20  # commands that wait for one client
 
 
 class EventSocket:
@@ -76,19 +77,19 @@ class EventSocket:
         if asked and self._writers:
             frame = pack(Frame.COMMANDS, encode_commands(asked))
             for writer in self._writers:
-                writer.write(frame)
+                self._write(writer, frame)
 
     async def _on_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
         self._writers.add(writer)
-        writer.write(pack(Frame.COMMANDS, encode_commands([self._greeting()])))
+        self._write(writer, pack(Frame.COMMANDS, encode_commands([self._greeting()])))
         try:
             while (frame := await read(reader)) is not None:
                 if (answer := await self._take(*frame)) is None:
                     break  # the bus is away: the client keeps the batch, and comes again
-                writer.write(answer)
+                self._write(writer, answer)
                 await writer.drain()
         except (RemoteEventError, ConnectionError) as error:
             self._log.warning("client dropped", error=str(error) or type(error).__name__)
@@ -98,6 +99,15 @@ class EventSocket:
             self._tasks.discard(task)
             self._writers.discard(writer)
             writer.close()
+
+    def _write(self, writer: asyncio.StreamWriter, frame: bytes) -> None:
+        """To a client that may have gone, which its own task sees later, or may read nothing."""
+        if writer.is_closing():  # uvloop raises where it is closed
+            return
+        writer.write(frame)
+        if (waiting := writer.transport.get_write_buffer_size()) > _MOST_UNREAD_BYTES:
+            self._log.warning("client dropped", error=f"it leaves {waiting} bytes unread")
+            writer.transport.abort()
 
     def _greeting(self) -> StateRequest:
         """We may have forgotten what was told before, and this client may not have heard when all were asked."""

@@ -128,6 +128,7 @@ class Killer:
         self.counts: Counter[str] = Counter()
         self.recovered_s: list[float] = []  # from a kill until the gate hears a daemon
         self.unheard = 0  # kills after which none was heard
+        self.ended = 0  # daemons that nobody killed
         self._latest: deque[str] = deque(maxlen=8)
 
     async def kill(self, kind: str) -> None:
@@ -137,6 +138,7 @@ class Killer:
         match kind:
             case "daemon is killed":
                 if self._loop.daemon.has_ended:
+                    self.ended += 1
                     self.tell("a daemon has ended by itself")
                 self._loop.daemon.kill()
                 await asyncio.sleep(self._random.choice((0.0, 0.0, 0.5, 3.0)))
@@ -234,6 +236,7 @@ async def soak(kills: int, seed: int, folder: Path) -> int:
     finally:
         watching.cancel()
         tools.close()
+        killer.ended += loop.daemon.has_ended
         loop.stop()
     seen, ours = agents.seen, killer.ours
     print(f"{kills} kills with seed {seed} in {time.monotonic() - began_s:.0f} s")
@@ -247,7 +250,9 @@ async def soak(kills: int, seed: int, folder: Path) -> int:
         print("       ", problem)
     print(f"{'some' if lost else 'no'} program is lost; reports of tools: {unreported or 'none is lost'}")
     print(f"{killer.unheard} times a gate heard no daemon within {HEARD_S:g} s")
+    print(f"{killer.ended} daemons ended by themselves")
     _tell("gate without a daemon", watch.open_s)
     _tell("from a kill until the gate hears a daemon", killer.recovered_s)
     print(f"longest wait beside a free slot: {watch.free_s:.1f} s (bound {FREE_SLOT_S:g})")
-    return 1 if ours or lost or unreported or killer.unheard or watch.free_s > FREE_SLOT_S else 0
+    broken = ours or lost or unreported or killer.unheard or killer.ended
+    return 1 if broken or watch.free_s > FREE_SLOT_S else 0
