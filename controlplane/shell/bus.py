@@ -286,7 +286,7 @@ class Bus:
 
     async def _subscribe(self) -> None:
         if self._subscription is not None:
-            with suppress(NatsError, OSError):
+            with suppress(*_AWAY):
                 await self._subscription.unsubscribe()
         self._subscription = await self._client.jetstream().subscribe(
             "",
@@ -331,7 +331,7 @@ class Bus:
                     self._position = 0 if info.created != before else info.last_sequence
                     on_new_stream(info)
                 await self._subscribe()
-            except (NatsError, EngineUnavailable, OSError, TimeoutError) as error:
+            except (*_AWAY, EngineUnavailable) as error:
                 await self._on_error(EngineUnavailable(f"not reading yet: {error or type(error).__name__}"))
                 self._revive_the_deaf()
                 await sleep(0.2)

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Protocol
 
-_OVERDUE_S = 60  # longer than any of our clients stays with a server that answers no ping
+_OVERDUE_S = 60  # by then each of our connections to a server that answers no ping has ended
 
 
 class Connection(Protocol):
