@@ -101,17 +101,16 @@ class Tools:
 
     async def lost(self) -> str:
         """What was not taken; empty if nothing is missing."""
-        stats = self._reporter.stats
         until_s = time.monotonic() + HEARD_S
-        while (stats.sent < 2 * self._calls or stats.queued) and time.monotonic() < until_s:
+        while (missing := self._missing()) and time.monotonic() < until_s:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
-            stats = self._reporter.stats
+        stats = self._reporter.stats
         print(f"{stats.sent:6}  reports of tools, {stats.connections} connections")
-        return (
-            ""
-            if stats.sent >= 2 * self._calls and not stats.queued + stats.dropped + stats.rejected
-            else str(stats)
-        )
+        return str(stats) if missing or stats.dropped or stats.rejected else ""
+
+    def _missing(self) -> bool:
+        stats = self._reporter.stats
+        return stats.sent < 2 * self._calls or stats.queued > 0
 
     def close(self) -> None:
         self._reporter.close()

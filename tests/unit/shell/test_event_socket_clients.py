@@ -41,9 +41,6 @@ class Bus:
         return True
 
 
-Connected = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-
-
 def request(n: int) -> StateRequest:
     return StateRequest(command_id=n, publisher="somebody", reason="x" * 1000)
 

@@ -1,6 +1,8 @@
 """That the answer which `delivered` waits for is one to what was published before. The server is a double."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from nats.aio.client import Client
@@ -29,13 +31,22 @@ class _Server:
         writer.close()
 
 
-async def test_an_answer_that_comes_too_late_leaves_the_connection_hearing() -> None:
-    """As with a server that was frozen for a moment: what follows is heard, and confirmed only by an answer."""
+@asynccontextmanager
+async def _connected() -> AsyncIterator[tuple[_Server, Client]]:
     double = _Server()
     server = await asyncio.start_server(double.serve, "127.0.0.1", 0)
     client = Client()
     await client.connect(f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}", allow_reconnect=False)
     try:
+        yield double, client
+    finally:
+        await client.close()
+        server.close()
+
+
+async def test_an_answer_that_comes_too_late_leaves_the_connection_hearing() -> None:
+    """As with a server that was frozen for a moment: what follows is heard, and confirmed only by an answer."""
+    async with _connected() as (double, client):
         double.stalled.clear()
         with pytest.raises(TimeoutError):
             await delivered(client, 0.05)
@@ -48,18 +59,11 @@ async def test_an_answer_that_comes_too_late_leaves_the_connection_hearing() -> 
         double.stalled.set()
         await delivered(client)
         assert double.read.rindex(b"PING\r\n") > double.read.rindex(b"not read")
-    finally:
-        await client.close()
-        server.close()
 
 
 async def _read_when_delivered(before: int, *, stalled: bool) -> bytearray:
     """What the server had read as ``delivered`` ended, ``before`` batches of 900 kB ahead of the last."""
-    double = _Server()
-    server = await asyncio.start_server(double.serve, "127.0.0.1", 0)
-    client = Client()
-    await client.connect(f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}", allow_reconnect=False)
-    try:
+    async with _connected() as (double, client):
         if stalled:
             double.stalled.clear()
             asyncio.get_running_loop().call_later(0.1, double.stalled.set)
@@ -69,9 +73,6 @@ async def _read_when_delivered(before: int, *, stalled: bool) -> bytearray:
         await client.publish("subject", b"the last")
         await delivered(client)
         return double.read
-    finally:
-        await client.close()
-        server.close()
 
 
 async def test_it_comes_back_when_the_server_has_read_what_was_published() -> None:
