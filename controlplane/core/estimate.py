@@ -13,6 +13,7 @@ from controlplane.core.events import FirstToken
 from controlplane.core.gaps import Gaps, returning
 from controlplane.core.lives import Population
 from controlplane.core.prefill_cost import Displaced, PrefillCost
+from controlplane.core.prompt_size import PromptSizes
 from controlplane.core.sharing import Prefilled, Sharing
 from controlplane.core.types import NANOSECONDS_PER_SECOND, ProgramView
 
@@ -119,7 +120,7 @@ class Estimates:
     tool_wait: MovingAverage = field(default_factory=MovingAverage)  # ns from being enqueued to the start
     running: MovingAverage = field(default_factory=lambda: MovingAverage(weight=0.02, settle=True))
     output: MovingAverage = field(default_factory=MovingAverage)
-    tokens_per_byte: MovingAverage = field(default_factory=lambda: MovingAverage(value=0.25))
+    prompts: PromptSizes = field(default_factory=PromptSizes)
     prefill: PrefillCost = field(default_factory=PrefillCost)
     displaced: Displaced = field(default_factory=Displaced)
     eviction_delay: MovingAverage = field(default_factory=MovingAverage)
@@ -185,11 +186,6 @@ class Estimates:
     def blocks(self, tokens: float) -> int:
         """Tokens in whole KV blocks."""
         return int(-(-tokens // self.block_tokens))
-
-    def prompt_tokens(self, *, context_tokens: int, known_bytes: int, prompt_bytes: int) -> float:
-        """How long a prompt of ``prompt_bytes`` is, given the program's last context and prompt."""
-        new_bytes = max(0, prompt_bytes - known_bytes)
-        return context_tokens + new_bytes * self.tokens_per_byte.value
 
     def end_ratio(self, program: ProgramView) -> float:
         """h: the chance that the program ended with its last turn."""

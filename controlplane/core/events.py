@@ -85,11 +85,22 @@ class ProgramArrived(ProgramEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnQueued(ProgramEvent):
-    """The gate holds a turn and asks for a slot. Sent again while held: a retry keeps its place."""
+    """The gate holds a turn and asks for a slot. Sent again while held: a retry keeps its place.
+
+    What it says of the prompt's size is a ``PromptSize``, field by field.
+    """
 
     turn_id: str
-    prompt_bytes: int = 0
-    prompt_tokens: int = 0  # where the gate can count them; else 0 and the bytes are used
+    prompt_bytes: int = 0  # of text
+    prompt_tokens: int = 0  # where the prompt came as token ids
+    model: str = ""
+    continues: str = ""  # an earlier turn of the program, with whose prompt this one begins
+    shared_ratio: float = 0.0  # how much of that prompt it begins with
+    new_bytes: int = 0  # of text behind that
+    image_tokens: int = 0  # of images behind that, as their forms suggest; likewise the next three
+    audio_tokens: int = 0
+    video_tokens: int = 0
+    file_tokens: int = 0
     parent_id: str = ""
     tenant: str = ""
     agent: str = ""  # which kind of agent asks: its name, or a digest of its tools and instructions
@@ -114,7 +125,7 @@ class TurnSubmitted(ProgramEvent):
     turn_id: str
     projected_blocks: int
     prompt_tokens: int = 0
-    prompt_bytes: int = 0
+    prompt_bytes: int = 0  # of text, where who submits has seen it: no engine has
     trace: str = ""  # as of ``TurnQueued``, which a turn that passes at once does not have
 
 
@@ -143,6 +154,7 @@ class TurnEnded(ProgramEvent):
     tool_calls: int = -1  # how many it calls; -1: nobody looked
     ok: bool = True
     recomputed_tokens: int = 0  # prefilled once more since the engine had thrown the running turn out
+    estimated: bool = False  # nobody counted the tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,6 +100,11 @@ class Population:
         for lives in self.learn(kind):
             lives.first_tokens.add(tokens)
 
+    def first_tokens(self, tenant: str, agent: str) -> float:
+        """How long the first prompts of that agent are; 0 while no program's is known."""
+        known = (self.classes[name] for name in ("", f"{tenant}/{agent}") if name in self.classes)
+        return _shrunk(lives.first_tokens for lives in known)
+
     def forecast_errors(self) -> list[ForecastError]:
         """Of all programs first, then of each class, the one with the most programs that ended in front."""
         known = [(kind, lives) for kind, lives in self.classes.items() if lives.actual_tokens.total > 0]

@@ -83,7 +83,7 @@ class Program:
     warm: bool = False  # it kept its slot since its last turn ended
     context_tokens: int = 0  # the last prompt and its output
     prompt_tokens: int = 0  # the last prompt
-    prompt_bytes: int = 0
+    prompts: tuple[tuple[str, int], ...] = ()  # the tokens of the prompts before it, by turn: a few
     first_tokens: int = 0  # its first prompt
     peak_tokens: int = 0  # its longest context
     kv_blocks: int = 0  # what it is charged with while it holds a slot

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import grpc
 
+from controlplane.core.prompt_size import PromptSize
 from controlplane.fleet import messages
 from controlplane.fleet.choice import Choice
 from controlplane.fleet.messages import BUFFERED, DUPLEX, NONE, Request
@@ -17,6 +18,7 @@ from controlplane.fleet.running import Running, Watched
 from controlplane.fleet.turns import Turns
 from controlplane.gate.asgi import ClientGone, Message
 from controlplane.gate.bodies import Bodies, BodyRefused
+from controlplane.gate.contexts import Contexts, measured
 from controlplane.gate.continuity import Continuity
 from controlplane.gate.gate import Gate
 from controlplane.gate.identity import PROGRAM_HEADER, BadIdentity, Identity
@@ -34,11 +36,10 @@ from controlplane.gate.requests import (
     refusal_problem,
     ticket_of,
 )
-from controlplane.gate.sizing import prompt_size
+from controlplane.gate.sizing import Prompt
 from controlplane.gate.tickets import Entered, Refused, Ticket, refusal
 
 _ASKING = "asking"  # of the roles in a stream's metadata
-_PROGRAM = PROGRAM_HEADER.encode()
 _ARRIVED = b"x-penstock-arrived"  # seconds of the wall clock, stamped by the proxy's first hop
 _ATTEMPT = b"x-envoy-attempt-count"
 _REFUSED = "penstock_refused"  # in Envoy's access log; asked again is only what begins with ext_proc_error
@@ -75,6 +76,7 @@ class Desk:
     counters: PickerCounters = field(default_factory=PickerCounters)
     watched: Watched = field(default_factory=Watched)
     bodies: Bodies = field(init=False)
+    contexts: Contexts = field(default_factory=Contexts)
     holding: set["Exchange"] = field(default_factory=set)
     undecided: int = 0  # requests that have no answer yet, the held ones among them
 
@@ -112,6 +114,7 @@ class Exchange:
         self._running: Running | None = None
         self._is_watched = False
         self._is_last = False
+        self._prompt: Prompt | None = None  # of a program with a name
         self._continued = ""
         self._body_read = False
         self._kept = b""  # a body that is to be sent back
@@ -196,11 +199,11 @@ class Exchange:
         """The ticket of a turn; None for what is no turn. Raises ``BadIdentity`` and ``BodyRefused``."""
         if request.method not in GATED_METHODS or request.path not in self._desk.paths or not request.has_body:
             return None
-        if request.body_mode in (BUFFERED, DUPLEX) and not request.header(_PROGRAM).strip():
-            return await self._ticket_of_body(request)  # which overrules any other header
+        if request.body_mode in (BUFFERED, DUPLEX):
+            return await self._ticket_of_body(request)
         identity = self._desk.gate.tenants.identify(request.headers, None)
-        size = count_of(request.header(b"content-length"))
-        return self._ticket_for(request, identity, size, 0, size)
+        size = count_of(request.header(b"content-length"))  # which says nothing of what is in it
+        return self._ticket_for(request, identity, PromptSize(agent=identity.agent), size)
 
     async def _ticket_of_body(self, request: Request) -> Ticket | None:
         """As ``_ticket_of``; nothing of the body is kept but what has to be sent back."""
@@ -216,20 +219,21 @@ class Exchange:
         if body is None:
             return None
         identity = self._desk.gate.tenants.identify(request.headers, body)
+        prompt = await measured(body, len(data))
         if identity.anonymous and self._desk.continuity is not None:
-            identity = self._desk.continuity.name(identity, body)
+            identity = self._desk.continuity.name(identity, body, prompt)
             self._continued = identity.program_id
         self._is_last = is_last(body)
-        return self._ticket_for(request, identity, *prompt_size(body), len(data))
+        ticket = self._ticket_for(request, identity, self._desk.contexts.size(identity, prompt), len(data))
+        if not identity.anonymous:
+            self._prompt = prompt
+        return ticket
 
-    def _ticket_for(
-        self, request: Request, identity: Identity, prompt_bytes: int, prompt_tokens: int, held_bytes: int
-    ) -> Ticket:
+    def _ticket_for(self, request: Request, identity: Identity, prompt: PromptSize, held_bytes: int) -> Ticket:
         return ticket_of(
             identity,
             new_turn_id(),
-            prompt_bytes=prompt_bytes,
-            prompt_tokens=prompt_tokens,
+            prompt=prompt,
             held_bytes=held_bytes,
             waited_ns=self._waited_ns(request),
         )
@@ -289,6 +293,9 @@ class Exchange:
             desk.gate.leave(ticket, abandoned=_NO_ENGINE)
             raise self._no_engine(ticket, entered.hold_ns)
         desk.counters.turns += 1
+        if self._prompt is not None:
+            desk.contexts.remember(ticket.program_id, ticket.turn_id, self._prompt)
+            self._prompt = None
         running = Running(
             ticket,
             engines[0],

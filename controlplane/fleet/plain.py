@@ -8,7 +8,7 @@ nor order: nothing in such an engine obeys.
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import ceil
@@ -24,6 +24,7 @@ from controlplane.core.events import (
     TurnEnded,
     TurnSubmitted,
 )
+from controlplane.core.prompt_size import PromptSizes
 from controlplane.core.types import seconds
 from controlplane.fleet.metrics_page import PoolPage
 from controlplane.fleet.roster import Engine, Roster
@@ -35,7 +36,8 @@ NO_PLUGIN = "it has no plugin: it is given turns, and keeps, orders and evicts c
 _LAST_BYTES_S = 0.05  # they come on another stream than the news that the answer is over
 _RESTATE_NS = seconds(10)
 _CLOSE_S = 2.0
-_USUAL_TOKENS_PER_BYTE, _USUAL_OUTPUT_TOKENS = 0.25, 256.0
+_USUAL_OUTPUT_TOKENS = 256.0
+_MOST_COUNTED = 4096  # turns of an engine whose prompts are remembered
 
 
 class Publisher(Protocol):
@@ -65,7 +67,10 @@ class _Plain:
     """What is known of one engine without a plugin."""
 
     publisher: Publisher
-    tokens_per_byte: MovingAverage = field(default_factory=lambda: MovingAverage(value=_USUAL_TOKENS_PER_BYTE))
+    prompts: PromptSizes = field(default_factory=PromptSizes)
+    counted: OrderedDict[str, int] = field(
+        default_factory=OrderedDict
+    )  # by turn: what its answer said of its prompt
     output: MovingAverage = field(default_factory=lambda: MovingAverage(value=_USUAL_OUTPUT_TOKENS))
     block_tokens: int = 1
     pool: str = ""  # where its pool's size is known from; empty: it is not known
@@ -145,21 +150,19 @@ class PlainEngines:
         plain = self._plain.get(engine.place)
         if plain is None or ticket.turn_id in self._turns:
             return
-        tokens = ticket.prompt_tokens or ceil(ticket.prompt_bytes * plain.tokens_per_byte.value)
+        size = ticket.prompt
+        tokens = ceil(plain.prompts.estimate(size, _sender(ticket), plain.counted.get(size.continues, 0)).tokens)
         blocks = ceil((tokens + plain.output.value) / plain.block_tokens)
         turn = self._turns[ticket.turn_id] = _Turn(
             ticket=ticket, place=engine.place, began_ns=now_ns, prompt_tokens=tokens, blocks=blocks
         )
-        # Guesses are not to be learned from: the daemon has its own rate of tokens per byte.
-        known = tokens if ticket.prompt_tokens or plain.tokens_per_byte.count else 0
         self._emit(
             turn,
             TurnSubmitted(
                 program_id=ticket.program_id,
                 turn_id=ticket.turn_id,
                 projected_blocks=blocks,
-                prompt_tokens=known,
-                prompt_bytes=ticket.prompt_bytes,
+                prompt_tokens=size.prompt_tokens,
                 trace=ticket.trace,
             ),
         )
@@ -211,13 +214,17 @@ class PlainEngines:
             turn.waits.cancel()
         plain, ok = self._plain.get(turn.place), _is_ok(status) or (status == 0 and not self._told_status)
         usage = turn.ends.usage() if turn.ends is not None and ok else None
+        estimated = usage is None
         if usage is None:
             output = round(plain.output.value) if plain is not None and ok else 0
             usage = Usage(prompt_tokens=turn.prompt_tokens, output_tokens=output)
         elif plain is not None:
             plain.output.add(usage.output_tokens)
-            if turn.ticket.prompt_bytes > 0:
-                plain.tokens_per_byte.add(usage.prompt_tokens / turn.ticket.prompt_bytes)
+            size, known = turn.ticket.prompt, plain.counted
+            plain.prompts.learn(size, _sender(turn.ticket), usage.prompt_tokens, known.get(size.continues, 0))
+            known[turn_id] = usage.prompt_tokens
+            if len(known) > _MOST_COUNTED:
+                known.popitem(last=False)
         if usage.cached_tokens is not None:  # told late, and it is what thrashing is known by
             self._emit(
                 turn,
@@ -228,9 +235,9 @@ class PlainEngines:
                     cached_tokens=usage.cached_tokens,
                 ),
             )
-        self._emit_end(turn, usage, turn.over_ns, ok=ok)
+        self._emit_end(turn, usage, turn.over_ns, ok=ok, estimated=estimated)
 
-    def _emit_end(self, turn: _Turn, usage: Usage, now_ns: int, *, ok: bool) -> None:
+    def _emit_end(self, turn: _Turn, usage: Usage, now_ns: int, *, ok: bool, estimated: bool = True) -> None:
         self._emit(
             turn,
             TurnEnded(
@@ -241,6 +248,7 @@ class PlainEngines:
                 cached_tokens=usage.cached_tokens or 0,
                 service_ns=max(0, now_ns - turn.began_ns),
                 ok=ok,
+                estimated=estimated,
             ),
         )
 
@@ -320,11 +328,14 @@ class PlainEngines:
                 "pool": plain.pool
                 or "unknown: its page tells none, so set pool_tokens for it; nothing is placed there",
                 "open_turns": counts[place],
-                "tokens_per_byte": round(plain.tokens_per_byte.value, 4),
                 "sizes": "from answers' usage" if plain.output.count else "estimated from bytes",
             }
             for place, plain in self._plain.items()
         }
+
+
+def _sender(ticket: Ticket) -> str:
+    return ticket.account or ticket.program_id
 
 
 def _is_ok(status: int) -> bool:

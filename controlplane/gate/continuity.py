@@ -6,27 +6,22 @@ either has continued. A conversation whose client rewrites its history (by a sum
 a new program each time. Plain-text prompts, as in ``/v1/completions``, are not compared.
 """
 
-import json
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from hashlib import blake2b
-from typing import Any
 
 from controlplane.gate.identity import Body, Identity
+from controlplane.gate.sizing import Prompt
 
 SOURCE = "how its prompt goes on"
 _MOST = 4096  # conversations; the one that was silent for longest is forgotten
 _LISTS = ("messages", "input")  # chat completions and Anthropic's messages; responses
-_VOLATILE = ("cache_control",)  # moves from message to message as a conversation grows
-_DIGEST_BYTES = 16
 
 
 @dataclass(slots=True)
 class _Conversation:
     program_id: str
-    beginning: bytes  # the digest of all messages of its last request
+    beginning: int  # the digest of its last prompt; 0: it has none yet
     turns: int = 0  # that are in the gate or the engine
 
 
@@ -35,17 +30,19 @@ class Continuity:
 
     def __init__(self, most: int = _MOST) -> None:
         self._most = most
-        self._by_beginning: OrderedDict[bytes, _Conversation] = OrderedDict()
+        self._by_beginning: OrderedDict[int, _Conversation] = OrderedDict()
         self._by_program: dict[str, _Conversation] = {}
 
-    def name(self, identity: Identity, body: Body) -> Identity:
+    def name(self, identity: Identity, body: Body, prompt: Prompt) -> Identity:
         """Name an anonymous request's program. If its source is ``SOURCE``, call ``left`` when the turn is over."""
-        digests = list(_beginnings(body))
+        if not any(isinstance(body.get(name), list) for name in _LISTS):
+            return identity
+        digests = prompt.chain[1:]  # each beginning of its messages, the shortest first
         if not digests:
             return identity
         known = next((found for digest in reversed(digests) if (found := self._by_beginning.get(digest))), None)
         if known is None or (known.turns and known.beginning == digests[-1]):  # the same words at the same time
-            known = _Conversation(f"continued-{uuid.uuid4().hex}", b"")
+            known = _Conversation(f"continued-{uuid.uuid4().hex}", 0)
             self._by_program[known.program_id] = known
         known.turns += 1
         self._go_on(known, digests[-1])
@@ -60,7 +57,7 @@ class Continuity:
         if not conversation.turns and self._by_beginning.get(conversation.beginning) is not conversation:
             del self._by_program[program_id]  # nobody can go on with it
 
-    def _go_on(self, conversation: _Conversation, beginning: bytes) -> None:
+    def _go_on(self, conversation: _Conversation, beginning: int) -> None:
         if self._by_beginning.get(conversation.beginning) is conversation:
             del self._by_beginning[conversation.beginning]
         conversation.beginning = beginning
@@ -73,26 +70,3 @@ class Continuity:
             _, gone = self._by_beginning.popitem(last=False)
             if not gone.turns:
                 del self._by_program[gone.program_id]
-
-
-def _beginnings(body: Body) -> Iterator[bytes]:
-    """A digest of each beginning of the request's messages, the shortest first; none if it is not a chat."""
-    messages: Any = next((body[name] for name in _LISTS if isinstance(body.get(name), list)), None)
-    if not messages:
-        return
-    digest = blake2b(_text(body.get("system")), digest_size=_DIGEST_BYTES).digest()
-    for message in messages:
-        digest = blake2b(digest + _text(message), digest_size=_DIGEST_BYTES).digest()
-        yield digest
-
-
-def _text(message: Any) -> bytes:
-    return json.dumps(_without_volatile(message), sort_keys=True).encode()
-
-
-def _without_volatile(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_volatile(inner) for key, inner in value.items() if key not in _VOLATILE}
-    if isinstance(value, list):
-        return [_without_volatile(inner) for inner in value]
-    return value

@@ -16,6 +16,7 @@ from controlplane.core.events import (
     TurnAbandoned,
     TurnQueued,
 )
+from controlplane.core.prompt_size import SIZE_FIELDS
 from controlplane.core.types import MOST_NAME, NANOSECONDS_PER_SECOND
 from controlplane.gate.alarm import Alarm
 from controlplane.gate.authority import Authority, HeartbeatLike, Mode
@@ -402,11 +403,9 @@ class Gate:
             TurnQueued(
                 program_id=ticket.program_id,
                 turn_id=ticket.turn_id,
-                prompt_bytes=ticket.prompt_bytes,
-                prompt_tokens=ticket.prompt_tokens,
                 parent_id=held.parent_id,
                 tenant=ticket.tenant,
-                agent=ticket.agent,
+                **{name: getattr(ticket.prompt, name) for name in SIZE_FIELDS},
                 trace=ticket.trace,
                 account=ticket.account,
                 budget_turns=ticket.budget_turns,

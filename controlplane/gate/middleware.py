@@ -19,6 +19,7 @@ from controlplane.gate.asgi import (
     send_json,
 )
 from controlplane.gate.bodies import Bodies, BodyRefused
+from controlplane.gate.contexts import Contexts, measured
 from controlplane.gate.continuity import Continuity
 from controlplane.gate.gate import Gate
 from controlplane.gate.identity import BadIdentity, Identity
@@ -37,7 +38,7 @@ from controlplane.gate.requests import (
     refusal_problem,
     ticket_of,
 )
-from controlplane.gate.sizing import prompt_size
+from controlplane.gate.sizing import Prompt
 from controlplane.gate.tickets import Entered, Refused, Ticket
 from controlplane.gate.turn_ids import told_turn_id
 
@@ -89,6 +90,7 @@ class GateMiddleware:
         self._bodies = Bodies(gate.limits)
         self._named: set[str] = set()  # names of turns that came with them, on their way to the gate or behind it
         self._reader = ReplyReader()
+        self._contexts = Contexts()
 
     async def __call__(self, scope: Scope, receive: Receive, send: SendMessage) -> None:
         if self._on_loop is not None:
@@ -133,12 +135,13 @@ class GateMiddleware:
             status = HTTPStatus.BAD_REQUEST
             await send_json(send, status, problem(path, status, "bad_identity", str(bad)))
             return
+        prompt = await measured(body, body_bytes)
         continuity = self._continuity if identity.anonymous else None
         if continuity is not None:
-            identity = continuity.name(identity, body)
-        ticket = self._ticket(identity, told_turn_id(scope["headers"]), body, body_bytes)
+            identity = continuity.name(identity, body, prompt)
+        ticket = self._ticket(identity, told_turn_id(scope["headers"]), prompt, body_bytes)
         try:
-            await self._entered(path, scope, identity, ticket, body, replay, send)
+            await self._entered(path, scope, identity, ticket, body, prompt, replay, send)
         finally:
             self._named.discard(ticket.turn_id)
             if continuity is not None:
@@ -151,6 +154,7 @@ class GateMiddleware:
         identity: Identity,
         ticket: Ticket,
         body: dict[str, Any],
+        prompt: Prompt,
         replay: Replay,
         send: SendMessage,
     ) -> None:
@@ -162,6 +166,8 @@ class GateMiddleware:
         if entered is None:
             await _say_gone(path, send)
             return
+        if not identity.anonymous:
+            self._contexts.remember(identity.program_id, ticket.turn_id, prompt)
         identity = replace(identity, parent_id=self._gate.parent_of(identity.program_id))  # claimed, it proved none
         place = self._gate.places.of(identity.program_id)
         request = GatedRequest(identity=identity, ticket=ticket, body=body, entered=entered, place=place)
@@ -188,8 +194,7 @@ class GateMiddleware:
         if names is not None:
             self._gate.reply_read(request.ticket, names)
 
-    def _ticket(self, identity: Identity, told: str, body: dict[str, Any], body_bytes: int) -> Ticket:
-        prompt_bytes, prompt_tokens = prompt_size(body)
+    def _ticket(self, identity: Identity, told: str, prompt: Prompt, body_bytes: int) -> Ticket:
         if told in self._named or self._gate.knows(identity.program_id, told):
             told = ""
         elif told:
@@ -197,8 +202,7 @@ class GateMiddleware:
         return ticket_of(
             identity,
             told or new_turn_id(),
-            prompt_bytes=prompt_bytes,
-            prompt_tokens=prompt_tokens,
+            prompt=self._contexts.size(identity, prompt),
             held_bytes=body_bytes,
         )
 

@@ -7,6 +7,7 @@ import json
 import secrets
 from typing import Any
 
+from controlplane.core.prompt_size import PromptSize
 from controlplane.core.types import NANOSECONDS_PER_SECOND
 from controlplane.gate.identity import Identity
 from controlplane.gate.problems import ANTHROPIC_PATH, problem
@@ -40,8 +41,7 @@ def ticket_of(
     identity: Identity,
     turn_id: str,
     *,
-    prompt_bytes: int,
-    prompt_tokens: int = 0,
+    prompt: PromptSize,
     held_bytes: int,
     waited_ns: int = 0,
 ) -> Ticket:
@@ -57,8 +57,7 @@ def ticket_of(
         budget_turns=identity.budget_turns,
         budget_kv_token_s=identity.budget_kv_token_s,
         agent=identity.agent,
-        prompt_bytes=prompt_bytes,
-        prompt_tokens=prompt_tokens,
+        prompt=prompt,
         held_bytes=held_bytes,
         anonymous=identity.anonymous,
         waited_ns=waited_ns,

@@ -1,40 +1,317 @@
-"""Estimate a prompt's size from its request."""
+"""Measure a prompt: its text in bytes, and what its images, recordings and files suggest in tokens.
 
-from collections.abc import Mapping
+One walk over the body of any API: OpenAI's chat, completions and responses, Anthropic's messages, SGLang's and
+vLLM's own, Ollama's. A part is known by its ``type`` or by the key that it stands under; the tables below have all
+of them, and a new form is one line there. What no template renders (ids, signatures, encrypted reasoning) does not
+count. Text is text, whatever it looks like.
+"""
+
+import base64
+import binascii
+import contextlib
+import io
+import re
+import struct
+import wave
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import ceil
 from typing import Any
 
-_PROMPT_FIELDS = (
-    "messages",
-    "system",
-    "prompt",
-    "text",
-    "input",
-    "instructions",
-    "tools",
-    "input_ids",
-    "instances",
-)
+import imagesize  # type: ignore[import-untyped]
+
+from controlplane.core.prompt_size import MEDIA
+
+_HEAD = ("tools", "functions", "system", "instructions")  # what a template puts before the messages
+_TURNS = ("messages", "input", "prompt", "text", "input_ids", "instances", "inputs")
+_BESIDE = ("image_data", "audio_data", "video_data", "prompt_embeds", "multi_modal_data", "images")
+_IMAGE, _AUDIO, _VIDEO, _FILE = range(len(MEDIA))
+_TEXT, _NOTHING = -1, -2
+
+_BY_TYPE = {
+    "image": _IMAGE, "image_url": _IMAGE, "input_image": _IMAGE, "image_file": _IMAGE, "image_pil": _IMAGE,
+    "image_embeds": _IMAGE, "image_generation_call": _IMAGE, "computer_screenshot": _IMAGE,
+    "audio": _AUDIO, "audio_url": _AUDIO, "input_audio": _AUDIO, "audio_embeds": _AUDIO,
+    "video": _VIDEO, "video_url": _VIDEO, "input_video": _VIDEO,
+    "file": _FILE, "file_url": _FILE, "input_file": _FILE, "document": _FILE, "container_upload": _FILE,
+    "redacted_thinking": _NOTHING, "compaction": _NOTHING,
+}  # fmt: skip
+_BY_KEY = {
+    "image_url": _IMAGE, "image_data": _IMAGE, "images": _IMAGE, "image_embeds": _IMAGE, "prompt_embeds": _IMAGE,
+    "audio_url": _AUDIO, "audio_data": _AUDIO, "input_audio": _AUDIO, "audios": _AUDIO, "audio_embeds": _AUDIO,
+    "video_url": _VIDEO, "video_data": _VIDEO, "videos": _VIDEO,
+    "file_data": _FILE, "file_url": _FILE,
+}  # fmt: skip
+_BY_MIME = {"image": _IMAGE, "audio": _AUDIO, "video": _VIDEO, "application": _FILE}
+_TEXT_KEYS = frozenset(("text", "content", "output", "arguments", "thinking", "reasoning", "reasoning_content"))
+_UNSEEN = frozenset(
+    ("type", "role", "id", "status", "call_id", "tool_call_id", "tool_use_id", "cache_control", "signature",
+     "encrypted_content", "thought_signature", "thoughtSignature", "extra_content", "container")
+)  # fmt: skip
+_JSON_CHARACTERS = 4  # around a key: quotes, a colon, a comma
+_RENDERED = frozenset(("tools", "functions", "input", "parameters", "input_schema", "json_schema"))
+_MIME_KEYS = ("media_type", "mime_type", "mimeType")
+_BLOB_KEYS = frozenset(("data", "blob", "b64_json", "bytes"))
+_MARKED = frozenset(_MIME_KEYS) | _BLOB_KEYS | _BY_KEY.keys()
+_DATA_URL = re.compile(r"data:([a-z]+)/[\w.+-]+(?:;[\w.+=-]+)*;base64,", re.ASCII)
+_BASE64 = re.compile(r"[A-Za-z0-9+/_-]+={0,2}", re.ASCII)
+_BASE64_LOOK = 256  # characters that are looked at
+_LEAST_BLOB = 1024  # characters; what is shorter may be a name, and costs little either way
+
+_MOST_MODEL = 128  # characters of a model's name
+_SLICE = 4096  # characters: a plain prompt is compared in so many parts
+_MOST_SLICES = 1024
+_WHOLE_HASH = 1 << 20  # characters: of what is longer a sample is compared
+_SAMPLE = 4096
+_HEADER = 1 << 16  # characters of an encoded image or recording that have its header
+
+_PATCH = 28  # pixels: an image costs a token for each such square, as most models' do, unless the model is listed
+_MOST_IMAGE = 16_384  # tokens
+_PATCHES = {"qwen3": 32, "pixtral": 16, "mistral": 28, "kimi": 28, "glm": 28}
+_FIXED = {"gemma": 256, "llava": 576, "phi": 625, "minicpm": 640, "paligemma": 256}
+_UNSEEN_TOKENS = (1024, 750, 2000, 2000)  # of what is only referred to: an image, a recording, a film, a file
+_AUDIO_TOKENS_A_SECOND = 25.0
+_AUDIO_BYTES_A_SECOND = {"wav": 32_000.0, "pcm16": 48_000.0, "flac": 24_000.0, "mp3": 16_000.0, "opus": 4_000.0}
+_VIDEO_BYTES_A_TOKEN = 500.0
+_FILE_BYTES_A_TOKEN = 100.0
+_EMBEDDING_BYTES = 8192  # of one token: 4,096 numbers of 16 bits
+
+Media = tuple[int, int, int, int]
+_NO_MEDIA: Media = (0, 0, 0, 0)
+
+
+@dataclass(slots=True)
+class Prompt:
+    """A prompt, measured part by part: what stands before the messages, then each message.
+
+    ``chain[i]`` is equal for two prompts of this process if their first i + 1 parts are; ``text[i]`` and
+    ``media[i]`` are sums over those parts.
+    """
+
+    model: str = ""
+    tokens: int = 0  # where it came as token ids
+    chain: list[int] = field(default_factory=list)
+    text: list[int] = field(default_factory=list)
+    media: list[Media] = field(default_factory=list)
+
+    @property
+    def text_bytes(self) -> int:
+        return self.text[-1] if self.text else 0
+
+    def add(self, fingerprint: int, text_bytes: int, media: Media) -> None:
+        """Add the next part."""
+        if self.chain:
+            fingerprint, text_bytes = hash((self.chain[-1], fingerprint)), self.text[-1] + text_bytes
+            media = self.media[-1] if media is _NO_MEDIA else _plus(self.media[-1], media)
+        self.chain.append(fingerprint)
+        self.text.append(text_bytes)
+        self.media.append(media)
+
+
+def measure(body: Mapping[str, Any]) -> Prompt:
+    """Measure a request's prompt. Takes some 2 ms for 1 MB of messages; the size of a blob does not count."""
+    model = body.get("model")
+    walk = _Walk(model[:_MOST_MODEL] if isinstance(model, str) else "")
+    prompt = Prompt(model=walk.model)
+    prompt.add(*walk.part([(name, body[name]) for name in _HEAD if name in body]))
+    for part in _turns(body):
+        prompt.add(*walk.part([part]))
+    beside = {name: body[name] for name in _BESIDE if body.get(name)}
+    if beside:
+        prompt.add(*walk.part([("", beside)]))
+    prompt.tokens = walk.tokens
+    return prompt
 
 
 def prompt_size(body: Mapping[str, Any]) -> tuple[int, int]:
-    """A request's bytes of text (its messages, prompt and tools, in UTF-8) and its tokens.
+    """A request's bytes of text, in UTF-8, and its tokens where the prompt comes as token ids."""
+    prompt = measure(body)
+    return prompt.text_bytes, prompt.tokens
 
-    Tokens are 0 unless the prompt comes as token ids. Keys, numbers and encoded content (images as ``data:`` URLs
-    or base64 sources) do not count.
-    """
-    text_bytes = tokens = 0
-    pending: list[object] = [body.get(name) for name in _PROMPT_FIELDS]
-    while pending:
-        value = pending.pop()
+
+def _turns(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name in _TURNS:
+        value = body.get(name)
         if isinstance(value, str):
-            if not value.startswith("data:"):
-                text_bytes += len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass"))
-        elif isinstance(value, dict):
-            if value.get("type") != "base64":
-                pending.extend(value.values())
-        elif isinstance(value, list):
-            if value and type(value[0]) is int:
-                tokens += len(value)
+            size = max(_SLICE, -(-len(value) // _MOST_SLICES // _SLICE) * _SLICE)
+            for at in range(0, len(value), size):
+                yield name, value[at : at + size]
+        elif isinstance(value, list) and value and type(value[0]) is not int:
+            for each in value:
+                yield "content", each
+        elif value:
+            yield "content", value
+
+
+class _Walk:
+    """Walks over the parts of one body."""
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+        self.tokens = 0
+        self._seen: list[str | int] = []  # what the part's fingerprint is made of
+        self._media: Media = _NO_MEDIA
+
+    def part(self, pending: list[tuple[str, Any]]) -> tuple[int, int, Media]:
+        """The part's fingerprint, its bytes of text, and its media in tokens."""
+        seen = self._seen = []
+        text_bytes = 0
+        while pending:
+            key, value = pending.pop()
+            if type(value) is str:
+                size = len(value)
+                if size < _LEAST_BLOB:
+                    seen.append(value)
+                    text_bytes += size if value.isascii() else _bytes(value)
+                else:
+                    text_bytes += self._long(key, value)
+            elif type(value) is dict:
+                text_bytes += self._object(key, value, pending)
+            elif type(value) is list:
+                if value and type(value[0]) is int:
+                    self.tokens += len(value)
+                else:
+                    pending += [(key, each) for each in value]
+        media, self._media = self._media, _NO_MEDIA
+        return hash(tuple(seen)), text_bytes, media
+
+    def _long(self, key: str, value: str) -> int:
+        self._see(value)
+        if key not in _TEXT_KEYS and key not in _RENDERED:
+            if found := _DATA_URL.match(value, 0, _BASE64_LOOK):
+                return self._blob(_BY_MIME.get(found[1], _TEXT), value, "")
+            if key in _BLOB_KEYS and _BASE64.fullmatch(value, 0, _BASE64_LOOK):
+                return self._blob(_FILE, value, "")
+        return _bytes(value)
+
+    def _object(self, key: str, value: dict[str, Any], pending: list[tuple[str, Any]]) -> int:
+        if key in _RENDERED:  # as JSON, all the way down
+            pending += [(key, inner) for inner in value.values()]
+            return sum(map(len, value)) + _JSON_CHARACTERS * len(value)
+        of_type, size = value.get("type"), 0
+        kind = _BY_TYPE.get(of_type) if isinstance(of_type, str) else None
+        if kind is not None or not _MARKED.isdisjoint(value):
+            mime = _mime(value)
+            if kind is None and mime and not _BLOB_KEYS.isdisjoint(value):
+                kind = _BY_MIME.get(mime.partition("/")[0], _TEXT)
+            if kind == _NOTHING:
+                return 0
+            if kind is not None:
+                return self._medium(kind, value, mime, pending)
+            marked = {name: inner for name, inner in value.items() if name in _BY_KEY and inner}
+            value = {name: inner for name, inner in value.items() if name not in marked}
+            size = sum(self._medium(_BY_KEY[name], inner, mime, pending) for name, inner in marked.items())
+        pending += [(name, inner) for name, inner in value.items() if name not in _UNSEEN]
+        return size
+
+    def _medium(self, kind: int, value: Any, mime: str, pending: list[tuple[str, Any]]) -> int:
+        """Count an image, a recording, a film or a file; or its text, where it is a document of text."""
+        source = value.get("source") if isinstance(value, dict) else None
+        if isinstance(source, dict) and source.get("type") in ("text", "content"):
+            pending.extend((("text", source.get("data")), ("content", source.get("content"))))
+            return 0
+        text_bytes, hint = 0, str(value.get("type", "")) if isinstance(value, dict) else ""
+        for payload, own_mime, form in _payloads(value, mime):
+            self._see(payload)
+            if own_mime.startswith("text/") or own_mime == "application/json":
+                text_bytes += len(payload) * 3 // 4
             else:
-                pending.extend(value)
-    return text_bytes, tokens
+                text_bytes += self._blob(kind, payload, f"{hint} {form}")
+        return text_bytes
+
+    def _blob(self, kind: int, payload: str, form: str) -> int:
+        """Its tokens; of text that is encoded, its bytes."""
+        if kind == _TEXT:
+            return len(payload) * 3 // 4
+        more = [0, 0, 0, 0]
+        more[kind] = max(1, round(_suggested(kind, payload, form, self.model)))
+        self._media = _plus(self._media, more)
+        return 0
+
+    def _see(self, value: str) -> None:
+        if len(value) > _WHOLE_HASH:
+            middle = len(value) // 2
+            self._seen += [len(value), value[:_SAMPLE], value[middle : middle + _SAMPLE], value[-_SAMPLE:]]
+        else:
+            self._seen.append(value)
+
+
+def _mime(value: dict[str, Any]) -> str:
+    return next((value[name] for name in _MIME_KEYS if isinstance(value.get(name), str)), "")
+
+
+def _payloads(value: Any, mime: str, form: str = "") -> Iterator[tuple[str, str, str]]:
+    """The blobs or references in a part: each with its MIME type and what says its form."""
+    if isinstance(value, str):
+        found = _DATA_URL.match(value, 0, _BASE64_LOOK)
+        yield value, found[0][5:].partition(";")[0] if found else mime, form
+    elif isinstance(value, list):
+        for each in value:
+            yield from _payloads(each, mime, form)
+    elif isinstance(value, dict):
+        mime = _mime(value) or mime
+        form = str(value.get("format") or form)
+        inner = [each for each in value.values() if isinstance(each, dict | list) and each]
+        texts = [each for each in value.values() if isinstance(each, str)]
+        longest = max(texts, key=len, default="")
+        if inner and len(longest) < _LEAST_BLOB:
+            for each in inner:
+                yield from _payloads(each, mime, form)
+        elif longest:
+            yield from _payloads(longest, mime, form)
+
+
+def _suggested(kind: int, payload: str, form: str, model: str) -> float:
+    """What a blob of that form usually costs, in tokens."""
+    if len(payload) < _LEAST_BLOB and not payload.startswith("data:"):
+        return _UNSEEN_TOKENS[kind]
+    begin = payload.find(",", 0, _BASE64_LOOK) + 1
+    encoded = payload[begin : begin + _HEADER]
+    size = len(payload) * 0.75
+    if "embeds" in form:
+        return size / _EMBEDDING_BYTES
+    if kind == _IMAGE:
+        return _image_tokens(_decoded(encoded), model)
+    if kind == _AUDIO:
+        return _AUDIO_TOKENS_A_SECOND * _seconds(_decoded(encoded), size, form + payload[:_BASE64_LOOK])
+    return size / (_VIDEO_BYTES_A_TOKEN if kind == _VIDEO else _FILE_BYTES_A_TOKEN)
+
+
+def _image_tokens(header: bytes, model: str) -> float:
+    name = model.lower()
+    for part, tokens in _FIXED.items():
+        if part in name:
+            return tokens
+    width = height = -1
+    patch = next((each for part, each in _PATCHES.items() if part in name), _PATCH)
+    with contextlib.suppress(ValueError, struct.error, OSError, TypeError, IndexError):
+        width, height = imagesize.get(io.BytesIO(header))
+    if width <= 0 or height <= 0:
+        return _UNSEEN_TOKENS[_IMAGE]
+    return float(min(_MOST_IMAGE, ceil(width / patch) * ceil(height / patch)))
+
+
+def _seconds(header: bytes, size: float, form: str) -> float:
+    if header[:4] == b"RIFF":
+        try:
+            with wave.open(io.BytesIO(header)) as recording:
+                a_second: int = recording.getframerate() * recording.getnchannels() * recording.getsampwidth()
+                return size / a_second
+        except (wave.Error, EOFError, ZeroDivisionError):
+            pass
+    return size / next((rate for name, rate in _AUDIO_BYTES_A_SECOND.items() if name in form), 16_000.0)
+
+
+def _decoded(encoded: str) -> bytes:
+    try:
+        return base64.b64decode(encoded[: len(encoded) // 4 * 4], altchars=b"-_" if "_" in encoded else None)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def _plus(some: Iterable[int], more: Iterable[int]) -> Media:
+    return tuple(map(int.__add__, some, more))  # type: ignore[return-value]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from controlplane.core.errors import ControlPlaneError
 from controlplane.core.events import Grant, OpenTurn
+from controlplane.core.prompt_size import PromptSize
 from controlplane.gate.limits import GateLimits
 
 
@@ -30,8 +31,7 @@ class Ticket:
     budget_turns: int = 0
     budget_kv_token_s: int = 0
     agent: str = ""
-    prompt_bytes: int = 0
-    prompt_tokens: int = 0
+    prompt: PromptSize = field(default_factory=PromptSize)
     held_bytes: int = 0
     anonymous: bool = False
     waited_ns: int = 0

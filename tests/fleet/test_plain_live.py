@@ -19,6 +19,7 @@ from support.ports import free_port
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
 from controlplane.core.placement.session import Session
+from controlplane.core.prompt_size import PromptSize
 from controlplane.core.types import seconds
 from controlplane.emit.emitter import Emitter
 from controlplane.fleet.checkup import Checkup, Patience
@@ -147,7 +148,7 @@ async def test_programs_are_admitted_and_placed_where_the_page_tells_of_room(nat
         assert [each.program_id for each in of(cmd.Admit, commands)] == ["big"]
         first = of(cmd.Place, commands)[0].replica
         by_place = {one.engine.place: one for one in (full, empty)}
-        ticket = Ticket(turn_id="big.1", program_id="big", prompt_bytes=48_000)
+        ticket = Ticket(turn_id="big.1", program_id="big", prompt=PromptSize(prompt_bytes=48_000))
         made.plain.began(ticket, by_place[first].engine, 0)
         await made.until(lambda: "big.1" in driver.ledger.turns.running)
         assert driver.program("big").replica == first

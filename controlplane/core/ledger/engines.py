@@ -213,13 +213,20 @@ class Engines:
             self._sum_up()
             return
         self.counted[place] = event
+        if event.total_blocks != before.total_blocks:
+            self._bound_turns()
         more = {name: getattr(event, name) - getattr(before, name) for name in _SUMMED}
         self.pool = replace(together, **{name: getattr(together, name) + by for name, by in more.items() if by})
 
     def _sum_up(self) -> None:
         self.counted = dict(self._open_pools())
         self.pool = whole(self.counted)
+        self._bound_turns()
         self.changes += 1
+
+    def _bound_turns(self) -> None:
+        """No turn can need more than the largest engine has."""
+        self.turns.most_blocks = max((pool.total_blocks for pool in self.counted.values()), default=0)
 
     def _open_pools(self) -> Mapping[str, ev.PoolSampled]:
         """Those that count as room; all, where none takes programs."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from controlplane.core import events as ev
 from controlplane.core.ledger.kept import kept
 from controlplane.core.ledger.programs import Programs, note_idle
+from controlplane.core.prompt_size import PromptSize
 from controlplane.core.types import Program, Status
 
 
@@ -15,6 +16,8 @@ class Held:
     program_id: str
     publisher: str
     blocks: int
+    size: PromptSize | None = None  # of its prompt; None where nothing could be measured
+    guessed: tuple[str, ...] = ()  # what of the estimate nobody has taught
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -19,9 +19,11 @@ from controlplane.core.ledger.programs import Programs, note_idle
 from controlplane.core.ledger.publishers import Publishers
 from controlplane.core.ledger.runs import Runs
 from controlplane.core.lifecycle import Trigger
+from controlplane.core.prompt_size import SIZE_FIELDS, PromptSize, PromptTokens
 from controlplane.core.sharing import Prefilled
 from controlplane.core.types import Program, Status, Tier, seconds
 
+_MOST_PROMPTS = 3  # of a program, before its last: it may alternate between a few contexts
 _MOST_REPLIES = 1024  # of turns that have not ended
 _LEAST_PREFILL_TOKENS = 64  # below that a prefill measures the step's overhead, not its length
 _EARLIER_NS = -seconds(1)  # a gate's clock beside ours: it says at once when a turn is asked for
@@ -36,6 +38,7 @@ class Running:
     program_id: str
     publisher: str
     blocks: int = 0  # that it was projected to need
+    size: PromptSize | None = None  # of its prompt, where a gate measured it
     prefilled: Prefilled | None = None  # None: its first token has yet to come, or nobody timed it
 
 
@@ -86,6 +89,7 @@ class Turns:
     signals: Signals = kept(Signals)
     engine_idle_since_ns: int = kept(int)  # 0 while a turn runs
     block_tokens: dict[str, int] = kept(dict)  # by place, of engines whose blocks are not of the ledger's size
+    most_blocks: int = 0  # of the largest engine's pool; 0: none was told of
     cold_return_ratio: float = 0.5  # a turn that finds less of its program's last prompt than that is a cold return
     load: Load = field(default_factory=Load)  # counted where there are several engines
     running_blocks: int = field(init=False)  # that all running turns are projected to need
@@ -118,14 +122,13 @@ class Turns:
         program.called_nothing = False
         idleness.held(program, now_ns)
         program.gate = place_of(event.publisher)
-        blocks = self._estimate_blocks(program, event)
-        held = Held(program_id=event.program_id, publisher=event.publisher, blocks=blocks)
-        self.gates.hold(event.turn_id, held, root, now_ns)
+        self.gates.hold(event.turn_id, self._held(program, event), root, now_ns)
 
     def submitted(self, event: ev.TurnSubmitted, now_ns: int) -> None:
         turn_id, programs = event.turn_id, self.programs
         if turn_id in self.running:
             return  # requeued after a retraction
+        held = self.gates.held.get(turn_id)
         self.gates.let_go(turn_id, now_ns)
         if self.publishers.early_ends.pop(turn_id, None) is not None:
             return
@@ -134,7 +137,10 @@ class Turns:
         if program.status is not Status.ACTIVE and not late:
             self._admitted_unasked(program, now_ns)
         blocks = self._in_our_blocks(event.projected_blocks, event.publisher)
-        turn = Running(program_id=event.program_id, publisher=event.publisher, blocks=blocks)
+        size = held.size if held is not None else None
+        if size is None and event.prompt_bytes:
+            size = PromptSize(prompt_bytes=event.prompt_bytes, agent=program.agent)
+        turn = Running(program_id=event.program_id, publisher=event.publisher, blocks=blocks, size=size)
         self.running[turn_id] = turn
         self.running_blocks += turn.blocks
         if programs.charges.several:
@@ -149,10 +155,6 @@ class Turns:
         program.turn_over_ns = now_ns - self.publishers.lateness.of(event.publisher, event.at_ns, now_ns)
         program.retained_until_ns = 0  # the running turn holds the context by itself
         program.called_nothing = False
-        if event.prompt_bytes > 0:
-            program.prompt_bytes = event.prompt_bytes
-            if event.prompt_tokens > 0:
-                programs.estimates.tokens_per_byte.add(event.prompt_tokens / event.prompt_bytes)
         programs.charge(program, blocks, now_ns)
         if programs.accounts.on:
             programs.accounts.turn(programs.whose(program), now_ns)
@@ -201,6 +203,11 @@ class Turns:
         if program is None or not event.ok:
             return
         program.last_seen_ns = now_ns
+        if turn is not None and turn.size is not None and not (program.quarantined or event.estimated):
+            known_tokens = _prompt_of(program, turn.size.continues)
+            estimates.prompts.learn(turn.size, _sender(program), event.prompt_tokens, known_tokens)
+        if program.prompt_tokens:
+            program.prompts = (*program.prompts[1 - _MOST_PROMPTS :], (program.last_turn_id, program.prompt_tokens))
         program.turn_index += 1
         program.last_turn_id = event.turn_id
         program.turn_over_ns = now_ns - self.publishers.lateness.of(event.publisher, event.at_ns, now_ns)
@@ -290,15 +297,30 @@ class Turns:
         programs.accounts.unanswered[program.program_id] = None
         return False
 
-    def _estimate_blocks(self, program: Program, event: ev.TurnQueued) -> int:
-        """EstimateBlocks (MARS Algorithm 1, line 3): from the prefill's length, plus a usual output."""
+    def _held(self, program: Program, event: ev.TurnQueued) -> Held:
+        """EstimateBlocks (MARS Algorithm 1, line 3): from the prefill's length, plus a usual output.
+
+        Where nothing of the prompt could be measured it is taken for the program's last context or, of a first one,
+        for what its class usually begins with. Nothing is larger than the pool.
+        """
         estimates = self.programs.estimates
-        tokens: float = event.prompt_tokens or estimates.prompt_tokens(
-            context_tokens=program.context_tokens,
-            known_bytes=program.prompt_bytes,
-            prompt_bytes=event.prompt_bytes,
+        size = PromptSize(**{name: getattr(event, name) for name in SIZE_FIELDS})
+        if size.is_measured:
+            known_tokens = _prompt_of(program, size.continues)
+            prompt = estimates.prompts.estimate(size, _sender(program), known_tokens)
+        else:
+            usual = program.context_tokens or estimates.lives.first_tokens(program.tenant, event.agent)
+            prompt = PromptTokens(usual, ("all",))
+        blocks = max(1, estimates.blocks(prompt.tokens + estimates.output.value))
+        if self.most_blocks:
+            blocks = min(blocks, self.most_blocks)
+        return Held(
+            program_id=event.program_id,
+            publisher=event.publisher,
+            blocks=blocks,
+            size=size if size.is_measured else None,
+            guessed=prompt.guessed,
         )
-        return max(1, estimates.blocks(tokens + estimates.output.value))
 
     def _admitted_unasked(self, program: Program, now_ns: int) -> None:
         programs = self.programs
@@ -378,3 +400,16 @@ class Turns:
         """Sum up anew what the engines hold, all together and each of several."""
         self.running_blocks = sum(turn.blocks for turn in self.running.values())
         self.load = Load.of(self.running.values() if self.programs.charges.several else ())
+
+
+def _sender(program: Program) -> str:
+    return program.account or program.program_id
+
+
+def _prompt_of(program: Program, turn_id: str) -> int:
+    """The tokens of one of the program's latest prompts, by its turn; 0 if it is not known any more."""
+    if not turn_id:
+        return 0
+    if turn_id == program.last_turn_id:
+        return program.prompt_tokens
+    return next((tokens for name, tokens in program.prompts if name == turn_id), 0)

@@ -67,7 +67,6 @@ class ChatService:
             reusable_tokens=prompt.reusable_tokens,
             prefix_group=prompt.prefix_group,
             prefix_tokens=prompt.prefix_tokens,
-            prompt_bytes=gated.ticket.prompt_bytes,
             trace=gated.ticket.trace,
         )
         return self._driver.submit(call), prompt.tokens

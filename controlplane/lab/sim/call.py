@@ -30,7 +30,6 @@ class Call:
     reusable_tokens: int = 0  # leading tokens equal to this program's previous context
     prefix_group: str = ""
     prefix_tokens: int = 0  # leading tokens that all calls of the group share
-    prompt_bytes: int = 0
     arrived_at_ns: int = 0  # the program's
     tool: str = ""
     tool_calls: int = -1

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from controlplane.core.prompt_size import PromptSize
 from controlplane.lab.sim.call import Call
 from controlplane.lab.sim.kernel import Handle
 from controlplane.lab.workload.records import ProgramRecord, Routed, TurnRecord
@@ -18,6 +19,7 @@ class Session:
         "_granted_until_ns",
         "_lease_ns",
         "_prefix_tokens",
+        "_previous_turn",
         "_shared_prefix_tokens",
         "_trace",
         "account",
@@ -81,6 +83,7 @@ class Session:
         self._trace = trace
         self._shared_prefix_tokens = shared_prefix_tokens if trace.shared_tokens is None else trace.shared_tokens
         self._prefix_tokens = 0
+        self._previous_turn = ""
         self._granted_until_ns = -1
         self._lease_ns = 0
 
@@ -106,6 +109,18 @@ class Session:
         previous = self._trace.turns[self.index - 1] if self.index else None
         return previous is not None and self.call.reusable_tokens < previous.input_tokens + previous.output_tokens
 
+    def prompt_size(self) -> PromptSize:
+        """What a gate measures of the turn's prompt: what it shares with the last one, and how much is new."""
+        call, previous = self.call, self._trace.turns[self.index - 1] if self.index else None
+        shared = min(call.reusable_tokens, previous.input_tokens) if previous is not None else 0
+        return PromptSize(
+            prompt_bytes=call.prompt_tokens * _BYTES_PER_TOKEN,
+            agent=self.agent,
+            continues=self._previous_turn if shared else "",
+            shared_ratio=shared / previous.input_tokens if previous is not None and shared else 0.0,
+            new_bytes=(call.prompt_tokens - shared) * _BYTES_PER_TOKEN,
+        )
+
     def begin_turn(self, now_ns: int) -> None:
         """Make the call of the turn it is at."""
         turn = self.turn
@@ -118,6 +133,7 @@ class Session:
         self.queued_ns = now_ns
         self.first_token_ns, self.turn_ended_ns = 0, -1
         self.attempt = self.lost_ns = 0
+        self._previous_turn = self.call.turn_id
         self.call = Call(
             turn_id=f"{self.program_id}/{self.index}",
             program_id=self.program_id,
@@ -126,7 +142,6 @@ class Session:
             reusable_tokens=reusable,
             prefix_group=self._prefix_group if self._prefix_tokens else "",
             prefix_tokens=self._prefix_tokens,
-            prompt_bytes=turn.input_tokens * _BYTES_PER_TOKEN,
             arrived_at_ns=self.arrived_ns,
             tool=tool,
             tool_calls=calls,

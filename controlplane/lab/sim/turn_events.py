@@ -15,7 +15,6 @@ def submitted(publisher: Publisher, turn: Progress, projected_blocks: int, now_n
         turn_id=call.turn_id,
         projected_blocks=projected_blocks,
         prompt_tokens=call.prompt_tokens,
-        prompt_bytes=call.prompt_bytes,
         trace=call.trace,
     )
 

@@ -16,6 +16,7 @@ from controlplane.core import commands as cmd
 from controlplane.core import events as ev
 from controlplane.core.errors import ControlPlaneError, LocalEventError
 from controlplane.core.policies import Window
+from controlplane.core.prompt_size import SIZE_FIELDS
 from controlplane.core.types import Pressure, seconds
 from controlplane.lab.sim.changes import DIE, JOIN, Change
 from controlplane.lab.sim.contention import Contention
@@ -173,15 +174,14 @@ class World:
 
     def _ask(self, session: Session) -> None:
         """The gate asks for a slot, and again while it holds the turn: silent programs are forgotten."""
-        now_ns = self._kernel.now_ns
+        now_ns, size = self._kernel.now_ns, session.prompt_size()
         self._tell(
             ev.TurnQueued(
                 **self._gate_publisher.stamp(now_ns),
                 program_id=session.program_id,
                 turn_id=session.call.turn_id,
-                prompt_bytes=session.call.prompt_bytes,
-                agent=session.agent,
                 account=session.account,
+                **{name: getattr(size, name) for name in SIZE_FIELDS},
             )
         )
         session.ask = self._kernel.schedule(now_ns + _ASK_AGAIN_NS, _WORLD, self._ask, session)

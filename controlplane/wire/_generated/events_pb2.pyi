@@ -195,12 +195,20 @@ class TurnQueued(google.protobuf.message.Message):
     ACCOUNT_FIELD_NUMBER: builtins.int
     BUDGET_TURNS_FIELD_NUMBER: builtins.int
     BUDGET_KV_TOKEN_S_FIELD_NUMBER: builtins.int
+    MODEL_FIELD_NUMBER: builtins.int
+    CONTINUES_FIELD_NUMBER: builtins.int
+    SHARED_RATIO_FIELD_NUMBER: builtins.int
+    NEW_BYTES_FIELD_NUMBER: builtins.int
+    IMAGE_TOKENS_FIELD_NUMBER: builtins.int
+    AUDIO_TOKENS_FIELD_NUMBER: builtins.int
+    VIDEO_TOKENS_FIELD_NUMBER: builtins.int
+    FILE_TOKENS_FIELD_NUMBER: builtins.int
     program_id: builtins.str
     turn_id: builtins.str
     prompt_bytes: builtins.int
     """Size of the prompt's text, in bytes."""
     prompt_tokens: builtins.int
-    """Tokens of the prompt where the gate can count them, else 0."""
+    """Tokens of the prompt where it came as token ids, else 0."""
     parent_id: builtins.str
     """The program that started this one; empty for a root program."""
     tenant: builtins.str
@@ -215,6 +223,22 @@ class TurnQueued(google.protobuf.message.Message):
     """Turns that the client allows the run with its children; 0: no such budget."""
     budget_kv_token_s: builtins.int
     """KV tokens x seconds that the client allows them; 0: no such budget."""
+    model: builtins.str
+    """The model that the request names; empty where it names none."""
+    continues: builtins.str
+    """The id of an earlier turn of the program, with whose prompt this one begins; empty for none."""
+    shared_ratio: builtins.float
+    """How much of that turn's prompt this one begins with: 1 for all of it."""
+    new_bytes: builtins.int
+    """Bytes of text behind that part."""
+    image_tokens: builtins.int
+    """Tokens that the images behind that part cost, as their forms suggest."""
+    audio_tokens: builtins.int
+    """Likewise of recordings."""
+    video_tokens: builtins.int
+    """Likewise of films."""
+    file_tokens: builtins.int
+    """Likewise of files."""
     def __init__(
         self,
         *,
@@ -229,8 +253,16 @@ class TurnQueued(google.protobuf.message.Message):
         account: builtins.str = ...,
         budget_turns: builtins.int = ...,
         budget_kv_token_s: builtins.int = ...,
+        model: builtins.str = ...,
+        continues: builtins.str = ...,
+        shared_ratio: builtins.float = ...,
+        new_bytes: builtins.int = ...,
+        image_tokens: builtins.int = ...,
+        audio_tokens: builtins.int = ...,
+        video_tokens: builtins.int = ...,
+        file_tokens: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["account", b"account", "agent", b"agent", "budget_kv_token_s", b"budget_kv_token_s", "budget_turns", b"budget_turns", "parent_id", b"parent_id", "program_id", b"program_id", "prompt_bytes", b"prompt_bytes", "prompt_tokens", b"prompt_tokens", "tenant", b"tenant", "trace", b"trace", "turn_id", b"turn_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["account", b"account", "agent", b"agent", "audio_tokens", b"audio_tokens", "budget_kv_token_s", b"budget_kv_token_s", "budget_turns", b"budget_turns", "continues", b"continues", "file_tokens", b"file_tokens", "image_tokens", b"image_tokens", "model", b"model", "new_bytes", b"new_bytes", "parent_id", b"parent_id", "program_id", b"program_id", "prompt_bytes", b"prompt_bytes", "prompt_tokens", b"prompt_tokens", "shared_ratio", b"shared_ratio", "tenant", b"tenant", "trace", b"trace", "turn_id", b"turn_id", "video_tokens", b"video_tokens"]) -> None: ...
 
 global___TurnQueued = TurnQueued
 
@@ -350,6 +382,7 @@ class TurnEnded(google.protobuf.message.Message):
     TOOL_CALLS_FIELD_NUMBER: builtins.int
     FAILED_FIELD_NUMBER: builtins.int
     RECOMPUTED_TOKENS_FIELD_NUMBER: builtins.int
+    ESTIMATED_FIELD_NUMBER: builtins.int
     program_id: builtins.str
     turn_id: builtins.str
     prompt_tokens: builtins.int
@@ -368,6 +401,8 @@ class TurnEnded(google.protobuf.message.Message):
     """The turn was aborted or went wrong."""
     recomputed_tokens: builtins.int
     """Tokens that were prefilled once more since the engine had thrown the running turn out for lack of room."""
+    estimated: builtins.bool
+    """Whether the tokens are estimates: an engine without a plugin gave no usage."""
     def __init__(
         self,
         *,
@@ -381,9 +416,10 @@ class TurnEnded(google.protobuf.message.Message):
         tool_calls: builtins.int | None = ...,
         failed: builtins.bool = ...,
         recomputed_tokens: builtins.int = ...,
+        estimated: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_tool_calls", b"_tool_calls", "tool_calls", b"tool_calls"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_tool_calls", b"_tool_calls", "cached_tokens", b"cached_tokens", "failed", b"failed", "output_tokens", b"output_tokens", "program_id", b"program_id", "prompt_tokens", b"prompt_tokens", "recomputed_tokens", b"recomputed_tokens", "service_ns", b"service_ns", "tool", b"tool", "tool_calls", b"tool_calls", "turn_id", b"turn_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_tool_calls", b"_tool_calls", "cached_tokens", b"cached_tokens", "estimated", b"estimated", "failed", b"failed", "output_tokens", b"output_tokens", "program_id", b"program_id", "prompt_tokens", b"prompt_tokens", "recomputed_tokens", b"recomputed_tokens", "service_ns", b"service_ns", "tool", b"tool", "tool_calls", b"tool_calls", "turn_id", b"turn_id"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_tool_calls", b"_tool_calls"]) -> typing.Literal["tool_calls"] | None: ...
 
 global___TurnEnded = TurnEnded

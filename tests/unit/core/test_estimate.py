@@ -127,13 +127,6 @@ def test_tokens_in_whole_blocks(tokens: float, blocks: int) -> None:
     assert Estimates(block_tokens=16).blocks(tokens) == blocks
 
 
-def test_a_prompt_is_its_last_context_and_what_is_new_in_bytes() -> None:
-    estimates = Estimates()
-    tokens = estimates.prompt_tokens(context_tokens=100, known_bytes=400, prompt_bytes=480)
-    assert tokens == 100 + 80 * 0.25
-    assert estimates.prompt_tokens(context_tokens=100, known_bytes=400, prompt_bytes=10) == 100
-
-
 def test_the_face_that_policies_see() -> None:
     estimates = Estimates()
     assert estimates.prefill_ns(1000) == 0

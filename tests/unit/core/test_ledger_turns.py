@@ -90,25 +90,6 @@ def test_what_was_held_before_the_size_of_a_block_was_known_is_counted_anew() ->
     assert (d.program("a").queued_blocks, d.ledger.programs.charges.queued_blocks) == (11, 11)
 
 
-def test_the_estimate_of_a_held_turn_from_bytes_uses_what_was_learned() -> None:
-    d = Driver()
-    d.pool(block_tokens=10)
-    d.send(
-        d.engine(
-            ev.TurnSubmitted, program_id="a", turn_id="a.1", projected_blocks=1, prompt_tokens=100, prompt_bytes=200
-        )
-    )
-    d.finish("a", prompt=100, output=20)
-    d.send(d.gate(ev.TurnQueued, program_id="a", turn_id="a.2", prompt_bytes=260))
-    assert d.program("a").queued_blocks == (100 + 20 + 60 // 2 + 20) // 10
-
-
-def test_bytes_without_tokens_teach_no_ratio() -> None:
-    d = Driver()
-    d.send(d.engine(ev.TurnSubmitted, program_id="a", turn_id="a.1", projected_blocks=1, prompt_bytes=200))
-    assert (d.program("a").prompt_bytes, d.ledger.estimates.tokens_per_byte.count) == (200, 0)
-
-
 def test_a_turn_without_any_figure_is_estimated_at_one_block() -> None:
     d = Driver()
     d.ask("a", tokens=0)

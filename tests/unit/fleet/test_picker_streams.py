@@ -78,7 +78,7 @@ async def test_whoever_waits_tells_envoy_so_and_is_let_in_by_a_grant() -> None:
         assert (await asked.reply()).override_message_timeout.seconds == 80
         await until(lambda: it.of(TurnQueued), "it asks")
         queued = it.of(TurnQueued)[0]
-        assert (queued.program_id, queued.prompt_bytes) == ("q", len("user") + len("one two"))
+        assert (queued.program_id, queued.prompt_bytes) == ("q", len("one two"))
         it.admit("q", A.place)
         reply = await asked.reply()
         assert reply.WhichOneof("response") == "request_body"
@@ -90,17 +90,18 @@ async def test_whoever_waits_tells_envoy_so_and_is_let_in_by_a_grant() -> None:
         await until(lambda: it.gate.health()["running_turns"] == 0, "it has left")
 
 
-async def test_an_identity_in_our_own_header_needs_no_body() -> None:
-    async with picker(A, governed=False) as it, asking(it.port) as ask:
+async def test_an_identity_in_our_own_header_is_measured_by_its_body_all_the_same() -> None:
+    async with picker(A, hold_ns=seconds(20)) as it, asking(it.port) as ask:
         asked = ask(request=Mode.BUFFERED)
         await asked.headers({**OWN, "content-length": "100000"})
-        reply = await asked.reply()
-        assert chosen(reply)[0][DESTINATION] == A.address
-        assert reply.mode_override.request_body_mode == Mode.NONE
-        assert reply.mode_override.response_trailer_mode == Mode.SEND
-        # Where an override is not allowed the body comes all the same.
-        await asked.body(b"{}")
-        assert (await asked.reply()).WhichOneof("response") == "request_body"
+        assert (await asked.reply()).WhichOneof("response") == "request_headers"
+        await asked.body(chat())
+        await until(lambda: it.of(TurnQueued), "it asks")
+        queued = it.of(TurnQueued)[0]
+        assert queued.prompt_bytes == len("one two")
+        it.admit(queued.program_id, A.place)
+        await asked.reply()
+        await asked.finish()
 
 
 async def test_a_session_header_does_not_win_over_a_program_that_the_body_names() -> None:
@@ -134,22 +135,6 @@ async def test_in_duplex_mode_the_whole_body_comes_back_after_the_choice(trailer
         assert ends == [False] * (len(ends) - 1) + [not trailers]
         if trailers:
             assert (await asked.reply()).WhichOneof("response") == "request_trailers"
-        await asked.finish()
-
-
-async def test_in_duplex_mode_pieces_pass_where_no_body_is_needed_and_so_does_the_answer() -> None:
-    async with picker(A, governed=False) as it, asking(it.port) as ask:
-        asked = ask(request=Mode.FULL_DUPLEX_STREAMED, response=Mode.FULL_DUPLEX_STREAMED)
-        await asked.headers(OWN)
-        reply = await asked.reply()
-        assert chosen(reply)[0][DESTINATION] == A.address and not reply.HasField("mode_override")
-        await asked.body(b"abc")
-        assert (await asked.reply()).request_body.response.body_mutation.streamed_response.body == b"abc"
-        await asked.answer_headers(200)
-        assert (await asked.reply()).WhichOneof("response") == "response_headers"
-        await asked.send(response_body={"body": b"answer", "end_of_stream": True})
-        streamed = (await asked.reply()).response_body.response.body_mutation.streamed_response
-        assert (streamed.body, streamed.end_of_stream) == (b"answer", True)
         await asked.finish()
 
 
@@ -343,10 +328,11 @@ async def test_whoever_only_asks_gets_an_end_with_its_answer_and_another_stream_
     async with picker(A, governed=False) as it, asking(it.port) as ask:
         asked = ask("asking", request=Mode.BUFFERED)
         await asked.headers(OWN)
+        await asked.reply()
+        await asked.body(chat())
         reply = await asked.reply()
         own, _ = chosen(reply)
         assert own["x-penstock-hold-ms"] == "0"
-        assert reply.mode_override.response_header_mode == Mode.SKIP
         assert await asked.reply() is None and await asked.call.code() is grpc.StatusCode.OK
         assert it.gate.health()["running_turns"] == 1 and it.turns.told == [("began", "p", A.place)]
         watching = ask("watching")

@@ -7,6 +7,7 @@ import pytest
 from support.core_driver import Driver, Publisher
 
 from controlplane.core import events as ev
+from controlplane.core.prompt_size import PromptSize
 from controlplane.core.types import seconds
 from controlplane.fleet.metrics_page import PoolPage
 from controlplane.fleet.plain import NO_PLUGIN, PlainEngines
@@ -64,7 +65,7 @@ class Bench:
         return [event for one in self.made for event in one.events if ev.place_of(event.publisher) == engine.place]
 
     def turn(self, name: str, engine: Engine = PLAIN, status: int = 200, answer: bytes = b"") -> None:
-        ticket = Ticket(turn_id=f"{name}.1", program_id=name, prompt_bytes=2000)
+        ticket = Ticket(turn_id=f"{name}.1", program_id=name, prompt=PromptSize(prompt_bytes=2000))
         self.plain.began(ticket, engine, self.now_ns)
         self.now_ns += seconds(1)
         if status:
@@ -83,10 +84,10 @@ async def test_a_turn_is_told_from_its_bytes_where_nobody_tells_its_tokens() -> 
     bench = Bench()
     bench.turn("p")
     submitted, first, ended = bench.events()
-    assert (submitted.turn_id, submitted.prompt_bytes, submitted.prompt_tokens) == ("p.1", 2000, 0)
-    assert submitted.projected_blocks == 2000 // 4 + 256
+    assert (submitted.turn_id, submitted.prompt_tokens) == ("p.1", 0)
+    assert submitted.projected_blocks == 2000 // 4 + 16 + 256
     assert (first.prompt_tokens, first.cached_tokens) == (0, 0), "nothing is learned from it"
-    assert (ended.prompt_tokens, ended.output_tokens, ended.ok) == (500, 256, True)
+    assert (ended.prompt_tokens, ended.output_tokens, ended.ok, ended.estimated) == (516, 256, True, True)
     assert ended.service_ns == seconds(3)
 
 
@@ -99,12 +100,12 @@ async def test_usage_tells_sizes_and_what_was_cached_and_the_next_turn_is_estima
     assert (ended.prompt_tokens, ended.output_tokens, ended.cached_tokens) == (500, 40, 384)
     bench.turn("q")
     submitted = bench.events()[4]
-    assert (submitted.prompt_tokens, submitted.projected_blocks) == (500, 540)
+    assert submitted.projected_blocks == 2000 // 4 + 16 + 40
 
 
 async def test_the_last_bytes_may_come_behind_the_news_of_the_end() -> None:
     bench = Bench()
-    ticket = Ticket(turn_id="p.1", program_id="p", prompt_bytes=2000)
+    ticket = Ticket(turn_id="p.1", program_id="p", prompt=PromptSize(prompt_bytes=2000))
     bench.plain.began(ticket, PLAIN, bench.now_ns)
     bench.plain.first_byte(ticket, PLAIN, 200, bench.now_ns)
     bench.plain.passed("p.1", b'{"choices": [', bench.now_ns)
@@ -129,7 +130,7 @@ async def test_failures_and_turns_that_were_cut_end_without_a_context() -> None:
     bench.turn("p", status=503)
     assert kinds(bench.events()) == ["TurnSubmitted", "TurnEnded"]
     assert (bench.events()[-1].ok, bench.events()[-1].output_tokens) == (False, 0)
-    ticket = Ticket(turn_id="q.1", program_id="q", prompt_bytes=2000)
+    ticket = Ticket(turn_id="q.1", program_id="q", prompt=PromptSize(prompt_bytes=2000))
     bench.plain.began(ticket, PLAIN, bench.now_ns)
     bench.plain.cut(ticket, PLAIN, bench.now_ns)
     bench.plain.began(ticket, OTHER, bench.now_ns)
@@ -176,11 +177,11 @@ async def test_the_pool_is_the_pages_else_the_rosters_else_nothing() -> None:
         3,
     )
     assert sample.reason == NO_PLUGIN
-    ticket = Ticket(turn_id="p.1", program_id="p", prompt_bytes=2000)
+    ticket = Ticket(turn_id="p.1", program_id="p", prompt=PromptSize(prompt_bytes=2000))
     bench.plain.began(ticket, OTHER, bench.now_ns)
     bench.plain.sampled(OTHER, PoolPage(engine=""))
     sample = bench.events(OTHER)[-1]
-    assert (sample.total_blocks, sample.free_blocks, sample.turns_running) == (4000, 4000 - 756, 1)
+    assert (sample.total_blocks, sample.free_blocks, sample.turns_running) == (4000, 4000 - 772, 1)
     health: Any = bench.plain.health()
     assert health[PLAIN.place]["pool"] == "the metrics page of vllm"
     assert "retention" in health[PLAIN.place]
@@ -212,7 +213,7 @@ async def test_a_controller_has_the_same_ledger_from_it_as_from_an_engine_that_t
     bench.plain.sampled(OTHER, PoolPage(engine=""))
     bench.turn("p", PLAIN, answer=USAGE)
     bench.turn("q", OTHER)
-    open_ticket = Ticket(turn_id="r.1", program_id="r", prompt_bytes=2000)
+    open_ticket = Ticket(turn_id="r.1", program_id="r", prompt=PromptSize(prompt_bytes=2000))
     bench.plain.began(open_ticket, OTHER, bench.now_ns)
     for one in bench.made:
         driver.send(*one.events)

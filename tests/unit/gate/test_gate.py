@@ -8,6 +8,7 @@ from gate_virtual_time import Beat, Bench, in_virtual_time, ticket
 from controlplane.core.commands import Admit, Adopt, Discard, Pause, SetWindow
 from controlplane.core.errors import ConfigError, LocalEventError
 from controlplane.core.events import ProgramArrived, ProgramEnded, TurnAbandoned, TurnQueued
+from controlplane.core.prompt_size import PromptSize
 from controlplane.core.types import seconds
 from controlplane.gate import GateLimits, Refused
 
@@ -24,7 +25,9 @@ def test_before_any_daemon_everything_passes_and_nothing_is_asked() -> None:
 
 def test_a_new_program_is_asked_for_at_once_and_held_until_its_grant() -> None:
     async def story(bench: Bench) -> None:
-        waiting = bench.enter("p/1", prompt_bytes=40, prompt_tokens=9, tenant="t", agent="a")
+        waiting = bench.enter(
+            "p/1", prompt=PromptSize(prompt_bytes=40, prompt_tokens=9, agent="a"), tenant="t", agent="a"
+        )
         await asyncio.sleep(1.5)
         assert not waiting.done()
         assert bench.urgent == [

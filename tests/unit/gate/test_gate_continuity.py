@@ -4,6 +4,7 @@ from typing import Any
 
 from controlplane.gate.continuity import SOURCE, Continuity
 from controlplane.gate.identity import Identity, identify
+from controlplane.gate.sizing import measure
 
 SYSTEM = {"role": "system", "content": "You work."}
 
@@ -24,7 +25,7 @@ class Client:
 
     def asks(self, *messages: dict[str, Any], stays: bool = False, name: str = "messages", **more: Any) -> str:
         body = {name: list(messages), **more}
-        named = self.continuity.name(identify([], body), body)
+        named = self.continuity.name(identify([], body), body, measure(body))
         assert (named.source, named.anonymous) == (SOURCE, False)
         if not stays:
             self.continuity.left(named.program_id)
@@ -83,7 +84,7 @@ def test_responses_name_their_messages_otherwise() -> None:
 def test_what_is_no_chat_stays_anonymous() -> None:
     for body in ({"prompt": "text"}, {"messages": []}, {"messages": "text"}, {"input": "text"}, {}):
         identity = identify([], body)
-        assert Continuity().name(identity, body) is identity
+        assert Continuity().name(identity, body, measure(body)) is identity
 
 
 def test_so_many_conversations_are_remembered_and_no_more() -> None:
@@ -107,6 +108,6 @@ def test_an_open_conversation_that_is_forgotten_ends_quietly() -> None:
 def test_names_that_are_given_are_kept() -> None:
     """The middleware asks for anonymous requests only; the rest of the identity stays."""
     body = {"messages": [user("a")], "tenant": "team"}
-    named = Continuity().name(identify([], body), body)
+    named = Continuity().name(identify([], body), body, measure(body))
     assert named.tenant == "team"
     assert isinstance(named, Identity)

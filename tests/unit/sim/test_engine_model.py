@@ -38,11 +38,11 @@ def first(events: list[Event]) -> dict[str, FirstToken]:
 
 def test_one_call_takes_its_prefill_and_its_decode_steps() -> None:
     model = engine()
-    model.submit(call("a", 100, 5, prompt_bytes=400), 7 * US)
+    model.submit(call("a", 100, 5), 7 * US)
     assert model.next_wake_ns() == 7 * US
     submitted, token, end = finish(model)
     assert submitted == TurnSubmitted(
-        at_ns=7 * US, program_id="a", turn_id="a", projected_blocks=7, prompt_tokens=100, prompt_bytes=400
+        at_ns=7 * US, program_id="a", turn_id="a", projected_blocks=7, prompt_tokens=100
     )
     prefill_ns = (10 + 100) * US
     assert token == FirstToken(

@@ -1,0 +1,104 @@
+"""What of a prompt its program's earlier prompts had already: only what is new has to be estimated.
+
+A program may have several contexts under one id: its conversation, a request for a title, a fork. So a few of its
+prompts are remembered, and a new one continues whichever it shares most with. One that was compacted or rewound
+shares less than all of it; one that shares nothing is measured as a whole.
+"""
+
+import asyncio
+from array import array
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from controlplane.core.prompt_size import MEDIA, PromptSize
+from controlplane.gate.identity import Body, Identity
+from controlplane.gate.sizing import Media, Prompt, measure
+
+_LARGE_BODY = 1 << 20  # bytes
+_MOST_CONTEXTS = 4  # of a program
+_MOST_PARTS = 1_000_000  # of all prompts together, in 16 bytes each: the program unused for longest is forgotten
+_TOKENS_PER_BYTE = 0.25  # only to weigh text against images
+
+
+async def measured(body: Body, body_bytes: int) -> Prompt:
+    """Measure a prompt; a large one beside the loop, which others have every few milliseconds meanwhile."""
+    return await asyncio.to_thread(measure, body) if body_bytes > _LARGE_BODY else measure(body)
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    turn_id: str
+    chain: "array[int]"
+    text: "array[int]"
+    media: tuple[Media, ...]  # by part; empty where there is none
+
+
+class Contexts:
+    """The latest prompts of each program. Use it in one event loop."""
+
+    def __init__(self, most_parts: int = _MOST_PARTS) -> None:
+        self._most_parts = most_parts
+        self._by_program: OrderedDict[str, list[_Context]] = OrderedDict()
+        self._parts = 0
+
+    def size(self, identity: Identity, prompt: Prompt) -> PromptSize:
+        """Measure a prompt against what is remembered of its program."""
+        known, shared = None, 0
+        for context in self._by_program.get(identity.program_id, ()):
+            parts = _shared_parts(context, prompt)
+            if parts > shared:
+                known, shared = context, parts
+        whole = prompt.media[-1] if prompt.media else (0, 0, 0, 0)
+        before = prompt.media[shared - 1] if shared else (0, 0, 0, 0)
+        return PromptSize(
+            prompt_bytes=prompt.text_bytes,
+            prompt_tokens=prompt.tokens,
+            model=prompt.model,
+            agent=identity.agent,
+            continues=known.turn_id if known is not None else "",
+            shared_ratio=_ratio(known, shared) if known is not None else 0.0,
+            new_bytes=prompt.text_bytes - (prompt.text[shared - 1] if shared else 0),
+            **{f"{kind}_tokens": more - less for kind, more, less in zip(MEDIA, whole, before, strict=True)},
+        )
+
+    def remember(self, program_id: str, turn_id: str, prompt: Prompt) -> None:
+        """The program's turn with that prompt goes to the engine."""
+        contexts = self._by_program.setdefault(program_id, [])
+        self._by_program.move_to_end(program_id)
+        for index, each in enumerate(contexts):
+            if _shared_parts(each, prompt) == len(each.chain):  # it goes on: nothing else can continue that one
+                self._parts -= len(contexts.pop(index).chain)
+                break
+        has_media = any(prompt.media[-1]) if prompt.media else False
+        media = tuple(prompt.media) if has_media else ()
+        contexts.append(_Context(turn_id, array("q", prompt.chain), array("q", prompt.text), media))
+        self._parts += len(prompt.chain)
+        if len(contexts) > _MOST_CONTEXTS:
+            self._parts -= len(contexts.pop(0).chain)
+        while self._parts > self._most_parts:
+            _, gone = self._by_program.popitem(last=False)
+            self._parts -= sum(len(each.chain) for each in gone)
+
+
+def _shared_parts(context: _Context, prompt: Prompt) -> int:
+    """How many parts both begin with: equal chains up to one part are equal before it, too."""
+    low, high = 0, min(len(context.chain), len(prompt.chain))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if context.chain[middle - 1] == prompt.chain[middle - 1]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _ratio(context: _Context, shared: int) -> float:
+    if shared == len(context.chain):
+        return 1.0
+    whole = _weight(context, len(context.chain))
+    return _weight(context, shared) / whole if whole else 0.0
+
+
+def _weight(context: _Context, parts: int) -> float:
+    media = sum(context.media[parts - 1]) if context.media else 0
+    return context.text[parts - 1] * _TOKENS_PER_BYTE + media
