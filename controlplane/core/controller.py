@@ -332,7 +332,9 @@ class Controller:
         for chosen in fitting:
             slot = f"slot {self.ledger.programs.charges.active_roots + 1} of {window.limit or 'any'}"
             turn = f"; {turns.why[chosen.program_id]}" if chosen.program_id in turns.why else ""
-            self._admit(chosen.program_id, f"{slot}; {chosen.blocks} blocks{turn}", now_ns)
+            guessed = self.ledger.gates.guessed(chosen.program_id)
+            guess = f" ({' and '.join(guessed)} guessed)" if guessed else ""
+            self._admit(chosen.program_id, f"{slot}; {chosen.blocks} blocks{guess}{turn}", now_ns)
 
     def _in_turn(self, order: Sequence[QueuedProgram], slots: int) -> InTurn:
         """Tenants take turns, whatever the preset's order within each."""

@@ -13,6 +13,9 @@ what is no English, are one voice among many. What nobody has taught is a guess,
 from dataclasses import dataclass, field, fields
 from statistics import median
 
+ANONYMOUS = "anonymous-"
+"""How the names begin that a gate gives to turns without one."""
+
 MEDIA = ("image", "audio", "video", "file")
 """What a prompt may hold beside text."""
 
@@ -100,7 +103,7 @@ ClassSizes = dict[str, Learned]
 class PromptSizes:
     """Estimates prompts, and learns from what engines count.
 
-    ``sender`` is the account that sends or, without one, the program; ``known_tokens``, what the engine counted in
+    ``sender``: see ``sender_of``. ``known_tokens``, what the engine counted in
     the turn that the prompt continues: 0 if that is not known.
     """
 
@@ -158,6 +161,11 @@ class PromptSizes:
             sizes.setdefault(what, Learned()).add(sender, min(max(tokens, low * per), high * per), per)
         if len(self.classes) > _MOST_CLASSES:
             del self.classes[next(iter(self.classes))]
+
+
+def sender_of(account: str, program_id: str) -> str:
+    """Whose experience a turn is: an account's or, without one, a program's; all anonymous ones are one."""
+    return account or ("" if program_id.startswith(ANONYMOUS) else program_id)
 
 
 def _key(size: PromptSize) -> str:

@@ -24,7 +24,7 @@ from controlplane.core.events import (
     TurnEnded,
     TurnSubmitted,
 )
-from controlplane.core.prompt_size import PromptSizes
+from controlplane.core.prompt_size import PromptSizes, sender_of
 from controlplane.core.types import seconds
 from controlplane.fleet.metrics_page import PoolPage
 from controlplane.fleet.roster import Engine, Roster
@@ -151,7 +151,11 @@ class PlainEngines:
         if plain is None or ticket.turn_id in self._turns:
             return
         size = ticket.prompt
-        tokens = ceil(plain.prompts.estimate(size, _sender(ticket), plain.counted.get(size.continues, 0)).tokens)
+        tokens = ceil(
+            plain.prompts.estimate(
+                size, sender_of(ticket.account, ticket.program_id), plain.counted.get(size.continues, 0)
+            ).tokens
+        )
         blocks = ceil((tokens + plain.output.value) / plain.block_tokens)
         turn = self._turns[ticket.turn_id] = _Turn(
             ticket=ticket, place=engine.place, began_ns=now_ns, prompt_tokens=tokens, blocks=blocks
@@ -221,7 +225,12 @@ class PlainEngines:
         elif plain is not None:
             plain.output.add(usage.output_tokens)
             size, known = turn.ticket.prompt, plain.counted
-            plain.prompts.learn(size, _sender(turn.ticket), usage.prompt_tokens, known.get(size.continues, 0))
+            plain.prompts.learn(
+                size,
+                sender_of(turn.ticket.account, turn.ticket.program_id),
+                usage.prompt_tokens,
+                known.get(size.continues, 0),
+            )
             known[turn_id] = usage.prompt_tokens
             if len(known) > _MOST_COUNTED:
                 known.popitem(last=False)
@@ -332,10 +341,6 @@ class PlainEngines:
             }
             for place, plain in self._plain.items()
         }
-
-
-def _sender(ticket: Ticket) -> str:
-    return ticket.account or ticket.program_id
 
 
 def _is_ok(status: int) -> bool:

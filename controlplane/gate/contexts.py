@@ -43,11 +43,11 @@ class Contexts:
 
     def size(self, identity: Identity, prompt: Prompt) -> PromptSize:
         """Measure a prompt against what is remembered of its program."""
-        known, shared = None, 0
+        known, shared, ratio = None, 0, 0.0
         for context in self._by_program.get(identity.program_id, ()):
             parts = _shared_parts(context, prompt)
-            if parts > shared:
-                known, shared = context, parts
+            if parts > shared and (of_it := _ratio(context, parts)):
+                known, shared, ratio = context, parts, of_it
         whole = prompt.media[-1] if prompt.media else (0, 0, 0, 0)
         before = prompt.media[shared - 1] if shared else (0, 0, 0, 0)
         return PromptSize(
@@ -56,7 +56,7 @@ class Contexts:
             model=prompt.model,
             agent=identity.agent,
             continues=known.turn_id if known is not None else "",
-            shared_ratio=_ratio(known, shared) if known is not None else 0.0,
+            shared_ratio=ratio,
             new_bytes=prompt.text_bytes - (prompt.text[shared - 1] if shared else 0),
             **{f"{kind}_tokens": more - less for kind, more, less in zip(MEDIA, whole, before, strict=True)},
         )

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controlplane.core.errors import ControlPlaneError
+from controlplane.core.prompt_size import ANONYMOUS
 from controlplane.core.tenants import KEY_DIGEST
 from controlplane.core.types import MOST_NAME
 from controlplane.gate.agents import kind_of_agent
@@ -58,7 +59,6 @@ _CLAUDE_CODE_SESSION = "_session_"
 _PARENT = ("x-penstock-parent-id", ("parent_id", "custom_params.parent_id", "metadata.parent_id"))
 _PARENT_TURN = ("x-penstock-parent-turn", ("parent_turn", "custom_params.parent_turn", "metadata.parent_turn"))
 _AGENT = "x-penstock-agent"
-_ANONYMOUS = "anonymous-"
 _TRACE = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _KEY_HEADERS = ("authorization", "x-api-key", "api-key")  # OpenAI's and most servers', Anthropic's, Azure's
 _BEARER = "bearer "
@@ -124,7 +124,7 @@ def identify(headers: Headers, body: Body | None, tenant_header: str = "") -> Id
         program_id, parent_id = _sub_agent(program_id, texts)
     anonymous = not program_id or is_one_turn(program_id)  # a gate before this one may have made the name up
     return Identity(
-        program_id=program_id or f"{_ANONYMOUS}{uuid.uuid4().hex}",
+        program_id=program_id or f"{ANONYMOUS}{uuid.uuid4().hex}",
         parent_id=parent_id if parent_id != program_id else "",
         parent_turn=parent_turn,
         within=within,
@@ -168,7 +168,7 @@ def _sub_agent(session: str, texts: Mapping[str, str]) -> tuple[str, str]:
 
 def is_one_turn(program_id: str) -> bool:
     """Whether ``identify`` made the name up, for one request and no other, at this gate or one before it."""
-    return program_id.startswith(_ANONYMOUS)
+    return program_id.startswith(ANONYMOUS)
 
 
 def _header_texts(headers: Headers) -> dict[str, str]:

@@ -62,6 +62,10 @@ class Gates:
         name, turns = program.program_id, self.held_of.get(program.root_id, ())
         return [(turn_id, held) for turn_id in turns if (held := self.held[turn_id]).program_id == name]
 
+    def guessed(self, root_id: str) -> list[str]:
+        """What of the held turns' sizes nobody has taught: text, or kinds of media."""
+        return sorted({what for key in self.held_of.get(root_id, ()) for what in self.held[key].guessed})
+
     def waiting_family(self, root_id: str) -> list[str]:
         """The root, and its children that have held turns."""
         waiting = {root_id: None} | {self.held[key].program_id: None for key in self.held_of.get(root_id, ())}

@@ -19,7 +19,7 @@ from controlplane.core.ledger.programs import Programs, note_idle
 from controlplane.core.ledger.publishers import Publishers
 from controlplane.core.ledger.runs import Runs
 from controlplane.core.lifecycle import Trigger
-from controlplane.core.prompt_size import SIZE_FIELDS, PromptSize, PromptTokens
+from controlplane.core.prompt_size import SIZE_FIELDS, PromptSize, PromptTokens, sender_of
 from controlplane.core.sharing import Prefilled
 from controlplane.core.types import Program, Status, Tier, seconds
 
@@ -205,7 +205,9 @@ class Turns:
         program.last_seen_ns = now_ns
         if turn is not None and turn.size is not None and not (program.quarantined or event.estimated):
             known_tokens = _prompt_of(program, turn.size.continues)
-            estimates.prompts.learn(turn.size, _sender(program), event.prompt_tokens, known_tokens)
+            estimates.prompts.learn(
+                turn.size, sender_of(program.account, program.program_id), event.prompt_tokens, known_tokens
+            )
         if program.prompt_tokens:
             program.prompts = (*program.prompts[1 - _MOST_PROMPTS :], (program.last_turn_id, program.prompt_tokens))
         program.turn_index += 1
@@ -307,10 +309,10 @@ class Turns:
         size = PromptSize(**{name: getattr(event, name) for name in SIZE_FIELDS})
         if size.is_measured:
             known_tokens = _prompt_of(program, size.continues)
-            prompt = estimates.prompts.estimate(size, _sender(program), known_tokens)
+            prompt = estimates.prompts.estimate(size, sender_of(program.account, program.program_id), known_tokens)
         else:
             usual = program.context_tokens or estimates.lives.first_tokens(program.tenant, event.agent)
-            prompt = PromptTokens(usual, ("all",))
+            prompt = PromptTokens(usual, ("size",))
         blocks = max(1, estimates.blocks(prompt.tokens + estimates.output.value))
         if self.most_blocks:
             blocks = min(blocks, self.most_blocks)
@@ -400,10 +402,6 @@ class Turns:
         """Sum up anew what the engines hold, all together and each of several."""
         self.running_blocks = sum(turn.blocks for turn in self.running.values())
         self.load = Load.of(self.running.values() if self.programs.charges.several else ())
-
-
-def _sender(program: Program) -> str:
-    return program.account or program.program_id
 
 
 def _prompt_of(program: Program, turn_id: str) -> int:

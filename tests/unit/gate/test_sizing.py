@@ -84,7 +84,7 @@ FORMS: list[tuple[str, dict[str, Any], int, dict[str, int | None]]] = [
     ("chat: frames", message({"type": "video", "video": [PNG_URL, PNG_URL]}), 0, {"video": None}),
     ("chat: file", message({"type": "file", "file": {"filename": "a.pdf", "file_data": BLOB}}), 0, {"file": None}),
     ("chat: file of text", message(
-        {"type": "file", "file": {"file_data": f"data:text/plain;base64,{encoded(b'word ' * 2000)}"}}), 10_000, {}),
+        {"type": "file", "file": {"file_data": f"data:text/plain;base64,{encoded(b'word ' * 2000)}"}}), 10_019, {}),
     ("chat: embeddings", message({"type": "image_embeds", "image_embeds": BLOB}), 0, {"image": 37}),
     ("chat: embeddings, several", message({"type": "image_embeds", "image_embeds": {"image_embeds": BLOB}}), 0,
      {"image": 37}),

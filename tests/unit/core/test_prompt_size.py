@@ -1,0 +1,108 @@
+"""Estimates of prompts: exact where something is known, learned where engines count, and nobody spoils them."""
+
+from random import Random
+
+import pytest
+
+from controlplane.core.prompt_size import MEDIA, PromptSize, PromptSizes, sender_of
+
+
+def size(text: int = 0, **more: object) -> PromptSize:
+    return PromptSize(prompt_bytes=text, model="m", agent="a", **more)  # type: ignore[arg-type]
+
+
+def taught(programs: int = 20, rate: float = 0.3, template: float = 200.0) -> PromptSizes:
+    """Programs of text, each with a first prompt and two that go on."""
+    sizes, random = PromptSizes(), Random(1)
+    for number in range(programs):
+        name, known = f"text-{number}", 0
+        for turn in range(3):
+            new = random.randint(100, 1000) if number % 4 == 0 and not turn else random.randint(3000, 30_000)
+            counted = known + round(new * rate) + (round(template) if not turn else 0)
+            more = {"continues": f"{turn}", "shared_ratio": 1.0, "new_bytes": new} if turn else {}
+            sizes.learn(size(new, **more), name, counted, known)
+            known = counted
+    return sizes
+
+
+def error(sizes: PromptSizes, text: int = 20_000, rate: float = 0.3, template: float = 200.0) -> float:
+    true = text * rate + template
+    return abs(sizes.estimate(size(text), "somebody new").tokens / true - 1)
+
+
+def test_token_ids_need_no_estimate_and_media_beside_them_do() -> None:
+    assert PromptSizes().estimate(PromptSize(prompt_tokens=9), "x").tokens == 9
+    assert PromptSizes().estimate(PromptSize(prompt_tokens=9, image_tokens=100), "x").tokens == 109
+
+
+def test_what_continues_is_known_and_what_is_left_out_of_it_is_not_counted() -> None:
+    sizes = PromptSizes()
+    goes_on = size(44_000, continues="t", shared_ratio=1.0, new_bytes=4000)
+    assert sizes.estimate(goes_on, "x", known_tokens=10_000).tokens == 11_000
+    compacted = size(9000, continues="t", shared_ratio=0.1, new_bytes=5000)
+    assert sizes.estimate(compacted, "x", known_tokens=10_000).tokens == 1000 + 1250
+    forgotten = sizes.estimate(goes_on, "x", known_tokens=0)
+    assert forgotten.tokens == pytest.approx(11_000, rel=0.01), "once, by its bytes"
+
+
+def test_a_guess_says_so_until_somebody_has_taught_it() -> None:
+    assert PromptSizes().estimate(size(4000, audio_tokens=9), "x").guessed == ("text", "audio")
+    assert taught().estimate(size(4000, audio_tokens=9), "x").guessed == ("audio",)
+    assert error(taught()) < 0.02
+
+
+def spoil(what: str) -> list[tuple[PromptSize, str, int]]:
+    """A client's day: what it sends, by whom, and what the engine counts."""
+    if what == "health checks":
+        return [(size(20), sender_of("", f"anonymous-{number}"), 9) for number in range(20_000)]
+    if what == "a health check by one name":
+        return [(size(20), "check", 9)] * 20_000
+    if what == "text of another kind":
+        return [(size(40_000), "base64", 30_000)] * 5000
+    if what == "nonsense":
+        return [(size(4000), "nonsense", tokens) for tokens in (1, 10**9) for _ in range(2000)]
+    if what == "empty":
+        return [(size(0), "empty", 3000)] * 2000
+    kind = what.removesuffix(" without text")
+    return [(size(200, **{f"{kind}_tokens": 100}), "media", 5_000_000)] * 5000
+
+
+SPOILERS = ["health checks", "a health check by one name", "text of another kind", "nonsense", "empty", *MEDIA]
+
+
+@pytest.mark.parametrize("text", [500, 20_000])
+@pytest.mark.parametrize("what", SPOILERS)
+def test_no_client_makes_the_estimate_of_another_wrong_by_five_percent(what: str, text: int) -> None:
+    sizes = taught()
+    before = error(sizes, text)
+    for prompt, sender, counted in spoil(what):
+        sizes.learn(prompt, sender, counted)
+    assert error(sizes, text) < before + 0.05
+
+
+@pytest.mark.parametrize("kind", MEDIA)
+def test_what_a_kind_of_media_costs_is_learned(kind: str) -> None:
+    sizes = taught()
+    for number in range(5):
+        sizes.learn(size(200, **{f"{kind}_tokens": 1000}), f"media-{number}", 200 + 60 + 2500)
+    estimate = sizes.estimate(size(200, **{f"{kind}_tokens": 2000}), "x")
+    assert estimate.tokens == pytest.approx(200 + 60 + 5000, rel=0.05) and not estimate.guessed
+
+
+def test_a_sender_is_known_by_its_own_text_and_an_agent_by_its_own() -> None:
+    sizes = taught()
+    for _ in range(10):
+        sizes.learn(size(40_000), "chinese", 20_000)
+    assert sizes.estimate(size(40_000), "chinese").tokens == pytest.approx(20_000, rel=0.03)
+    other = PromptSize(prompt_bytes=20_000, model="another", agent="a")
+    assert sizes.estimate(other, "x").tokens == pytest.approx(6200, rel=0.05), (
+        "as all others, while nothing is known"
+    )
+
+
+def test_its_tables_have_bounds() -> None:
+    sizes = PromptSizes()
+    for number in range(2000):
+        sizes.learn(PromptSize(prompt_bytes=4000, model=f"m{number}"), f"s{number}", 1000)
+    assert len(sizes.classes) <= 257
+    assert all(len(learned.sums) <= 64 for each in sizes.classes.values() for learned in each.values())
