@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from controlplane.eventloop import task_group
 from controlplane.gate import GatedRequest
 from controlplane.lab.double.chat_request import BadRequest, ChatRequest, parse_chat
-from controlplane.lab.double.conversations import Conversations
+from controlplane.lab.double.conversations import Conversations, Prompt
 from controlplane.lab.double.driver import Driver, RunningTurn
 from controlplane.lab.double.replies import ReplyFormat, Usage, error_json, reply_text
 from controlplane.lab.sim.engine_model import Call, ContextTooLong
@@ -36,18 +36,18 @@ class ChatService:
         try:
             gated = _gated(scope)
             request = parse_chat(gated.body)
-            turn, prompt_tokens = self._submit(gated, request)
+            turn, prompt = self._submit(gated, request)
         except (BadRequest, ContextTooLong) as problem:
             await _bad_request(str(problem))(scope, receive, send)
             return
-        reply = _Reply(self._driver, self._conversations, turn, request, prompt_tokens, next(self._serials))
+        reply = _Reply(self._driver, self._conversations, turn, request, prompt, next(self._serials))
         async with task_group() as beside:
             beside.start_soon(self._abort_when_disconnected, receive, turn.turn_id)
             try:
                 frame = ReplyFormat(turn_id=turn.turn_id, model=self._model, created_s=int(time.time()))
                 await (reply.stream(frame, send) if request.stream else reply.whole(frame, send))
                 if turn.ended is not None and turn.ended.ok:
-                    reply.remember(gated.identity.program_id)
+                    reply.remember()
             finally:
                 self._driver.abort(turn.turn_id)  # where it has not ended
                 beside.cancel_scope.cancel()
@@ -56,7 +56,7 @@ class ChatService:
         await _disconnected(receive)
         self._driver.abort(turn_id)
 
-    def _submit(self, gated: GatedRequest, request: ChatRequest) -> tuple[RunningTurn, int]:
+    def _submit(self, gated: GatedRequest, request: ChatRequest) -> tuple[RunningTurn, Prompt]:
         program_id = gated.identity.program_id
         prompt = self._conversations.take(program_id, request.messages)
         call = Call(
@@ -67,9 +67,10 @@ class ChatService:
             reusable_tokens=prompt.reusable_tokens,
             prefix_group=prompt.prefix_group,
             prefix_tokens=prompt.prefix_tokens,
+            context=prompt.context,
             trace=gated.ticket.trace,
         )
-        return self._driver.submit(call), prompt.tokens
+        return self._driver.submit(call), prompt
 
 
 class _Reply:
@@ -81,21 +82,21 @@ class _Reply:
         conversations: Conversations,
         turn: RunningTurn,
         request: ChatRequest,
-        prompt_tokens: int,
+        prompt: Prompt,
         serial: int,
     ) -> None:
         self._driver = driver
         self._conversations = conversations
         self._turn = turn
         self._request = request
-        self._prompt_tokens = prompt_tokens
+        self._prompt = prompt
         self._serial = serial
         self._all_words = conversations.words(request.output_tokens)
 
-    def remember(self, program_id: str) -> None:
-        """The reply is part of the program's context from now on."""
+    def remember(self) -> None:
+        """The reply is part of the context from now on."""
         text = reply_text(self._serial, 0, self._all_words)
-        self._conversations.add_reply(program_id, len(self._request.messages), text)
+        self._conversations.add_reply(self._prompt.context, len(self._request.messages), text)
 
     async def whole(self, frame: ReplyFormat, send: Send) -> None:
         while self._turn.ended is None:
@@ -137,7 +138,7 @@ class _Reply:
     def _usage(self) -> Usage:
         first, ended = self._turn.first_token, self._turn.ended
         return Usage(
-            prompt_tokens=self._prompt_tokens,
+            prompt_tokens=self._prompt.tokens,
             output_tokens=ended.output_tokens if ended is not None else 0,
             cached_tokens=first.cached_tokens if first is not None else 0,
         )

@@ -58,7 +58,7 @@ class _Double:
         )
         self._inbox = Inbox(self._driver.receive, now_ns=clock.now_ns)
         self._emitter = self._make_emitter()
-        conversations = Conversations(tokens_per_word=options.tokens_per_word)
+        conversations = Conversations(tokens_per_word=options.tokens_per_word, hand_over=engine.cache.hand_over)
         app = build_app(self._driver, conversations, model=options.model_name, health=self._account)
         self._app = GateMiddleware(app, self._gate, paths=("/v1/chat/completions",))
 

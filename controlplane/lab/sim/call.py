@@ -34,6 +34,11 @@ class Call:
     tool: str = ""
     tool_calls: int = -1
     trace: str = ""  # the client's span
+    context: str = ""  # the cached context that it continues, where that is not simply its program's
+
+    @property
+    def cache_key(self) -> str:
+        return self.context or self.program_id
 
     def prefix_blocks(self, block_tokens: int) -> int:
         """Whole blocks of the shared prefix; one prompt token at least is the call's own."""

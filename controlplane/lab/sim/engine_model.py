@@ -22,6 +22,7 @@ from controlplane.lab.sim.hardware import BLOCK_TOKENS, CHUNK_TOKENS, MAX_RUNNIN
 from controlplane.lab.sim.kv_pool import KvPool
 from controlplane.lab.sim.lower_tiers import TierSpec, build_tiers
 from controlplane.lab.sim.publisher import Publisher
+from controlplane.lab.sim.remembered import remember
 from controlplane.lab.sim.scheduler import Scheduler
 from controlplane.lab.sim.space_time import SpaceTime, held_now
 from controlplane.lab.sim.steps import decode_steps, prefill_ps
@@ -111,6 +112,8 @@ class EngineModel:
             raise ContextTooLong(call.prompt_tokens, call.output_tokens, self.max_context_tokens)
         now_ns = self._catch_up(now_ns)
         self._serial += 1
+        if call.context:
+            remember(self.cache.latest, call.program_id, call.context)
         turn = Progress(call, self._serial, now_ns, call.prefix_blocks(self.block_tokens))
         if scheduler.waiting.overtakes:
             scheduler.full = False  # it may be one that fits

@@ -4,7 +4,7 @@ from collections.abc import Container
 
 from controlplane.core.policies import EngineShape, MemoryPolicy
 from controlplane.lab.sim.hardware import PS
-from controlplane.lab.sim.prefix_cache import Level, PrefixCache
+from controlplane.lab.sim.prefix_cache import Level, PrefixCache, owner
 
 
 class KvPool:
@@ -100,7 +100,7 @@ class KvPool:
         for name in names:
             if self.cache.unpin(name):
                 self.cache.ttl_misses += 1
-                self.reclaimed.append(name)
+                self.reclaimed.append(owner(name))
         return bool(names)
 
     def host_rank(self, program_id: str) -> int:

@@ -26,6 +26,17 @@ def never(program_id: str) -> bool:
 
 
 _PREFIX_KEY = "\0prefix:"
+_APART = "\0"  # between a program's name and its context's, where it has several
+
+
+def context_key(program_id: str, context: object) -> str:
+    """The key of one of a program's contexts; where it has but one, its name is the key."""
+    return f"{program_id}{_APART}{context}"
+
+
+def owner(key: str) -> str:
+    """The program whose context that is."""
+    return key.partition(_APART)[0]
 
 
 @dataclass(slots=True, eq=False)
@@ -74,6 +85,7 @@ class PrefixCache:
         self._prefix_blocks = 0  # shared prefixes of what is pinned, once for each program
         self._nodes: dict[str, Node] = {}
         self._idle: dict[str, Node] = {}  # in order of last use
+        self.latest: dict[str, str] = {}  # by program, of those with several contexts: which one commands are about
         self._pins: list[tuple[int, str]] = []  # heap of expiry times; stale entries are skipped
         self._overdue: dict[str, None] = {}  # pins past their time that hold while their program waits
         self.below: LowerTiers | None = None
@@ -166,6 +178,17 @@ class PrefixCache:
         if node.parent is not None:
             self.release(node.parent, now_ns)
 
+    def hand_over(self, key: str, to: str) -> bool:
+        """Another program continues an idle context: it is that one's from now on. False: it is not idle here."""
+        node = self._idle.get(key)
+        if node is None:
+            return False
+        self.unpin(key)
+        del self._idle[key], self._nodes[key]
+        node.key = to
+        self._idle[to] = self._nodes[to] = node
+        return True
+
     # -- eviction -------------------------------------------------------------------------------------------
 
     def candidates(self, parked: Container[str], labels: Mapping[str, str], level: Level) -> Iterator[ResidentView]:
@@ -175,13 +198,15 @@ class PrefixCache:
         """
         for node in self._idle.values():
             if not node.pinned_until_ns:
-                yield _Idle(node, node.key in parked, labels.get(node.key, ""), level)
+                program_id = owner(node.key)
+                yield _Idle(node, program_id in parked, labels.get(program_id, ""), level)
 
     def evict(self, key: str, blocks: int) -> int:
         """Free ``blocks`` or all from the tail of an idle node, pinned or not, by whole pieces. Returns how many.
 
         A copy goes to the tiers below, if there are any.
         """
+        key = self.latest.get(key, key)
         node = self._idle.get(key)
         if node is None or blocks <= 0:
             return 0
@@ -206,6 +231,7 @@ class PrefixCache:
 
         Returns the blocks freed here.
         """
+        program_id = self.latest.get(program_id, program_id)
         node = self._idle.get(program_id)
         own_blocks = max(0, keep_blocks - (node.base_blocks if node is not None else 0))
         if self.below is not None:
@@ -229,6 +255,7 @@ class PrefixCache:
 
         Pins may take ``budget_blocks`` together.
         """
+        program_id = self.latest.get(program_id, program_id)
         node = self._idle.get(program_id)
         if node is None:
             return "nothing of it is cached, or it is in use"
@@ -250,7 +277,7 @@ class PrefixCache:
 
     def unpin(self, program_id: str) -> bool:
         """Make a pinned context evictable again. False: it was not pinned."""
-        node = self._idle.get(program_id)
+        node = self._idle.get(self.latest.get(program_id, program_id))
         if node is None or not node.pinned_until_ns:
             return False
         self._unpinned(node)
@@ -279,7 +306,7 @@ class PrefixCache:
         expired = False
         while (until_ns := self.next_expiry_ns()) is not None and until_ns <= now_ns:
             program_id = heappop(self._pins)[1]
-            if outlasts(program_id):
+            if outlasts(owner(program_id)):
                 self._overdue[program_id] = None
             else:
                 expired |= self.unpin(program_id)
@@ -290,14 +317,14 @@ class PrefixCache:
         return expired
 
     def _is_overdue(self, program_id: str, now_ns: int, outlasts: Callable[[str], bool]) -> bool:
-        return self._has_expired(program_id, now_ns) and outlasts(program_id)
+        return self._has_expired(program_id, now_ns) and outlasts(owner(program_id))
 
     def _has_expired(self, program_id: str, now_ns: int) -> bool:
         node = self._idle.get(program_id)
         return node is not None and 0 < node.pinned_until_ns <= now_ns
 
     def is_pinned(self, program_id: str) -> bool:
-        node = self._nodes.get(program_id)
+        node = self._nodes.get(self.latest.get(program_id, program_id))
         return node is not None and node.pinned_until_ns > 0
 
     def pinned(self) -> list[Pinned]:
@@ -315,7 +342,7 @@ class PrefixCache:
 
     def pins(self) -> dict[str, int]:
         """Pinned programs, and when each pin ends."""
-        return {node.key: node.pinned_until_ns for node in self._idle.values() if node.pinned_until_ns}
+        return {owner(node.key): node.pinned_until_ns for node in self._idle.values() if node.pinned_until_ns}
 
 
 def _parent_key(node: Node) -> str:

@@ -11,7 +11,7 @@ def match(turn: Progress, cache: PrefixCache, block_tokens: int) -> tuple[int, i
     call, base = turn.call, turn.prefix_blocks
     prefix = cache.find_prefix(call.prefix_group) if base else None
     prefix_blocks = min(prefix.blocks, base) if prefix is not None else 0
-    node = cache.find(call.program_id)
+    node = cache.find(call.cache_key)
     if node is None or node.base_blocks != base or node.parent is not prefix:
         return prefix_blocks, 0
     return prefix_blocks, min(node.blocks, reusable_blocks(turn, block_tokens))

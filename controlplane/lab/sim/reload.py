@@ -8,7 +8,7 @@ from controlplane.lab.sim.kv_pool import KvPool
 def lies_below(turn: Progress, pool: KvPool, device_blocks: int, usable_blocks: int) -> bool:
     """Whether something of the call's context would be loaded, beside the ``device_blocks`` that are there."""
     below = pool.cache.below
-    return below is not None and below.find(turn.call.program_id, device_blocks, usable_blocks)[0] > 0
+    return below is not None and below.find(turn.call.cache_key, device_blocks, usable_blocks)[0] > 0
 
 
 def take_room(turn: Progress, pool: KvPool, usable_blocks: int, block_tokens: int, now_ns: int) -> None:

@@ -8,7 +8,7 @@ from controlplane.lab.sim.call import Progress
 from controlplane.lab.sim.decode_batch import DecodeBatch
 from controlplane.lab.sim.hardware import Profile
 from controlplane.lab.sim.kv_pool import KvPool
-from controlplane.lab.sim.prefix_cache import never
+from controlplane.lab.sim.prefix_cache import never, owner
 from controlplane.lab.sim.prefix_match import match, reusable_blocks
 from controlplane.lab.sim.remembered import remember
 from controlplane.lab.sim.reserve import OutputReserve
@@ -103,9 +103,9 @@ class Scheduler:
     def _served_tokens(self, program_id: str, now_ns: int) -> int:
         return self._served.tokens(program_id, now_ns)
 
-    def _level(self, program_id: str, blocks: int) -> int:
-        """A resident program's."""
-        return self._priority.level(blocks, self._served.tokens(program_id, self._now_ns), self._engine)
+    def _level(self, key: str, blocks: int) -> int:
+        """A resident context's."""
+        return self._priority.level(blocks, self._served.tokens(owner(key), self._now_ns), self._engine)
 
     def expire_pins(self, now_ns: int) -> bool:
         """Unpin what has expired. Returns whether anything had."""
@@ -191,7 +191,7 @@ class Scheduler:
         needed = self.blocks(turn.goal_tokens + self._reserve.of_candidate(turn))
         needed -= prefix_blocks + context_blocks
         available = self.pool.available_blocks
-        node = self._cache.find(turn.call.program_id)
+        node = self._cache.find(turn.call.cache_key)
         if node is not None and node.refs == 0:
             available -= context_blocks
             if node.pinned_until_ns:
@@ -225,7 +225,7 @@ class Scheduler:
         call = turn.call
         turn.node = None
         if not turn.alone:
-            turn.node = self._cache.acquire(call.program_id, call.prefix_group, base, context_blocks)
+            turn.node = self._cache.acquire(call.cache_key, call.prefix_group, base, context_blocks)
         if turn.node is None:
             base = prefix_blocks = context_blocks = 0
         else:

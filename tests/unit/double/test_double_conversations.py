@@ -23,33 +23,47 @@ def test_a_prompt_that_continues_reuses_all_that_was_there() -> None:
     conversations = Conversations(tokens_per_word=10)
     first = conversations.take("p", messages("be good", "do it"))
     assert (first.tokens, first.reusable_tokens, first.prefix_tokens) == (40, 0, 20)
-    conversations.add_reply("p", 2, "well done then")
+    conversations.add_reply(first.context, 2, "well done then")
     second = conversations.take("p", messages("be good", "do it", "well done then", "more"))
-    assert (second.tokens, second.reusable_tokens) == (80, 70)
+    assert (second.tokens, second.reusable_tokens, second.context) == (80, 70, first.context)
     assert second.prefix_group == first.prefix_group != ""
+
+
+def test_content_decides_and_not_who_sends_it() -> None:
+    handed: list[tuple[str, str]] = []
+    conversations = Conversations(tokens_per_word=1, hand_over=lambda key, to: not handed.append((key, to)))
+    first = conversations.take("anonymous-1", messages("s", "a"))
+    conversations.add_reply(first.context, 2, "x")
+    second = conversations.take("anonymous-2", messages("s", "a", "x", "b"))
+    assert (second.reusable_tokens, handed) == (3, [(first.context, second.context)])
+    title = conversations.take("anonymous-2", messages("give a title", "a"))
+    assert (title.reusable_tokens, title.context != second.context) == (0, True)
+    conversations.add_reply(second.context, 4, "y")
+    assert conversations.take("anonymous-2", messages("s", "a", "x", "b", "y", "c")).reusable_tokens == 5
 
 
 def test_a_changed_message_ends_the_reuse() -> None:
     conversations = Conversations(tokens_per_word=1)
     conversations.take("p", messages("s", "a", "b", "c"))
+    assert conversations.take("q", messages("s", "a", "y", "c")).reusable_tokens == 0, "another's, from its middle"
     assert conversations.take("p", messages("s", "a", "x", "c")).reusable_tokens == 2
-    assert conversations.take("q", messages("s", "a", "x", "c")).reusable_tokens == 0
 
 
 def test_a_reply_to_an_older_prompt_is_not_taken_for_the_newer_ones() -> None:
     conversations = Conversations(tokens_per_word=1)
-    conversations.take("p", messages("s", "a"))
+    first = conversations.take("p", messages("s", "a"))
     conversations.take("p", messages("s", "a", "b", "c"))
-    conversations.add_reply("p", 2, "late")
+    conversations.add_reply(first.context, 2, "late")
     assert conversations.take("p", messages("s", "a", "b", "c", "late")).reusable_tokens == 4
 
 
-def test_programs_are_forgotten_longest_unused_first() -> None:
-    conversations = Conversations(tokens_per_word=1, max_programs=2)
-    for program_id in ("a", "b", "a", "c"):
-        conversations.take(program_id, messages("s", "x"))
-    assert conversations.take("a", messages("s", "x")).reusable_tokens == 2
-    assert conversations.take("b", messages("s", "x")).reusable_tokens == 0
+def test_contexts_are_forgotten_longest_unused_first() -> None:
+    conversations = Conversations(tokens_per_word=1, most=2)
+    for name in ("a", "b", "a", "c"):
+        conversations.take(name, messages("s", name))
+    assert conversations.take("a", messages("s", "a")).reusable_tokens == 2
+    assert conversations.take("b", messages("s", "b")).reusable_tokens == 0
+    assert len(conversations._by_beginning) <= 8
 
 
 def test_a_prompt_without_words_still_has_a_token() -> None:
