@@ -10,6 +10,7 @@ from engine_load import first_turn, next_turn
 from engine_scene import Bus, Scene, play
 from engine_server import EngineServer
 from engine_versions import every_engine, on_every_version
+from support.turn_contract import Answer, Messages, check_events, tell_story
 from tiny_model import words
 
 from controlplane.core.events import FirstToken, PoolSampled, TurnEnded, TurnQueued, TurnSubmitted
@@ -64,6 +65,31 @@ def test_turns_under_kv_pressure(plugin_engine: EngineServer, bus: Bus) -> None:
         assert after["prompt_tokens_total"] - before["prompt_tokens_total"] == sum(e.prompt_tokens for e in ended)
         grown = after["generation_tokens_total"] - before["generation_tokens_total"]
         assert grown == sum(e.output_tokens for e in ended)
+
+    bus.daemon()
+    play(story, plugin_engine, bus)
+
+
+@every_engine
+@on_every_version
+def test_it_tells_and_caches_as_every_source_of_turns_does(plugin_engine: EngineServer, bus: Bus) -> None:
+    async def story(scene: Scene) -> None:
+        async def ask(name: str, messages: Messages) -> Answer:
+            reply = await scene.chat(name, messages)
+            assert reply.status == 200
+            return Answer(
+                text=reply.text,
+                prompt_tokens=reply.prompt_tokens,
+                output_tokens=reply.output_tokens,
+                cached_tokens=reply.cached_tokens,
+            )
+
+        before = set(map(id, scene.heard(TurnEnded)))
+        answers = await tell_story(ask, lambda seed, count: words(700 + seed, count))
+        await scene.until(TurnEnded, len(before) + len(answers))
+        new = {event.turn_id for event in scene.heard(TurnEnded) if id(event) not in before}
+        heard = [*scene.heard(TurnSubmitted), *scene.heard(FirstToken), *scene.heard(TurnEnded)]
+        check_events([event for event in heard if event.turn_id in new], answers)
 
     bus.daemon()
     play(story, plugin_engine, bus)

@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 import nats
 import pytest
+from support.turn_contract import Answer, Messages, check_events, tell_story
 
 from controlplane.core.commands import (
     Admit,
@@ -39,8 +40,12 @@ from controlplane.core.events import (
     TurnQueued,
     TurnSubmitted,
 )
+from controlplane.core.prompt_size import PromptSize
 from controlplane.core.types import seconds
+from controlplane.fleet.plain import PlainEngines
+from controlplane.fleet.roster import Engine, Roster
 from controlplane.gate import GateLimits
+from controlplane.gate.tickets import Ticket
 from controlplane.lab.double import DoubleOptions, run_double
 from controlplane.lab.experiment import Hardware
 from controlplane.wire import subjects
@@ -129,6 +134,36 @@ def user(text: str) -> list[dict[str, Any]]:
     return [{"role": "user", "content": text}]
 
 
+class _Collects:
+    """An emitter that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def start(self) -> None: ...
+
+    def emit(self, event: Event, urgent: bool = False) -> None:
+        self.events.append(event)
+
+    def close(self, timeout_s: float = 0.0) -> None: ...
+
+
+def _speaking_for(engine: Engine) -> tuple[Callable[[Any], None], list[Event]]:
+    """A fleet that sees an engine's answers, and what it tells of them."""
+    published = _Collects()
+    plain = PlainEngines(Roster([engine]), lambda node, role: published)
+    plain.lead()
+
+    def answered(reply: Any) -> None:
+        ticket = Ticket(turn_id=reply["id"], program_id=reply["id"], prompt=PromptSize(prompt_bytes=100))
+        plain.began(ticket, engine, 1)
+        plain.first_byte(ticket, engine, 200, 2)
+        plain.passed(ticket.turn_id, json.dumps(reply).encode(), 3)
+        plain.ended(ticket, engine, 200, 4)
+
+    return answered, published.events
+
+
 @contextlib.asynccontextmanager
 async def _double(**options: Any) -> AsyncIterator[tuple[str, asyncio.Event]]:
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -172,6 +207,32 @@ async def play(
                 await beating
 
     await main()
+
+
+@pytest.mark.asyncio
+async def test_it_tells_what_an_engine_tells_and_caches_by_content(nats_server: Any) -> None:
+    async def story(scene: Scene) -> None:
+        fleet, of_fleet = _speaking_for(Engine(place="n/engine", address="", has_plugin=False))
+
+        async def ask(name: str, messages: Messages) -> Answer:
+            status, reply = await scene.chat(name, messages)
+            assert status == 200
+            fleet(reply)
+            usage = reply["usage"]
+            return Answer(
+                text=reply["choices"][0]["message"]["content"],
+                prompt_tokens=usage["prompt_tokens"],
+                output_tokens=usage["completion_tokens"],
+                cached_tokens=usage["prompt_tokens_details"]["cached_tokens"],
+            )
+
+        scene.daemon.beating = False
+        answers = await tell_story(ask, lambda seed, count: " ".join(f"w{seed}x{n}" for n in range(count)))
+        await scene.daemon.until(TurnEnded, len(answers))
+        check_events(scene.daemon.events, answers)
+        check_events(of_fleet, answers, counts_at_first=False)
+
+    await play(story, bus=nats_server.url)
 
 
 @pytest.mark.asyncio
