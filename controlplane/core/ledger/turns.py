@@ -198,7 +198,12 @@ class Turns:
             )
         else:
             self.left(event.turn_id, now_ns)
-        if program is None or not event.ok:
+        read = self.replies.pop(event.turn_id, None)
+        if program is None:
+            return
+        if not event.ok:
+            if read is not None and read.is_last:
+                self._answered(program, read, now_ns)
             return
         program.last_seen_ns = now_ns
         program.turn_index += 1
@@ -225,7 +230,6 @@ class Turns:
             programs.changed[program.program_id] = None
         if programs.accounts.on:
             programs.accounts.turn_ended(programs.whose(program))
-        read = self.replies.pop(event.turn_id, None)
         if read is None:
             self._asks_for(program, event.tool, event.tool_calls)
         else:
