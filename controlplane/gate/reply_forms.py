@@ -174,8 +174,8 @@ _CLIENTS_ITEMS: dict[str, Callable[[Mapping[str, Any]], tuple[object, object]]] 
 """By the type of an item on which the client acts: the tool that it counts as, and the arguments."""
 
 _SERVERS = """
-message reasoning web_search_call file_search_call code_interpreter_call image_generation_call mcp_call mcp_list_tools
-compaction tool_search_output shell_call_output
+message reasoning web_search_call file_search_call code_interpreter_call image_generation_call mcp_call
+mcp_list_tools compaction tool_search_output shell_call_output
 """
 _SERVERS_ITEMS = frozenset(_SERVERS.split())
 _LAST_EVENTS = {f"response.{status}": status for status in ("completed", "failed", "incomplete", "cancelled")}

@@ -22,9 +22,9 @@ _OPENING, _CLOSING = ("start_map", "start_array"), ("end_map", "end_array")
 _decode = msgspec.json.Decoder().decode
 
 _FIELDS = """
-action arguments choices cmd command commands content content_block custom delta done done_reason end_turn environment
-error execution finish_reason function function_call id index input item matched matched_stop message meta_info name
-object output partial_json phase refusal response script status stop_reason text tool_calls type
+action arguments choices cmd command commands content content_block custom delta done done_reason end_turn
+environment error execution finish_reason function function_call id index input item matched matched_stop message
+meta_info name object output partial_json phase refusal response script status stop_reason text tool_calls type
 """
 FIELDS = frozenset(_FIELDS.split())
 """The names of all fields, at any depth, from which ``reply_forms`` learns anything."""
