@@ -296,13 +296,14 @@ def _watched(
             tape.begin(message["status"], message["headers"])
         await send(message)
         if message["type"] == "http.response.body":
-            body, is_last = message.get("body", b""), not message.get("more_body", False)
-            while len(body) > _READ_AT_ONCE:
-                tape.add(body[:_READ_AT_ONCE])
-                body = body[_READ_AT_ONCE:]
+            body, ends = message.get("body", b""), not message.get("more_body", False)
+            start = 0
+            while len(body) - start > _READ_AT_ONCE:
+                tape.add(body[start : start + _READ_AT_ONCE])
+                start += _READ_AT_ONCE
                 await asyncio.sleep(0)  # others have their turn in the loop
-            tape.add(body, is_last=is_last)
-            if is_last:
+            tape.add(body[start:], is_last=ends)
+            if ends:
                 ended()
 
     return send_watched
