@@ -1,9 +1,9 @@
 """How far the estimate of a held turn is from what an engine counts: by kind of agent, engine's model and turn.
 
 Two days (of model time) of a node as it is: coding agents over this repository's files, who compact and ask for
-titles, agents that paste base64, a chat in Chinese, plain completions, voices, pictures, and a health check every ten
-seconds. Each request is measured as the gate does it and held; each prompt is counted by a real tokenizer (Tekken, of
-the package mistral-common), its images and recordings by the prices of two models. No budget on time.
+titles, agents that paste base64, a chat in Chinese, plain completions, voices, pictures, and a health check every
+ten seconds. Each request is measured as the gate does it and held; each prompt is counted by a real tokenizer
+(Tekken, of the package mistral-common), its images and recordings by the prices of two models. No budget on time.
 """
 
 import argparse
@@ -62,7 +62,7 @@ def repository(pattern: str) -> str:
 
 
 def chinese(rng: random.Random, count: int) -> str:
-    common = "的一是在不了有和人这中大为上个国我以要他时来用们生到作地于出就分对成会可主发年动同工也能下过子说产种面而方后多定行学法所民得经"
+    common = "的一是在不了有和人这中大为上个国我以要他时来用们生到作地于出就分对成会可主发年动同工也能下过子说产种面而方后多定"
     return "".join(rng.choice(common) for _ in range(count // 3))
 
 

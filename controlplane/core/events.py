@@ -112,7 +112,7 @@ class TurnQueued(ProgramEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnAbandoned(ProgramEvent):
-    """A held turn left the gate without running: the client went, or its deadline passed."""
+    """A turn left the gate without running: its client went, its deadline passed, or the engine refused it."""
 
     turn_id: str
     reason: str = ""

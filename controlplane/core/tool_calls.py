@@ -17,7 +17,7 @@ from controlplane.core.types import MOST_NAME
 
 Parser = Callable[[str], Sequence[str]]
 
-_MOST_CHARACTERS = 200_000  # what is longer is no tool call but a document
+MOST_CHARACTERS = 200_000  # what is longer is no tool call but a document
 _LONGEST_NAME = 128
 
 _SHELL_TOOLS = frozenset(
@@ -37,7 +37,7 @@ _PYTHON_TAG = "<|python_tag|>"
 
 def tools_called(text: str, parsers: Sequence[Parser] | None = None) -> tuple[str, ...]:
     """The tools that the reply calls, by the first parser that finds any; empty for none."""
-    if len(text) > _MOST_CHARACTERS:
+    if len(text) > MOST_CHARACTERS:
         return ()
     for parse in PARSERS.values() if parsers is None else parsers:
         names = tuple(name for name in parse(text) if 0 < len(name) <= _LONGEST_NAME)
@@ -150,7 +150,7 @@ def _json_object(text: str) -> dict[str, Any] | None:
     said = text.strip()
     if said.startswith("```") and said.endswith("```") and said.count("```") == 2:
         said = said.strip("`").strip().removeprefix("json").strip()
-    if not said.startswith("{") or len(said) > _MOST_CHARACTERS:
+    if not said.startswith("{") or len(said) > MOST_CHARACTERS:
         return None
     try:
         value = json.loads(said)

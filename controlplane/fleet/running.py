@@ -7,7 +7,7 @@ from http import HTTPStatus
 from controlplane.fleet.roster import Engine
 from controlplane.fleet.turns import Turns
 from controlplane.gate.gate import Gate
-from controlplane.gate.requests import HOLD_HEADER, TURN_HEADER, hold_ms
+from controlplane.gate.requests import HOLD_HEADER, TURN_HEADER, hold_ms, is_retried
 from controlplane.gate.tickets import Ticket
 
 _COMES_WITHIN_S = 5.0  # Envoy begins to show a turn as it sends it on
@@ -69,13 +69,14 @@ class Running:
         if self._is_over:
             return
         self._is_over = True
-        self._gate.leave(self.ticket)
+        refused = self._status >= HTTPStatus.BAD_REQUEST
+        self._gate.leave(self.ticket, abandoned=f"its engine answered {self._status}" if refused else "")
         self._afterwards()
         if not self._is_whole or (cut and not self._status):
             self._turns.cut(self.ticket, self.engine, self._now_ns())
-            return
-        self._turns.ended(self.ticket, self.engine, self._status, self._now_ns())
-        if self._is_last and HTTPStatus.OK <= self._status < HTTPStatus.MULTIPLE_CHOICES:
+        else:
+            self._turns.ended(self.ticket, self.engine, self._status, self._now_ns())
+        if self._is_last and not is_retried(self._status):
             self._gate.reply_read(self.ticket, (), is_last=True)
 
 

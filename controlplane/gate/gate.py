@@ -124,11 +124,11 @@ class Gate:
             raise outcome
         return outcome
 
-    def leave(self, ticket: Ticket, *, abandoned: str = "") -> None:
-        """End a turn. ``abandoned`` says why, if it entered and then never ran."""
+    def leave(self, ticket: Ticket, *, abandoned: str = "") -> bool:
+        """End a turn; False if it had left. ``abandoned`` says why, if it entered and then never ran."""
         root_id = self._running.pop(ticket.turn_id, None)
         if root_id is None:
-            return
+            return False
         now_ns = self._now_ns()
         program = self._programs.use(root_id)
         program.running -= 1
@@ -140,6 +140,7 @@ class Gate:
         self._end_if_anonymous(ticket)
         if self._holds and self._look(now_ns) is not Mode.GOVERNED:
             self._release_locally(now_ns)
+        return True
 
     def knows(self, program_id: str, turn_id: str) -> bool:
         """Whether a turn of that name runs or is held here, or was one of the program's latest."""

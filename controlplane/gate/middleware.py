@@ -32,6 +32,7 @@ from controlplane.gate.requests import (
     TURN_HEADER,
     hold_ms,
     is_last,
+    is_retried,
     json_object,
     new_turn_id,
     refusal_headers,
@@ -44,6 +45,7 @@ from controlplane.gate.turn_ids import told_turn_id
 
 HEALTH_PATH = "/penstock/health"
 _CLIENT_CLOSED_REQUEST = 499  # as nginx counts it
+_READ_AT_ONCE = 1 << 14  # bytes of a reply: a millisecond
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,25 +176,29 @@ class GateMiddleware:
         try:
             scope["penstock"] = request
             scope.setdefault("state", {})["penstock"] = request
-            tape = ReplyTape()
-            ended = functools.partial(self._ended, path, request, tape)
-            await self._app(scope, replay.receive, _watched(scope, send, request, tape, ended))
+            tape = ReplyTape(path, None if identity.anonymous or is_last(body) else body)
+            ended = functools.partial(self._ended, request, tape)
+            try:
+                await self._app(scope, replay.receive, _watched(scope, send, request, tape, ended))
+            except Exception:
+                if not tape.status:  # the server around us answers so
+                    tape.begin(HTTPStatus.INTERNAL_SERVER_ERROR, ())
+                raise
+            finally:
+                ended()
         finally:
             self._gate.leave(ticket)
 
-    def _ended(self, path: str, request: GatedRequest, tape: ReplyTape) -> None:
-        """Report the complete reply."""
-        self._gate.leave(request.ticket)
-        data = None if request.identity.anonymous else tape.data
-        if data is None:
+    def _ended(self, request: GatedRequest, tape: ReplyTape) -> None:
+        """Report what became of the turn: once, whether its reply is complete, was cut or never began."""
+        ticket, body = request.ticket, request.body
+        if not self._gate.leave(ticket, abandoned=tape.refusal) or ticket.anonymous:
             return
-        program_id = request.identity.program_id
-        if is_last(request.body):
-            self._gate.reply_read(request.ticket, (), is_last=True)
-            return
-        names = self._reader.names(program_id, request.body, path, tape.content_type, data)
-        if names is not None:
-            self._gate.reply_read(request.ticket, names)
+        if is_last(body):
+            if not is_retried(tape.status):
+                self._gate.reply_read(ticket, (), is_last=True)
+        elif (tools := self._reader.called(ticket.program_id, body, tape)) is not None:
+            self._gate.reply_read(ticket, tools)
 
     def _ticket(self, identity: Identity, told: str, prompt: Prompt, body_bytes: int) -> Ticket:
         if told in self._named or self._gate.knows(identity.program_id, told):
@@ -276,7 +282,7 @@ def _path(scope: Scope) -> str:
 def _watched(
     scope: Scope, send: SendMessage, request: GatedRequest, tape: ReplyTape, ended: Callable[[], None]
 ) -> SendMessage:
-    """Tell the client the turn's id and how long it was held, tape the reply, and call ``ended`` at its end.
+    """Tell the client the turn's id and how long it was held, read the reply, and call ``ended`` at its end.
 
     A gate before this one says in the request for how long it has held it. The application may run on for a while
     after that end: SGLang waits two seconds after every stream.
@@ -292,10 +298,16 @@ def _watched(
         if message["type"] == "http.response.start":
             message["headers"] = [*message.get("headers", ()), *headers]
             tape.begin(message["status"], message["headers"])
-        elif message["type"] == "http.response.body":
-            tape.add(message.get("body", b""))
         await send(message)
-        if message["type"] == "http.response.body" and not message.get("more_body", False):
-            ended()
+        if message["type"] == "http.response.body":
+            body, ends = message.get("body", b""), not message.get("more_body", False)
+            start = 0
+            while len(body) - start > _READ_AT_ONCE:
+                tape.add(body[start : start + _READ_AT_ONCE])
+                start += _READ_AT_ONCE
+                await asyncio.sleep(0)  # others have their turn in the loop
+            tape.add(body[start:], is_last=ends)
+            if ends:
+                ended()
 
     return send_watched

@@ -5,6 +5,7 @@ The middleware has them from ASGI, a fleet's endpoint picker from Envoy.
 
 import json
 import secrets
+from http import HTTPStatus
 from typing import Any
 
 from controlplane.core.prompt_size import PromptSize
@@ -20,6 +21,7 @@ TURN_HEADER = "x-penstock-turn-id"
 NO_RETRY = "x-should-retry"  # OpenAI's and Anthropic's SDKs obey it
 _MOST_DIGITS = 18
 _LAST_STEP = "is_last_step"  # in the body of Continuum's clients
+_RETRIED = frozenset({408, 409, 429})  # by OpenAI's and Anthropic's SDKs, beside what a server fails at
 _TURN_ID_BYTES = 16  # what nobody guesses: it proves to whom the turn was answered
 
 
@@ -68,6 +70,14 @@ def ticket_of(
 def is_last(body: dict[str, Any]) -> bool:
     """Whether the client says that this turn is its program's last."""
     return body.get(_LAST_STEP) is True
+
+
+def is_retried(status: int) -> bool:
+    """Whether clients ask for the turn again after a reply of this status; 0: none began.
+
+    If not, its client's word that it is the last holds, whatever became of the reply.
+    """
+    return status == 0 or status in _RETRIED or status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 def refusal_problem(path: str, refused: Refused) -> object:

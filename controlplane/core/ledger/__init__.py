@@ -80,7 +80,7 @@ class Ledger:
             ev.ProgramArrived: self.runs.program_arrived,
             ev.ProgramEnded: self.runs.program_ended,
             ev.TurnQueued: self.turns.queued,
-            ev.TurnAbandoned: self.gates.abandoned,
+            ev.TurnAbandoned: self.runs.turn_abandoned,
             ev.TurnSubmitted: self.turns.submitted,
             ev.FirstToken: self.turns.first_token,
             ev.TurnEnded: self.turns.ended,

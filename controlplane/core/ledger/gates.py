@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 
-from controlplane.core import events as ev
 from controlplane.core.ledger.kept import kept
 from controlplane.core.ledger.programs import Programs, note_idle
 from controlplane.core.prompt_size import PromptSize
@@ -31,9 +30,6 @@ class Gates:
     def __post_init__(self) -> None:
         for turn_id, held in self.held.items():
             self.held_of.setdefault(self.programs.by_name[held.program_id].root_id, {})[turn_id] = None
-
-    def abandoned(self, event: ev.TurnAbandoned, now_ns: int) -> None:
-        self.let_go(event.turn_id, now_ns)
 
     def hold(self, turn_id: str, held: Held, root: Program, now_ns: int) -> None:
         """A turn begins to wait at the gate."""

@@ -37,6 +37,7 @@ class Runs:
     gates: Gates
     farewells: dict[str, Farewell] = kept(dict)  # ended holding a slot; nobody was told yet
     overheld: dict[str, None] = kept(dict)  # a gate missed that their slot was taken back
+    unused: dict[str, None] = kept(dict)  # whose first turn left without having run
     untold: dict[str, None] = kept(dict)  # children that a gate has to be told of
     _ended: deque[tuple[int, str]] = field(default_factory=deque)
 
@@ -71,6 +72,19 @@ class Runs:
         self.end(program, now_ns, event.reason or "its run ended")
         for name in (program.program_id, *programs.children_of(program.program_id)):
             programs.by_name[name].ended_by_word = True  # its children have ended with it
+
+    def turn_abandoned(self, event: ev.TurnAbandoned, now_ns: int) -> None:
+        """A held turn left; or one that had been let in never ran: nothing else of it will come."""
+        if event.turn_id in self.gates.held:
+            self.gates.let_go(event.turn_id, now_ns)
+            return
+        program = self.programs.by_name.get(event.program_id)
+        if program is None:
+            return
+        if not program.turn_index:
+            self.unused[program.program_id] = None
+        elif not (program.open_turns or program.queued_turns):
+            program.gap_since_ns = program.gap_since_ns or now_ns  # it goes on as after any turn
 
     def operator_orders(self, event: ev.OperatorOrders, now_ns: int) -> None:
         self.programs.ordered_held = dict.fromkeys(event.held)
@@ -210,6 +224,19 @@ class Runs:
             if program is None or program.status is not Status.ACTIVE:
                 yield Pause(program_id=name, reason="a gate missed that its slot was taken back")
         self.overheld.clear()
+        for name in list(self.unused):
+            program = programs.get(name)
+            if program is not None and (program.open_turns or program.open_tools or self._has_busy_child(program)):
+                continue
+            del self.unused[name]
+            if program is None or program.turn_index or program.queued_turns or program.parent_id:
+                continue  # it runs, its next turn waits already, or the slot is another's
+            if program.status is Status.ACTIVE:
+                yield Pause(program_id=name, reason="its first turn was refused")
+
+    def _has_busy_child(self, program: Program) -> bool:
+        children = (self.programs.by_name[name] for name in self.programs.children_of(program.program_id))
+        return any(child.open_turns or child.open_tools for child in children)
 
 
 def _are_strangers(tenant: str, other: str) -> bool:

@@ -200,7 +200,12 @@ class Turns:
             )
         else:
             self.left(event.turn_id, now_ns)
-        if program is None or not event.ok:
+        read = self.replies.pop(event.turn_id, None)
+        if program is None:
+            return
+        if not event.ok:
+            if read is not None and read.is_last:
+                self._answered(program, read, now_ns)
             return
         program.last_seen_ns = now_ns
         if turn is not None and turn.size is not None and not (program.quarantined or event.estimated):
@@ -234,7 +239,6 @@ class Turns:
             programs.changed[program.program_id] = None
         if programs.accounts.on:
             programs.accounts.turn_ended(programs.whose(program))
-        read = self.replies.pop(event.turn_id, None)
         if read is None:
             self._asks_for(program, event.tool, event.tool_calls)
         else:

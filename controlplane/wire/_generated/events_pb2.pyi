@@ -268,7 +268,7 @@ global___TurnQueued = TurnQueued
 
 @typing.final
 class TurnAbandoned(google.protobuf.message.Message):
-    """A held turn left the gate without running."""
+    """A turn left the gate without running: its client went, its deadline passed, or the engine refused it."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

@@ -3,8 +3,9 @@
 from typing import Any
 
 import pytest
-from support.core_driver import Driver, Publisher
+from support.core_driver import Driver, Publisher, fixed, of
 
+from controlplane.core import commands as cmd
 from controlplane.core import events as ev
 from controlplane.core.ledger import turns
 from controlplane.core.types import Status, seconds
@@ -89,6 +90,56 @@ def test_a_program_ends_with_the_turn_that_its_client_called_the_last(early: boo
     d.submit("a", "a.3")
     assert d.program("a").status is Status.ACTIVE, "it goes on all the same"
     assert sum(d.ledger.estimates.lives.classes[""].turns.ends) == 0
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_last_turn_that_failed_ends_its_program_too(early: bool) -> None:
+    d = Driver()
+    d.run_turn("a")
+    d.submit("a", "a.2")
+    events = [
+        d.gate(ev.ReplyRead, program_id="a", turn_id="a.2", is_last=True),
+        d.engine(ev.TurnEnded, program_id="a", turn_id="a.2", ok=False),
+    ]
+    for event in events if early else reversed(events):
+        d.send(event)
+    assert (d.program("a").status, d.ledger.turns.replies.keys() & {"a.2"} if early else set()) == (
+        Status.ENDED,
+        set(),
+    )
+
+
+def test_a_first_turn_that_the_engine_refuses_gives_its_slot_back_at_once() -> None:
+    d = Driver(fixed(1))
+    d.ask("a")
+    d.ask("b")
+    assert d.admitted() == ["a"]
+    d.send(d.gate(ev.TurnAbandoned, program_id="a", turn_id="a.1", reason="the engine's server answered 400"))
+    commands = d.tick()
+    assert [command.program_id for command in of(cmd.Pause, commands)] == ["a"]
+    assert [command.program_id for command in of(cmd.Admit, commands)] == ["b"]
+    d.ask("a", "a.2")
+    d.end("b")
+    assert d.admitted() == ["a"], "it may come again"
+    d.run_turn("a", "a.2")
+    assert (d.tick(), d.program("a").status) == ([], Status.ACTIVE)
+
+
+def test_a_refused_turn_beside_another_takes_no_slot_and_a_later_one_is_a_gap_like_others() -> None:
+    d = Driver(fixed(1))
+    d.submit("a")
+    refused = d.gate(ev.TurnAbandoned, program_id="a", turn_id="a.2")
+    d.send(refused)
+    assert of(cmd.Pause, d.tick()) == []
+    d.send(d.engine(ev.TurnEnded, program_id="a", turn_id="a.1", ok=False))
+    assert len(of(cmd.Pause, d.tick())) == 1, "none of its turns ever ran"
+    d.run_turn("a", "a.3")
+    d.ask("a", "a.4")
+    d.tick()
+    assert d.program("a").gap_since_ns == 0
+    d.send(d.gate(ev.TurnAbandoned, program_id="a", turn_id="a.4"))
+    d.tick(11)
+    assert (d.program("a").status, d.program("a").gap_since_ns > 0) == (Status.ACTIVE, True)
 
 
 def test_a_last_turn_beside_another_one_ends_nothing() -> None:

@@ -268,18 +268,20 @@ async def test_conversations_without_a_name_are_continued() -> None:
         assert names[0] == names[1] and names[0].startswith("continued-")
 
 
-async def test_the_last_step_is_told_once_it_was_answered() -> None:
+@pytest.mark.parametrize(("status", "is_last"), [(200, True), (400, True), (503, False)])
+async def test_the_last_step_is_told_once_it_was_answered_for_good(status: int, is_last: bool) -> None:
     async with picker(A, governed=False) as it, asking(it.port) as ask:
         asked = ask(request=Mode.BUFFERED)
         await asked.headers({})
         await asked.reply()
         await asked.body(chat(job_id="j", is_last_step=True))
         await asked.reply()
-        await asked.answer_headers(200)
+        await asked.answer_headers(status)
         await asked.reply()
         await asked.finish()
-        await until(lambda: it.of(ReplyRead), "it is told")
-        assert it.of(ReplyRead)[0].is_last
+        await until(lambda: it.of(ReplyRead if is_last else TurnAbandoned), "it is told")
+        assert [event.is_last for event in it.of(ReplyRead)] == [True] * is_last
+        assert len(it.of(TurnAbandoned)) == (status >= 400)
 
 
 async def test_what_another_picker_held_counts() -> None:

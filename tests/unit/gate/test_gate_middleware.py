@@ -339,10 +339,11 @@ async def test_an_application_that_fails_gives_its_turn_back() -> None:
 
     async def story(bench: Bench) -> None:
         exchange = Exchange(GateMiddleware(failing, bench.gate), "POST", "/generate", {})
-        exchange.inbound.put_nowait({"type": "http.request", "body": b"{}", "more_body": False})
+        exchange.inbound.put_nowait({"type": "http.request", "body": json.dumps(CHAT).encode(), "more_body": False})
         with pytest.raises(RuntimeError):
             await exchange.task
         assert bench.gate.health()["running_turns"] == 0
+        assert [type(event) for event in bench.events] == [TurnAbandoned]
 
     await run(story, governed=False)
 
@@ -429,18 +430,48 @@ async def test_the_tools_that_a_reply_calls_are_told_after_it() -> None:
     await run(story)
 
 
-async def test_the_last_turn_is_told_behind_its_reply_and_not_behind_an_error() -> None:
+@pytest.mark.parametrize(
+    ("status", "is_last"),
+    [
+        (200, True),
+        (400, True),
+        (404, True),
+        (413, True),
+        *((status, False) for status in (408, 409, 429, 500, 503)),
+    ],
+)
+async def test_the_last_turn_is_told_whatever_its_reply_unless_its_client_tries_again(
+    status: int, is_last: bool
+) -> None:
     async def story(bench: Bench) -> None:
         bench.gate.on_command(Admit(program_id="p"))
-        for bench.app.status in (500, 200):
-            exchange = bench.request({**CHAT, "is_last_step": True})
-            await exchange.task
-        told = [event for event in bench.events if isinstance(event, ReplyRead)]
-        assert [(event.turn_id, event.is_last, event.tool_calls) for event in told] == [
-            (exchange.headers["x-penstock-turn-id"], True, 0)
-        ]
+        bench.app.status, bench.app.reply = status, b"x" * 3_000_000
+        exchange = bench.request({**CHAT, "is_last_step": True})
+        await exchange.task
+        name = exchange.headers["x-penstock-turn-id"]
+        last = ReplyRead(program_id="p", turn_id=name, is_last=True)
+        refused = TurnAbandoned(program_id="p", turn_id=name, reason=f"the engine's server answered {status}")
+        assert bench.events == [refused] * (status >= 400) + [last] * is_last
 
     await run(story)
+
+
+@pytest.mark.parametrize(("begun", "is_last"), [(True, True), (False, False)])
+async def test_the_last_turn_of_a_client_that_left_is_told_once_its_reply_had_begun(
+    begun: bool, is_last: bool
+) -> None:
+    async def cut(scope: Any, receive: Any, send: Any) -> None:
+        if begun:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def story(bench: Bench) -> None:
+        exchange = Exchange(GateMiddleware(cut, bench.gate), "POST", "/generate", {})
+        body = json.dumps({**CHAT, "is_last_step": True}).encode()
+        exchange.inbound.put_nowait({"type": "http.request", "body": body, "more_body": False})
+        await exchange.task
+        assert [getattr(event, "is_last", None) for event in bench.events] == [True] * is_last
+
+    await run(story, governed=False)
 
 
 async def test_a_reply_that_nobody_can_read_is_not_spoken_of() -> None:

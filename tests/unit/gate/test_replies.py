@@ -1,182 +1,162 @@
-"""Which tools a reply calls, in each API's form, whole and streamed."""
+"""What a reply says: one table of forms, each read whole and streamed, cut anywhere, short and long."""
 
 import json
+import tracemalloc
+from collections.abc import Iterator
+from http import HTTPStatus
 from typing import Any
 
 import pytest
+from reply_table import (
+    BASH,
+    CHAT,
+    COHERE,
+    DONE,
+    ERROR,
+    FORMS,
+    GENERATE,
+    MESSAGES,
+    OLLAMA,
+    RESPONSES,
+    TOOLS,
+    Form,
+    call,
+    chat,
+)
 
 from controlplane.gate import replies
 from controlplane.gate.replies import ReplyReader, ReplyTape
 
-CHAT, TEXT, GENERATE = "/v1/chat/completions", "/v1/completions", "/generate"
-MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
-BASH = "THOUGHT: look.\n\n```bash\nls -la && pytest -q\n```\n"
-TOOLS: dict[str, Any] = {"tools": [{"type": "function"}]}
+
+def read(path: str, kind: str, *pieces: bytes) -> Any:
+    tape, reader = ReplyTape(path, TOOLS), ReplyReader()
+    reader._remember("p")
+    tape.begin(200, [(b"Content-Type", kind.encode())])
+    for piece in pieces:
+        tape.add(piece)
+    tape.add(b"", is_last=True)
+    return reader.called("p", TOOLS, tape)
 
 
-def whole(value: Any) -> tuple[str, bytes]:
-    return "application/json", json.dumps(value).encode()
+def written(path: str, parts: list[Any]) -> Iterator[tuple[str, list[bytes]]]:
+    """The content types and pieces in which servers may send these parts."""
+    texts = ["[DONE]" if part is DONE else json.dumps(part) for part in parts]
+    if path == OLLAMA:
+        yield "application/x-ndjson", [f"{text}\n".encode() for text in texts]
+        return
+    if len(texts) == 1:
+        yield "application/json", [texts[0].encode()]
+        parts, texts = [*parts, DONE], [*texts, "[DONE]"]
+    yield "Text/Event-Stream; charset=utf-8", [f"event: x\ndata: {text}\n\n".encode() for text in texts]
+    yield "text/event-stream", [f": ping\r\n\r\nid: 1\r\ndata:{text}\r\n\r\n".encode() for text in texts]
+    lines = [text if part is DONE else json.dumps(part, indent=1) for text, part in zip(texts, parts, strict=True)]
+    yield (
+        "text/event-stream",
+        ["".join(f"data: {line}\n" for line in text.split("\n")).encode() + b"\n" for text in lines],
+    )
 
 
-def streamed(*values: Any) -> tuple[str, bytes]:
-    lines = [f"event: x\ndata: {json.dumps(value)}\n\n" for value in values]
-    return "text/event-stream; charset=utf-8", "".join([*lines, ": a comment\n\n", "data: [DONE]\n\n"]).encode()
+def padded(part: Any) -> Any:
+    """The part with as much beside what counts as makes it long."""
+    if isinstance(part, dict):
+        return {"logprobs": [{"text": "x", "tool_calls": [1]}] * 2_000, **part, "usage": {"choices": 1}}
+    return [padded(each) for each in part] if isinstance(part, list) else part
 
 
-def chat(**message: Any) -> Any:
-    return {"choices": [{"index": 0, "message": message}]}
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: f"{form[1]} {form[0]}")
+def test_every_form_however_it_is_sent_and_cut(form: Form) -> None:
+    _, path, parts, expected = form
+    for kind, pieces in written(path, parts):
+        body = b"".join(pieces)
+        assert read(path, kind, body) == expected, kind
+        assert read(path, kind, *(body[i : i + 1] for i in range(len(body)))) == expected
+        for cut in range(1, len(body), 17):
+            assert read(path, kind, body[:cut], body[cut:]) == expected
+        for end in range(len(pieces)):
+            assert read(path, kind, *pieces[:end]) in (None, expected), "a reply that is cut proves nothing else"
+    for kind, pieces in written(path, [padded(part) for part in parts]):
+        body = b"".join(pieces)
+        assert read(path, kind, *(body[i : i + 10_000] for i in range(0, len(body), 10_000))) == expected, "long"
 
 
-def delta(**delta: Any) -> Any:
-    return {"choices": [{"index": 0, "delta": delta}]}
+def names(path: str, data: object, request: Any = None, reader: ReplyReader | None = None) -> Any:
+    reader = reader or ReplyReader()
+    return reader.names("p", request or {}, path, "application/json", json.dumps(data).encode())
 
 
-def call(name: str) -> Any:
-    return {"id": "1", "type": "function", "function": {"name": name, "arguments": "{}"}}
-
-
-def names(path: str, reply: tuple[str, bytes], request: Any = None, reader: ReplyReader | None = None) -> Any:
-    return (reader or ReplyReader()).names("p", request or {}, path, *reply)
-
-
-@pytest.mark.parametrize(
-    ("path", "reply", "expected"),
-    [
-        (CHAT, whole(chat(content=None, tool_calls=[call("a"), call("b")])), ("a", "b")),
-        (CHAT, whole(chat(content="", function_call={"name": "old", "arguments": "{}"})), ("old",)),
-        (CHAT, whole(chat(content=BASH)), ("ls", "pytest")),
-        (
-            CHAT,
-            streamed(
-                delta(role="assistant"),
-                delta(tool_calls=[{"index": 0, **call("get_weather")}]),
-                delta(tool_calls=[{"index": 0, "function": {"arguments": '{"city"'}}]),
-                delta(tool_calls=[{"index": 1, **call("now")}]),
-                {"choices": [], "usage": {}},
-            ),
-            ("get_weather", "now"),
-        ),
-        (CHAT, streamed(*(delta(content=part) for part in (BASH[:20], BASH[20:30], BASH[30:]))), ("ls", "pytest")),
-        (
-            CHAT,
-            whole(
-                {"choices": [{"index": 1, "message": {"content": BASH}}, {"index": 0, "message": {"content": "x"}}]}
-            ),
-            None,
-        ),
-        (TEXT, whole({"choices": [{"text": BASH}]}), ("ls", "pytest")),
-        (TEXT, streamed(*({"choices": [{"text": part}]} for part in (BASH[:9], BASH[9:]))), ("ls", "pytest")),
-        (GENERATE, whole({"text": BASH}), ("ls", "pytest")),
-        (GENERATE, whole([{"text": BASH}, {"text": "x"}]), ("ls", "pytest")),
-        (GENERATE, streamed({"text": BASH[:30]}, {"text": BASH}), ("ls", "pytest")),
-        (
-            MESSAGES,
-            whole({"content": [{"type": "text", "text": "hm"}, {"type": "tool_use", "name": "Bash", "input": {}}]}),
-            ("Bash",),
-        ),
-        (
-            MESSAGES,
-            streamed(
-                {"type": "message_start", "message": {"content": []}},
-                {"type": "content_block_start", "content_block": {"type": "tool_use", "name": "Read"}},
-                {"type": "content_block_delta", "delta": {"type": "input_json_delta", "partial_json": "{}"}},
-                {"type": "message_stop"},
-            ),
-            ("Read",),
-        ),
-        (
-            MESSAGES,
-            streamed(*({"delta": {"type": "text_delta", "text": part}} for part in (BASH[:9], BASH[9:]))),
-            ("ls", "pytest"),
-        ),
-        (
-            RESPONSES,
-            whole({"output": [{"type": "message", "content": []}, {"type": "function_call", "name": "f"}]}),
-            ("f",),
-        ),
-        (
-            RESPONSES,
-            streamed(
-                {"type": "response.created"},
-                {"type": "response.completed", "response": {"output": [{"type": "function_call", "name": "g"}]}},
-            ),
-            ("g",),
-        ),
-        (RESPONSES, whole({"output": [{"type": "message", "content": [{"text": BASH}]}]}), ("ls", "pytest")),
-    ],
-)
-def test_the_calls_of_a_reply(path: str, reply: tuple[str, bytes], expected: Any) -> None:
-    assert names(path, reply) == expected
-
-
-SHELL = '{"command": "cd /repo && timeout 60 pytest -q"}'
-PARTS = SHELL[:11], SHELL[11:30], SHELL[30:]
-
-
-@pytest.mark.parametrize(
-    ("path", "reply"),
-    [
-        (CHAT, whole(chat(tool_calls=[{"function": {"name": "bash", "arguments": SHELL}}]))),
-        (
-            CHAT,
-            streamed(
-                delta(tool_calls=[{"index": 0, "function": {"name": "bash", "arguments": ""}}]),
-                *(delta(tool_calls=[{"index": 0, "function": {"arguments": part}}]) for part in PARTS),
-            ),
-        ),
-        (MESSAGES, whole({"content": [{"type": "tool_use", "name": "Bash", "input": json.loads(SHELL)}]})),
-        (
-            MESSAGES,
-            streamed(
-                {"content_block": {"type": "tool_use", "name": "Bash", "input": {}}},
-                *({"delta": {"type": "input_json_delta", "partial_json": part}} for part in PARTS),
-            ),
-        ),
-        (RESPONSES, whole({"output": [{"type": "function_call", "name": "shell", "arguments": SHELL}]})),
-    ],
-)
-def test_a_shell_s_call_goes_by_the_program_that_it_runs(path: str, reply: tuple[str, bytes]) -> None:
-    assert names(path, reply) == ("pytest",)
-
-
-def test_a_reply_without_a_call_says_something_only_where_one_would_have_been_found() -> None:
-    plain, reader = whole(chat(content="All done.")), ReplyReader()
+def test_an_answer_says_something_only_where_a_call_would_have_been_found() -> None:
+    plain, reader = chat(content="All done."), ReplyReader()
     assert names(CHAT, plain, reader=reader) is None, "its form may be one that nobody knows"
     assert names(CHAT, plain, TOOLS, reader) == ()
-    assert names(CHAT, whole(chat(content=BASH)), reader=reader) == ("ls", "pytest")
+    assert names(CHAT, plain, {"functions": [{}]}, reader) == ()
+    assert names(CHAT, chat(content=BASH), reader=reader) == ("ls", "pytest")
     assert names(CHAT, plain, reader=reader) == (), "this program writes its calls into the text"
-    assert reader.names("another", {}, CHAT, *plain) is None
+    assert reader.names("another", {}, CHAT, "application/json", json.dumps(plain).encode()) is None
 
 
 def test_programs_are_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replies, "_MOST_PROGRAMS", 2)
-    reader = ReplyReader()
+    reader, kind = ReplyReader(), "application/json"
     for name in ("a", "b", "a", "c"):
-        reader.names(name, {}, CHAT, *whole(chat(content=BASH)))
-    assert [reader.names(name, {}, CHAT, *whole(chat(content="x"))) for name in "abc"] == [(), None, ()]
+        reader.names(name, {}, CHAT, kind, json.dumps(chat(content=BASH)).encode())
+    plain = json.dumps(chat(content="x")).encode()
+    assert [reader.names(name, {}, CHAT, kind, plain) for name in "abc"] == [(), None, ()]
 
 
-@pytest.mark.parametrize("path", [CHAT, TEXT, GENERATE, MESSAGES, RESPONSES])
+NONSENSE = b'\xff [] 5 null "x" {"choices":5} {"content":[5]} {"output":[[]]} {"choices":[{"index":{}}]} {'.split()
+
+
+@pytest.mark.parametrize("data", [b"", *NONSENSE, b"[" * 100_000, b'{"a":"' + b"x" * 10_000_000])
+@pytest.mark.parametrize("path", [CHAT, GENERATE, MESSAGES, RESPONSES, OLLAMA, COHERE])
+def test_what_is_no_reply_says_nothing(path: str, data: bytes) -> None:
+    assert read(path, "application/json", data) is None
+    assert read(path, "text/event-stream", b"data: ", data, b"\n\n") is None
+
+
 @pytest.mark.parametrize(
-    "data", [b"", b"{", b"[]", b"5", b"null", b'{"choices": 5}', b'{"content": [5]}', b'{"output": [[]]}', b"\xff"]
+    ("status", "headers"),
+    [(200, [(b"Content-Encoding", b"gzip")]), (HTTPStatus.BAD_GATEWAY, []), (HTTPStatus.FOUND, [])],
 )
-@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
-def test_what_is_no_reply_tells_nothing(path: str, data: bytes, kind: str) -> None:
-    assert names(path, (kind, b"data: " + data if kind != "application/json" else data)) is None
+def test_what_is_not_sent_plainly_or_not_as_a_reply_is_not_read(status: int, headers: Any) -> None:
+    tape = ReplyTape(CHAT, TOOLS)
+    tape.begin(status, headers)
+    tape.add(json.dumps(chat(content="All done.")).encode(), is_last=True)
+    assert ReplyReader().called("p", TOOLS, tape) is None
 
 
-def test_the_tape_keeps_a_good_reply_of_a_bearable_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replies, "_MOST_BYTES", 10)
-    tape = ReplyTape()
-    assert tape.data is None
-    tape.begin(200, [(b"x", b"1"), (b"Content-Type", b"application/json")])
-    tape.add(b"12345")
-    tape.add(b"67890")
-    assert (tape.content_type, tape.data) == ("application/json", b"1234567890")
-    tape.add(b"1")
-    tape.add(b"")
-    assert tape.data is None
-    refused = ReplyTape()
-    refused.begin(503, [])
-    refused.add(b"no")
-    assert refused.data is None
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_reply_of_any_length_is_read_in_bounded_memory(streamed: bool) -> None:
+    """Megabytes of ``top_logprobs``, and a text that is no call but a document."""
+    token = {"token": "x", "top_logprobs": [{"token": "t", "logprob": -1.0, "bytes": [116]}] * 20}
+    if streamed:
+        piece = (
+            b"data: " + json.dumps({"choices": [{"delta": {"content": "x"}, "logprobs": token}]}).encode() + b"\n\n"
+        )
+        start, end = b"", b'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
+    else:
+        piece, start = json.dumps(token).encode() + b",", b'{"choices": [{"logprobs": {"content": ['
+        end = b'{}]}, "message": {"content": "All done."}, "finish_reason": "stop"}]}'
+    tape = ReplyTape(CHAT, TOOLS)
+    tape.begin(200, [(b"content-type", b"text/event-stream" if streamed else b"application/json")])
+    tape.add(start)
+    tracemalloc.start()
+    for _ in range(1_500):
+        tape.add(piece)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    tape.add(end, is_last=True)
+    assert most < 300_000 < 1_500_000 < 1_500 * len(piece)
+    assert ReplyReader().called("p", TOOLS, tape) == ()
+    assert names(CHAT, chat(content=BASH + "x" * 200_001), TOOLS) is None
+    assert names(CHAT, chat("tool_calls", tool_calls=[call("f", "x" * 1_000_000)] * 500), TOOLS) == ("f",) * 256
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "refused"),
+    [(400, {}, True), (503, {}, True), (200, ERROR, True), (200, chat(content="x"), False), (200, "", False)],
+)
+def test_what_the_engine_s_server_did_not_run(status: int, body: Any, refused: bool) -> None:
+    tape = ReplyTape(CHAT, TOOLS)
+    tape.begin(status, [])
+    tape.add(json.dumps(body).encode(), is_last=True)
+    assert bool(tape.refusal) is refused
