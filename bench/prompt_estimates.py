@@ -62,7 +62,7 @@ def repository(pattern: str) -> str:
 
 
 def chinese(rng: random.Random, count: int) -> str:
-    common = "的一是在不了有和人这中大为上个国我以要他时来用们生到作地于出就分对成会可主发年动同工也能下过子说产种面而方后多定"
+    common = "的一是在不了有和人这中大为上个国我以要他时来用们生到作地于出"
     return "".join(rng.choice(common) for _ in range(count // 3))
 
 
@@ -131,7 +131,7 @@ def counted(body: Body, media_tokens: int = 0) -> int:
 TOOLS = [
     {"type": "function", "function": {
         "name": name, "description": part_of(repository("README.md"), random.Random(name), 300),
-        "parameters": {"type": "object", "properties": {"command": {"type": "string", "description": "what to run"}}}}}
+        "parameters": {"type": "object", "properties": {"command": {"type": "string", "description": "run it"}}}}}
     for name in ("bash", "edit", "read", "grep", "plan")
 ]  # fmt: skip
 
