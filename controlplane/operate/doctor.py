@@ -358,6 +358,9 @@ def _gate(health: dict[str, Any]) -> Iterator[Finding]:
     found = f"{mode}, {health.get('held_turns', 0)} turns held"
     advice = _GATE_ADVICE.get(mode, "")
     yield _look("gate", found, advice) if advice else _ok("gate", found)
+    if unnamed := health.get("counters", {}).get("placeholders", 0):
+        found = f"{unnamed} requests sent a placeholder for an id, as `undefined` or an unfilled template"
+        yield _look("ids", found, "each is a program of its own until its client fills the id in")
     plugin = health.get("plugin", {})
     name, package = next(((name, each) for name, each, _ in _ENGINES if each in plugin), ("?", "sglang"))
     if why := plugin.get("passive_because"):
