@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -32,6 +31,7 @@ from controlplane.operate.client import connect
 from controlplane.shell.host_probe import pressure_file, usable_cpus
 from controlplane.shell.nats_server import binary
 from controlplane.wire.endpoint import default_state_dir, resolve_url, socket_path
+from controlplane.wire.loopback import open_url
 from controlplane.wire.nats_options import nats_options, refusal
 from controlplane.wire.nats_url import shown
 from controlplane.wire.roles import BusRole, reader_inbox
@@ -333,7 +333,7 @@ def _pool(pressure: Any) -> Finding:
 def _engine(url: str) -> Iterator[Finding]:
     page = f"{url.rstrip('/')}/penstock/health"
     try:
-        with urllib.request.urlopen(page, timeout=_TIMEOUT_S) as answer:
+        with open_url(page, _TIMEOUT_S) as answer:
             health = json.load(answer)
     except urllib.error.HTTPError as error:
         advice = "install penstock beside the engine, and check that PENSTOCK_PLUGIN is not off"
