@@ -22,6 +22,7 @@ from controlplane.gate.continuity import Continuity
 from controlplane.gate.encodings import UnknownEncoding, encoding_of
 from controlplane.gate.gate import Gate
 from controlplane.gate.identity import PROGRAM_HEADER, BadIdentity, Identity
+from controlplane.gate.placeholders import is_placeholder
 from controlplane.gate.problems import problem
 from controlplane.gate.requests import (
     GATED_METHODS,
@@ -203,7 +204,8 @@ class Exchange:
         if turn_path(unquote(request.path)) not in self._desk.paths:
             return None
         encoding = encoding_of(request.headers)
-        if request.body_mode in (BUFFERED, DUPLEX) and not request.header(_PROGRAM).strip():
+        named = request.header(_PROGRAM).strip()
+        if request.body_mode in (BUFFERED, DUPLEX) and (not named or is_placeholder(named)):
             return await self._ticket_of_body(request, encoding)  # which overrules any other header
         identity = self._desk.gate.tenants.identify(request.headers, None)
         size = count_of(request.header(b"content-length"))
