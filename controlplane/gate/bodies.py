@@ -132,8 +132,8 @@ class Bodies:
         if body.size + len(chunk) > self._limits.max_body_bytes:
             raise self._too_large()
         if not body.shed:
+            self.bytes_arriving += len(chunk)  # first, since what is refused is let go with all its bytes
             body.add(chunk, self._limits.max_body_values)
-            self.bytes_arriving += len(chunk)
             while self.bytes_arriving > self._limits.max_arriving_bytes:
                 self._let_go(max(self._arriving, key=lambda each: each.size))
         if body.shed:

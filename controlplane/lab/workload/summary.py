@@ -8,6 +8,7 @@ ideal time. Times are in seconds. Percentiles interpolate linearly. A program th
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -167,14 +168,6 @@ def summarize(programs: Sequence[ProgramRecord], turns: Sequence[TurnRecord], ma
     makespan_s = makespan_ns / NANOSECONDS_PER_SECOND
     per_s = 1 / makespan_s if makespan_s > 0 else None
     jct = _seconds([program.completion_ns for program in ended])
-    ttft = _seconds([turn.first_token_ns - turn.queued_ns for turn in good if turn.first_token_ns])
-    timed = [turn for turn in good if turn.counted and turn.first_token_ns and turn.output_tokens > 1]
-    tpot = _seconds([turn.ended_ns - turn.first_token_ns for turn in timed]) / np.asarray(
-        [turn.output_tokens - 1 for turn in timed], dtype=np.float64
-    )
-    cached = [turn for turn in good if turn.counted and turn.cache_counted]
-    prompt_tokens = sum(turn.prompt_tokens for turn in cached)
-    output_tokens = sum(turn.output_tokens for turn in good)
     routed = [turn.routed for turn in turns if turn.routed is not None]
     choices = Counter(each.choice for each in routed)
     engines = Counter(each.replica for each in routed)
@@ -183,7 +176,6 @@ def summarize(programs: Sequence[ProgramRecord], turns: Sequence[TurnRecord], ma
     within = [
         sum(slow <= alpha for slow in slowdowns) * per_s if per_s and has_goal else None for alpha in (1, 2, 3)
     ]
-    share = [float((ttft <= limit).sum()) / len(turns) if len(turns) else None for limit in (10, 30, 60)]
     return Summary(
         programs_ended=len(ended),
         programs_failed=len(programs) - len(ended),
@@ -195,23 +187,11 @@ def summarize(programs: Sequence[ProgramRecord], turns: Sequence[TurnRecord], ma
         jct_p90_s=_percentile(jct, 90),
         jct_p95_s=_percentile(jct, 95),
         jct_p99_s=_percentile(jct, 99),
-        ttft_mean_s=_mean(ttft),
-        ttft_p50_s=_percentile(ttft, 50),
-        ttft_p95_s=_percentile(ttft, 95),
-        ttft_p99_s=_percentile(ttft, 99),
-        tpot_mean_s=_mean(tpot),
-        tpot_p99_s=_percentile(tpot, 99),
         steps_per_min=per_s and len(good) * 60 * per_s,
-        output_tokens_per_s=per_s and output_tokens * per_s
-        if good and all(turn.counted for turn in good)
-        else None,
-        cache_hit_ratio=sum(turn.cached_tokens for turn in cached) / prompt_tokens if prompt_tokens else None,
         goodput_1x_per_s=within[0],
         goodput_2x_per_s=within[1],
         goodput_3x_per_s=within[2],
-        ttft_within_10s_ratio=share[0],
-        ttft_within_30s_ratio=share[1],
-        ttft_within_60s_ratio=share[2],
+        **_of_turns(good, len(turns), per_s),
         hold_mean_s=_hold_mean_s(programs, turns),
         longest_hold_s=max(turn.hold_ns for turn in turns) / NANOSECONDS_PER_SECOND if turns else None,
         jain_index=_jain(slowdowns),
@@ -225,6 +205,29 @@ def summarize(programs: Sequence[ProgramRecord], turns: Sequence[TurnRecord], ma
         programs_moved_ratio=_moved_ratio(turns),
         turns_cut=sum(turn.attempts - 1 for turn in turns),
     )
+
+
+def _of_turns(good: Sequence[TurnRecord], asked: int, per_s: float | None) -> dict[str, Any]:
+    """The times and tokens of turns that ended well, of ``asked`` in all: each over those where it was measured."""
+    ttft = _seconds([turn.first_token_ns - turn.queued_ns for turn in good if turn.first_token_ns])
+    timed = [turn for turn in good if turn.counted and turn.first_token_ns and turn.output_tokens > 1]
+    tpot = _seconds([turn.ended_ns - turn.first_token_ns for turn in timed]) / np.asarray(
+        [turn.output_tokens - 1 for turn in timed], dtype=np.float64
+    )
+    cached = [turn for turn in good if turn.counted and turn.cache_counted]
+    prompt_tokens = sum(turn.prompt_tokens for turn in cached)
+    output_tokens = sum(turn.output_tokens for turn in good)
+    are_counted = bool(good) and all(turn.counted for turn in good)
+    within = {n: float((ttft <= n).sum()) / asked if asked else None for n in (10, 30, 60)}
+    return {
+        "ttft_mean_s": _mean(ttft),
+        **{f"ttft_p{percent}_s": _percentile(ttft, percent) for percent in (50, 95, 99)},
+        **{f"ttft_within_{n}s_ratio": ratio for n, ratio in within.items()},
+        "tpot_mean_s": _mean(tpot),
+        "tpot_p99_s": _percentile(tpot, 99),
+        "output_tokens_per_s": output_tokens * per_s if per_s and are_counted else None,
+        "cache_hit_ratio": sum(turn.cached_tokens for turn in cached) / prompt_tokens if prompt_tokens else None,
+    }
 
 
 def _moved_ratio(turns: Sequence[TurnRecord]) -> float:
