@@ -37,7 +37,7 @@ from controlplane.fleet.envoy import binary
 from controlplane.lab.fleet.processes import Kind, Process
 from controlplane.lab.fleet.site import Site, SiteOptions, running_site
 from controlplane.shell.ports import free_ports
-from controlplane.wire.nats_options import servers
+from controlplane.wire.nats_options import nats_options
 from controlplane.wire.subjects import stream_name
 
 _IDLE_S = 5
@@ -113,7 +113,7 @@ async def under_load(client: Client, way: str, seconds: float, site: Site) -> di
 
 async def _streams(site: Site) -> dict[str, int]:
     """Bytes in the fleet's stream, and in all nodes' together."""
-    client = await nats.connect(servers(site.nats_url))
+    client = await nats.connect(**nats_options(site.nats_url))
     try:
         found = {"fleet": 0, "nodes": 0}
         for name in ("fleet", *(engine.name for engine in site.engines)):

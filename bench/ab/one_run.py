@@ -227,7 +227,7 @@ def _columns(result: RunResult) -> dict[str, Any]:
     programs = sorted(result.programs, key=lambda program: program.program_id)
     ttft: dict[str, list[float]] = {program.program_id: [] for program in programs}
     for turn in sorted(result.turns, key=lambda turn: turn.index):
-        if not turn.error:
+        if not turn.error and turn.first_token_ns:
             ttft[turn.program_id].append(_seconds(turn.first_token_ns - turn.queued_ns, 3))
     return {
         "jct_s": [None if program.failed else _seconds(program.completion_ns, 2) for program in programs],
@@ -240,16 +240,16 @@ def _figures(result: RunResult, told: EngineTold) -> results.Figures:
     summary = result.summary
     good = [turn for turn in result.turns if not turn.error]
     return results.Figures(
-        jct_mean_s=round(summary.jct_mean_s, 2),
-        jct_p50_s=round(summary.jct_p50_s, 2),
-        jct_p95_s=round(summary.jct_p95_s, 2),
-        ttft_p50_s=round(summary.ttft_p50_s, 3),
-        ttft_p99_s=round(summary.ttft_p99_s, 3),
-        hit_rate=round(summary.cache_hit_ratio, 4),
-        turns_per_min=round(summary.steps_per_min, 2),
-        output_tokens_per_s=round(summary.output_tokens_per_s, 2),
+        jct_mean_s=round(summary.jct_mean_s or 0, 2),
+        jct_p50_s=round(summary.jct_p50_s or 0, 2),
+        jct_p95_s=round(summary.jct_p95_s or 0, 2),
+        ttft_p50_s=round(summary.ttft_p50_s or 0, 3),
+        ttft_p99_s=round(summary.ttft_p99_s or 0, 3),
+        hit_rate=round(summary.cache_hit_ratio or 0, 4),
+        turns_per_min=round(summary.steps_per_min or 0, 2),
+        output_tokens_per_s=round(summary.output_tokens_per_s or 0, 2),
         makespan_s=round(summary.makespan_s, 1),
-        longest_hold_s=round(summary.longest_hold_s, 2),
+        longest_hold_s=round(summary.longest_hold_s or 0, 2),
         programs_failed=summary.programs_failed,
         turns=summary.turns_ended,
         prompt_tokens=sum(turn.prompt_tokens for turn in good),
@@ -258,7 +258,7 @@ def _figures(result: RunResult, told: EngineTold) -> results.Figures:
         retractions=told.retractions,
         retries=int(result.facts.get("retries", 0)),
         hook_failures=told.hook_failures,
-        tpot_mean_s=round(summary.tpot_mean_s, 5),
+        tpot_mean_s=round(summary.tpot_mean_s or 0, 5),
         engine_cpu_s=round(told.cpu_s, 2),
     )
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -30,6 +30,9 @@ from controlplane.cli.options import (
 )
 from controlplane.lab.experiment import USUAL_TRACE, Hardware, Workload
 
+if TYPE_CHECKING:
+    from controlplane.lab.workload.run import RunResult
+
 
 @ranged
 def replay(
@@ -55,6 +58,12 @@ def replay(
     ] = 1,
     time_scale: TimeScale = 1.0,
     model: Annotated[str, typer.Option(help="Model name. Default: the first that the endpoint lists.")] = "",
+    api_key: Annotated[
+        str, typer.Option("--api-key", envvar="OPENAI_API_KEY", help="Sent to the endpoint as a bearer token.")
+    ] = "",
+    header: Annotated[
+        list[str], typer.Option("--header", "-H", help='Sent with each request, as `"NAME: VALUE"`. Repeatable.')
+    ] = [],
     identity: Annotated[str, typer.Option(help="How a program names itself: header, body or none.")] = "header",
     tool_role: Annotated[
         str, typer.Option(help="Role of tool messages; `user` if the chat template refuses `tool`.")
@@ -77,13 +86,14 @@ def replay(
     """Replay agent programs against a serving endpoint: multi-turn, growing prompts, tools between turns.
 
     It runs until every program has ended, and counts every one. Completion times (JCT) are meaningful only with
-    open arrivals; closed arrivals measure throughput.
+    open arrivals; closed arrivals measure throughput. A figure that nothing was measured for is null in `--json`.
+    It exits with 1 if a program failed.
     """
     given = locals()
     from contextlib import nullcontext
 
     from controlplane.lab.compare.terminal import show_runs
-    from controlplane.lab.load.options import ReplayOptions
+    from controlplane.lab.load.options import ReplayOptions, header_of
     from controlplane.lab.load.replay import replay as run
     from controlplane.lab.load.tools import ToolOptions
     from controlplane.lab.load.watch import StatusWatch
@@ -108,6 +118,8 @@ def replay(
             preset=label,
             seed=seed,
             model=model,
+            api_key=api_key,
+            headers=dict(map(header_of, header)),
             identity=identity,  # type: ignore[arg-type]
             tokens_per_word=tokens_per_word,
             tool_role=tool_role,
@@ -119,6 +131,17 @@ def replay(
         )
         result = run(options)
     show_runs([result], trace=scaled, out=out, json=json)
+    _require_success(result)
+
+
+def _require_success(result: "RunResult") -> None:
+    """Raise ``ControlPlaneError`` if a program failed, with the first error: figures of the rest are no run's."""
+    from controlplane.core.errors import ControlPlaneError
+
+    errors = [program.error for program in result.programs if program.failed]
+    if errors:
+        alike = f", {errors.count(errors[0])} of them" if len(set(errors)) > 1 else ""
+        raise ControlPlaneError(f"{len(errors)} of {len(result.programs)} programs failed{alike}: {errors[0]}")
 
 
 def _require_bus(bus: Callable[[], str]) -> None:

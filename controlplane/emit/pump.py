@@ -22,7 +22,7 @@ from controlplane.emit.said import Said, told_again
 from controlplane.emit.stats import Counters
 from controlplane.wire import subjects
 from controlplane.wire.delivery import delivered
-from controlplane.wire.endpoint import shown
+from controlplane.wire.nats_url import shown
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -199,8 +199,10 @@ class Pump:
             raise
         except Exception as error:  # also whatever the caller's url and connect_options bring about
             self.tried.set()
-            cause = causes[-1] if causes else error  # the last one only says that no server is left
-            self._fail(f"cannot connect to {shown(address)}: {str(cause) or type(cause).__name__}")
+            from controlplane.wire.nats_options import refusal
+
+            why = refusal(causes or [error])  # the last one only says that no server is left
+            self._fail(f"cannot connect to {shown(address)}: {why}")
             if client is not None:
                 await _hang_up(client)
             return None
@@ -221,7 +223,7 @@ class Pump:
             self.counters.direct = True
             socket = SocketClient(self._fail, self._on_closed, self._on_commands)
             return socket, socket.connect(address.removeprefix(SOCKET_SCHEME))
-        from controlplane.wire.nats_options import nats_options, servers
+        from controlplane.wire.nats_options import nats_options
 
         self.counters.direct = False
         client = self._options.runtime.client()
@@ -234,10 +236,10 @@ class Pump:
             "ping_interval": 5,
             "error_cb": on_error,
             "closed_cb": self._on_closed,
-            **nats_options(),
+            **nats_options(address),
             **self._options.connect_options,
         }
-        return client, client.connect(servers(address), **options)
+        return client, client.connect(**options)
 
     async def _on_closed(self) -> None:
         self.counters.connected = False

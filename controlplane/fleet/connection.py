@@ -1,5 +1,6 @@
 """Connections to the fleet's NATS servers, which soon leave a server that has died or is frozen for another one."""
 
+from collections import deque
 from contextlib import suppress
 from typing import Any
 
@@ -10,12 +11,13 @@ from nats.errors import Error as NatsError
 
 from controlplane.core.errors import EngineUnavailable
 from controlplane.shell.logs import logger
-from controlplane.wire.endpoint import shown
-from controlplane.wire.nats_options import nats_options, servers
+from controlplane.wire.nats_options import nats_options, refusal
+from controlplane.wire.nats_url import shown
 
 IMPATIENT: dict[str, Any] = {"ping_interval": 1, "max_outstanding_pings": 2}
 """A client's usual patience with a server that says nothing is minutes."""
 _log = logger("fleet")
+_LAST_ERRORS = 8
 _CONNECT_S = 3  # to one server
 _CLOSES_WITHIN_S = 2.0
 _WITHIN_S = 10.0  # a server that is frozen may be the first of several
@@ -23,14 +25,13 @@ _WITHIN_S = 10.0  # a server that is frozen may be the first of several
 
 async def connected(url: str, name: str, *, within_s: float = _WITHIN_S) -> Client:
     """A client that comes back by itself. Raises ``EngineUnavailable`` if nobody answers there in that time."""
-    said = ""
+    errors: deque[Exception] = deque(maxlen=_LAST_ERRORS)
 
     async def told(error: Exception) -> None:
         """The first is logged, as somebody may wait; what fails later is told by whom it fails."""
-        nonlocal said
-        is_first, said = not said, str(error) or type(error).__name__
-        if is_first:
-            _log.warning("no NATS server", url=shown(url), error=said)
+        if not errors:
+            _log.warning("no NATS server", url=shown(url), error=str(error) or type(error).__name__)
+        errors.append(error)
 
     client = Client()
     options: dict[str, Any] = {
@@ -40,21 +41,21 @@ async def connected(url: str, name: str, *, within_s: float = _WITHIN_S) -> Clie
         "connect_timeout": _CONNECT_S,
         "error_cb": told,
         **IMPATIENT,
-        **nats_options(),
+        **nats_options(url),
     }
     try:
         with fail_after(within_s):
-            await client.connect(servers(url), **options)
+            await client.connect(**options)
     except BaseException as error:
         with move_on_after(_CLOSES_WITHIN_S, shield=True), suppress(NatsError, OSError, TimeoutError):
             await client.close()
         if isinstance(error, NatsError | OSError | TimeoutError):
-            why = str(error) or said or f"nothing within {within_s:g} s"
+            why = refusal(errors) or str(error) or f"nothing within {within_s:g} s"
             raise EngineUnavailable(f"no NATS server answers at {shown(url)}: {why}") from None
         raise
     return client
 
 
-async def impatient(url: str | list[str], **options: Any) -> Client:
+async def impatient(**options: Any) -> Client:
     """``nats.connect``, for a bus that is given how to connect."""
-    return await nats.connect(url, **{**options, **IMPATIENT})
+    return await nats.connect(**{**options, **IMPATIENT})

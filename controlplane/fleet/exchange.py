@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, NoReturn
+from urllib.parse import unquote
 
 import grpc
 
@@ -20,6 +21,7 @@ from controlplane.gate.asgi import ClientGone, Message
 from controlplane.gate.bodies import Bodies, BodyRefused
 from controlplane.gate.contexts import Contexts, measured
 from controlplane.gate.continuity import Continuity
+from controlplane.gate.encodings import UnknownEncoding, encoding_of
 from controlplane.gate.gate import Gate
 from controlplane.gate.identity import PROGRAM_HEADER, BadIdentity, Identity
 from controlplane.gate.problems import problem
@@ -35,6 +37,7 @@ from controlplane.gate.requests import (
     refusal_headers,
     refusal_problem,
     ticket_of,
+    turn_path,
 )
 from controlplane.gate.sizing import Prompt
 from controlplane.gate.tickets import Entered, Refused, Ticket, refusal
@@ -118,6 +121,7 @@ class Exchange:
         self._continued = ""
         self._body_read = False
         self._kept = b""  # a body that is to be sent back
+        self._pieces: list[bytes] | None = None  # of one that is sent back as it came, compressed
         self._has_trailers = False
         self._task: asyncio.Task[Any] | None = None
         self._moves_on = False
@@ -173,7 +177,7 @@ class Exchange:
             ticket = await self._ticket_of(request)
         except BadIdentity as bad:
             await self._problem(request, HTTPStatus.BAD_REQUEST, "bad_identity", str(bad))
-        except BodyRefused as refused:
+        except (BodyRefused, UnknownEncoding) as refused:
             await self._problem(request, refused.status, refused.code, str(refused))
         if ticket is None:
             self._desk.counters.passed += 1
@@ -197,24 +201,27 @@ class Exchange:
 
     async def _ticket_of(self, request: Request) -> Ticket | None:
         """The ticket of a turn; None for what is no turn. Raises ``BadIdentity`` and ``BodyRefused``."""
-        if request.method not in GATED_METHODS or request.path not in self._desk.paths or not request.has_body:
+        if request.method not in GATED_METHODS or not request.has_body:
+            return None
+        if turn_path(unquote(request.path)) not in self._desk.paths:
             return None
         if request.body_mode in (BUFFERED, DUPLEX):
-            return await self._ticket_of_body(request)
+            return await self._ticket_of_body(request, encoding_of(request.headers))
         identity = self._desk.gate.tenants.identify(request.headers, None)
         size = count_of(request.header(b"content-length"))  # which says nothing of what is in it
         return self._ticket_for(request, identity, PromptSize(agent=identity.agent), size)
 
-    async def _ticket_of_body(self, request: Request) -> Ticket | None:
+    async def _ticket_of_body(self, request: Request, encoding: str) -> Ticket | None:
         """As ``_ticket_of``; nothing of the body is kept but what has to be sent back."""
         if request.body_mode == BUFFERED:
             await self._context.write(messages.go_on("request_headers"))
             if self._desk.is_crowded:  # say so before the body, which costs far more, has its turn in the loop
                 await self._context.write(messages.more_time(self._desk.patience_ms))
-        data = await self._desk.bodies.read(self._piece)
+        self._pieces = [] if encoding and request.body_mode == DUPLEX else None
+        data = await self._desk.bodies.read(self._piece, encoding)
         self._body_read = True
         if request.body_mode == DUPLEX:
-            self._kept = data
+            self._kept = data if self._pieces is None else b"".join(self._pieces)
         body = json_object(data)
         if body is None:
             return None
@@ -259,6 +266,8 @@ class Exchange:
         kind = message.WhichOneof("request")
         if kind == "request_body":
             body = message.request_body
+            if self._pieces is not None:
+                self._pieces.append(body.body)
             return {"type": "http.request", "body": body.body, "more_body": not body.end_of_stream}
         self._has_trailers = kind == "request_trailers"
         if not self._has_trailers:

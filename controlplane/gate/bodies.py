@@ -11,6 +11,7 @@ from http import HTTPStatus
 
 from controlplane.core.types import NANOSECONDS_PER_SECOND
 from controlplane.gate.asgi import ClientGone, Receive
+from controlplane.gate.encodings import Decoder
 from controlplane.gate.limits import GateLimits
 
 _SMALL = 1 << 20  # bytes: a body up to this is parsed in milliseconds, whatever it is made of
@@ -52,11 +53,12 @@ class Structure:
 class _Body:
     """One body that is arriving."""
 
-    __slots__ = ("chunks", "shed", "size", "structure")
+    __slots__ = ("chunks", "decoder", "received", "shed", "size", "structure")
 
-    def __init__(self) -> None:
+    def __init__(self, decoder: Decoder | None) -> None:
+        self.decoder = decoder
         self.chunks: list[bytes] = []
-        self.size = 0
+        self.size = self.received = 0  # bytes; the latter as they came, where they were encoded
         self.structure: Structure | None = None
         self.shed = False
 
@@ -83,9 +85,9 @@ class Bodies:
         self._arriving: dict[_Body, None] = {}
         self.bytes_arriving = 0
 
-    async def read(self, receive: Receive) -> bytes:
-        """Read the whole body. Raises ``BodyRefused``, or ``ClientGone`` if the client left."""
-        body = _Body()
+    async def read(self, receive: Receive, encoding: str = "") -> bytes:
+        """Read the whole body, its ``encoding`` undone. Raises ``BodyRefused``, or ``ClientGone`` if it left."""
+        body = _Body(Decoder() if encoding else None)
         self._arriving[body] = None
         try:
             if await self._more(body, receive):
@@ -109,19 +111,38 @@ class Bodies:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
-        chunk = message.get("body", b"")
+        more, chunk = bool(message.get("more_body", False)), message.get("body", b"")
+        if body.decoder is None:
+            self._add(body, chunk)
+            return more
+        body.received += len(chunk)
+        if body.received > self._limits.max_body_bytes:
+            raise self._too_large()
+        try:
+            for plain in body.decoder.pieces(chunk):
+                self._add(body, plain)
+                await asyncio.sleep(0)  # a small piece may hold a large one
+            if not more:
+                body.decoder.end()
+        except ValueError as error:
+            raise BodyRefused(HTTPStatus.BAD_REQUEST, "bad_encoding", f"the request body: {error}") from None
+        return more
+
+    def _add(self, body: _Body, chunk: bytes) -> None:
         if body.size + len(chunk) > self._limits.max_body_bytes:
-            why = f"the request body has more than {self._limits.max_body_bytes:,} bytes"
-            raise BodyRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body_too_large", why)
+            raise self._too_large()
         if not body.shed:
+            self.bytes_arriving += len(chunk)  # first, since what is refused is let go with all its bytes
             body.add(chunk, self._limits.max_body_values)
-            self.bytes_arriving += len(chunk)
             while self.bytes_arriving > self._limits.max_arriving_bytes:
                 self._let_go(max(self._arriving, key=lambda each: each.size))
         if body.shed:
             why = f"more than {self._limits.max_arriving_bytes:,} bytes of request bodies arrive at once"
             raise BodyRefused(HTTPStatus.SERVICE_UNAVAILABLE, "too_many_bodies", why)
-        return bool(message.get("more_body", False))
+
+    def _too_large(self) -> BodyRefused:
+        why = f"the request body has more than {self._limits.max_body_bytes:,} bytes"
+        return BodyRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body_too_large", why)
 
     def _let_go(self, body: _Body) -> None:
         """Free a body's bytes at once, though its client hears of it only with its next piece."""

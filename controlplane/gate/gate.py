@@ -273,6 +273,7 @@ class Gate:
         first = self._holds.first
         lost = mode in (Mode.KEEPING, Mode.OPENING)
         self.counters.programs_forgotten = self._programs.forgotten
+        self.counters.placeholders = self.tenants.placeholders
         return {
             "mode": str(mode),
             "closed": self._closed,

@@ -4,9 +4,10 @@ An identity meant for us (``program_id``, ``parent_id``, ``parent_turn``, ``tena
 printable characters, or the request is refused. An identity meant for somebody else (a session header) is made
 valid: a bad one is replaced by its digest. So a client that works without Penstock also works with it, and its
 turns still belong together. A value that is not text counts as absent. A request that names nobody is a program of
-its own.
+its own. So is one whose ids are placeholders, as ``undefined``: they count as absent (``placeholders.py``).
 """
 
+import functools
 import hashlib
 import json
 import re
@@ -20,6 +21,7 @@ from controlplane.core.prompt_size import ANONYMOUS
 from controlplane.core.tenants import KEY_DIGEST
 from controlplane.core.types import MOST_NAME
 from controlplane.gate.agents import kind_of_agent
+from controlplane.gate.placeholders import is_placeholder
 
 Headers = Iterable[tuple[bytes, bytes]]
 Body = Mapping[str, Any]
@@ -66,6 +68,8 @@ _BUDGET_TURNS = "x-penstock-budget-turns"
 _BUDGET_KV = "x-penstock-budget-kv-token-s"
 _MOST_DIGITS = 15
 _TENANT = ("x-penstock-tenant", ("tenant", "custom_params.tenant", "metadata.tenant"))
+_OWN_HEADERS = (PROGRAM_HEADER, _PARENT[0], _PARENT_TURN[0], _TENANT[0], _AGENT)
+_OWN_PATHS = (*_OWN_FIELDS, *_PARENT[1], *_PARENT_TURN[1], *_TENANT[1])
 
 
 class BadIdentity(ControlPlaneError, ValueError):
@@ -83,6 +87,7 @@ class Identity:
     ``parent_id`` is what the request claims; ``parent_turn``, the id of a turn of that program, proves it. So it
     does to be ``within`` it: to carry that program's own name, as a sub-agent of a session that has one id for all.
     ``trace`` is the client's span, as W3C's ``traceparent`` has it; one that is not in that form counts as absent.
+    ``placeholder`` is where one stood for an id; empty: nowhere.
     ``tenant`` is what it claims; ``account`` is what a gate vouches for: the digest of its API key, or the header
     that the gate was told to believe. The budgets are what the client allows the run with its children; 0: none.
     """
@@ -96,6 +101,7 @@ class Identity:
     agent: str = ""
     source: str = ""
     anonymous: bool = False
+    placeholder: str = ""
     trace: str = ""
     budget_turns: int = 0
     budget_kv_token_s: int = 0
@@ -110,8 +116,8 @@ def identify(headers: Headers, body: Body | None, tenant_header: str = "") -> Id
 
     Raises ``BadIdentity``.
     """
-    texts = _header_texts(headers)
-    fields = body if body is not None else {}
+    texts, fields = _header_texts(headers), body if body is not None else {}
+    placeholder = _drop_placeholders(texts, tenant_header) or _placeholder_in(fields)
     parent_id = _own(texts, fields, *_PARENT)[0]
     parent_turn = _own(texts, fields, *_PARENT_TURN)[0]
     tenant = _own(texts, fields, *_TENANT)[0]
@@ -133,6 +139,7 @@ def identify(headers: Headers, body: Body | None, tenant_header: str = "") -> Id
         agent=made_good(texts.get(_AGENT, "")) or kind_of_agent(fields),
         source=source,
         anonymous=anonymous,
+        placeholder=placeholder,
         trace=trace if _TRACE.fullmatch(trace) else "",
         budget_turns=_budget(texts, _BUDGET_TURNS),
         budget_kv_token_s=_budget(texts, _BUDGET_KV),
@@ -179,10 +186,44 @@ def _header_texts(headers: Headers) -> dict[str, str]:
     return texts
 
 
+def _drop_placeholders(texts: dict[str, str], tenant_header: str) -> str:
+    """Take headers away whose id is none; say where the first of them was."""
+    first = ""
+    for name in (*_OWN_HEADERS, *_BORROWED_HEADERS, _CLAUDE_CODE_AGENT, _CLAUDE_CODE_PARENT, tenant_header):
+        if (text := texts.get(name, "")) and is_placeholder(text, loose=name in _BORROWED_HEADERS):
+            del texts[name]
+            first = first or f"header {name}"
+    return first
+
+
+def _placeholder_in(body: Body) -> str:
+    """The first field whose id is none; ``_id_in`` leaves it out."""
+    for path in (*_OWN_PATHS, *_BORROWED_FIELDS):
+        if isinstance(value := _field(body, path), str) and value.strip() and _id_in(body, path) is None:
+            return f"body {path}"
+    session = _claude_code_session(_field(body, _CLAUDE_CODE_USER))
+    return f"body {_CLAUDE_CODE_USER}" if session and is_placeholder(session, loose=True) else ""
+
+
+def _id_in(body: Body, path: str) -> object:
+    """What the field holds, if it may be an id."""
+    value = _field(body, path)
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    return None if not text or is_placeholder(text, loose=path in _BORROWED_FIELDS) else text
+
+
+@functools.cache
+def _keys(path: str) -> list[str]:
+    return path.split(".")
+
+
 def _field(body: Body, path: str) -> object:
-    value: object = body
-    for key in path.split("."):
-        if not isinstance(value, Mapping):
+    top, *below = _keys(path)
+    value = body.get(top)
+    for key in below:
+        if not isinstance(value, dict):
             return None
         value = value.get(key)
     return value
@@ -193,8 +234,8 @@ def _own(texts: Mapping[str, str], body: Body, header: str, paths: Iterable[str]
     if text := texts.get(header, ""):
         return _checked(text, f"header {header}"), f"header {header}"
     for path in paths:
-        value = _field(body, path)
-        if value is None or value == "":
+        value = _id_in(body, path)
+        if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, str | int):
             raise BadIdentity(f"body {path}", f"expected a string, got {type(value).__name__}")
@@ -215,13 +256,15 @@ def _borrowed(texts: Mapping[str, str], body: Body) -> tuple[str, str]:
         if text := texts.get(header, ""):
             return made_good(text), f"header {header}"
     for path in _BORROWED_FIELDS:
-        value = _field(body, path)
+        value = _id_in(body, path)
         if isinstance(value, str) and value:
             return made_good(value), f"body {path}"
         if isinstance(value, int) and not isinstance(value, bool):
             return made_good(str(value)), f"body {path}"
     session = _claude_code_session(_field(body, _CLAUDE_CODE_USER))
-    return (made_good(session), f"body {_CLAUDE_CODE_USER}") if session else ("", "")
+    if session and not is_placeholder(session, loose=True):
+        return made_good(session), f"body {_CLAUDE_CODE_USER}"
+    return "", ""
 
 
 def _claude_code_session(user: object) -> str:

@@ -21,6 +21,7 @@ from controlplane.gate.asgi import (
 from controlplane.gate.bodies import Bodies, BodyRefused
 from controlplane.gate.contexts import Contexts, measured
 from controlplane.gate.continuity import Continuity
+from controlplane.gate.encodings import CONTENT_ENCODING, CONTENT_LENGTH, UnknownEncoding, encoding_of
 from controlplane.gate.gate import Gate
 from controlplane.gate.identity import BadIdentity, Identity
 from controlplane.gate.problems import problem
@@ -38,6 +39,7 @@ from controlplane.gate.requests import (
     refusal_headers,
     refusal_problem,
     ticket_of,
+    turn_path,
 )
 from controlplane.gate.sizing import Prompt
 from controlplane.gate.tickets import Entered, Refused, Ticket
@@ -86,7 +88,7 @@ class GateMiddleware:
         self._app = app
         self._continuity = continuity
         self._gate = gate
-        self._paths = frozenset(paths)
+        self._paths = frozenset(map(turn_path, paths))
         self._on_loop = on_loop
         self._health = health if health is not None else gate.health
         self._bodies = Bodies(gate.limits)
@@ -98,26 +100,32 @@ class GateMiddleware:
         if self._on_loop is not None:
             on_loop, self._on_loop = self._on_loop, None
             on_loop(asyncio.get_running_loop())
-        path = _path(scope) if scope["type"] == "http" else None
+        path = turn_path(_path(scope)) if scope["type"] == "http" else None
         if path is None:
             await self._app(scope, receive, send)
         elif _asks_for_health(scope):
             await send_json(send, HTTPStatus.OK, self._health())
         elif path in self._paths and scope["method"] in GATED_METHODS:
+            _without_slash(scope)
             await self._turn(path, scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
     async def _turn(self, path: str, scope: Scope, receive: Receive, send: SendMessage) -> None:
         try:
-            data = await self._bodies.read(receive)
+            encoding = encoding_of(scope["headers"])
+            data = await self._bodies.read(receive, encoding)
+            if not data:
+                _refuse_if_lost(scope)
         except ClientGone:
             await _say_gone(path, send)
             return
-        except BodyRefused as refused:
+        except (BodyRefused, UnknownEncoding) as refused:
             told = problem(path, refused.status, refused.code, str(refused))
             await send_json(send, refused.status, told, [(b"connection", b"close")])  # the rest of it is not read
             return
+        if encoding:
+            scope["headers"] = _as_plain(scope["headers"], len(data))
         replay = Replay(data, receive)
         body = json_object(data)
         try:
@@ -269,7 +277,7 @@ async def _say_gone(path: str, send: SendMessage) -> None:
 
 
 def _asks_for_health(scope: Scope) -> bool:
-    return _path(scope) == HEALTH_PATH and scope["method"] in ("GET", "HEAD")
+    return turn_path(_path(scope)) == HEALTH_PATH and scope["method"] in ("GET", "HEAD")
 
 
 def _path(scope: Scope) -> str:
@@ -277,6 +285,26 @@ def _path(scope: Scope) -> str:
     path: str = scope["path"]
     root: str = scope.get("root_path", "").rstrip("/")
     return path[len(root) :] if root and path.startswith(f"{root}/") else path
+
+
+def _refuse_if_lost(scope: Scope) -> None:
+    """Raise ``BodyRefused`` where the server dropped the body, as uvicorn does if it is asked for an upgrade."""
+    if any(name.lower() == b"upgrade" for name, _ in scope["headers"]):
+        why = "the server lost the body, as it was asked for an upgrade: have the client speak HTTP/1.1 without one"
+        raise BodyRefused(HTTPStatus.BAD_REQUEST, "body_lost", why)
+
+
+def _without_slash(scope: Scope) -> None:
+    """A path is served as its own without the slash at its end, where a server would answer with a redirect."""
+    scope["path"] = scope["path"].rstrip("/")
+    if scope.get("raw_path"):
+        scope["raw_path"] = scope["raw_path"].rstrip(b"/")
+
+
+def _as_plain(headers: Iterable[tuple[bytes, bytes]], size: int) -> list[tuple[bytes, bytes]]:
+    """The headers of a request whose body is handed on as it was before it was compressed."""
+    left = [each for each in headers if each[0].lower() not in (CONTENT_ENCODING, CONTENT_LENGTH)]
+    return [*left, (CONTENT_LENGTH, str(size).encode())]
 
 
 def _watched(

@@ -25,6 +25,11 @@ _RETRIED = frozenset({408, 409, 429})  # by OpenAI's and Anthropic's SDKs, besid
 _TURN_ID_BYTES = 16  # what nobody guesses: it proves to whom the turn was answered
 
 
+def turn_path(path: str) -> str:
+    """The path by which a turn is known: slashes at its end make no difference."""
+    return path.rstrip("/")
+
+
 def json_object(data: bytes) -> dict[str, Any] | None:
     """The JSON object that a body is; None if it is something else."""
     try:

@@ -34,10 +34,13 @@ class Tenants:
         self._header = header.lower()
         self._in_use = in_use
         self._owners: OrderedDict[str, str] = OrderedDict()
+        self.placeholders = 0  # requests that had one where an id should be
 
     def identify(self, headers: Headers, body: Body | None) -> Identity:
         """The identity of a request, with the names that its programs have here. Raises ``BadIdentity``."""
-        return self.scope(identify(headers, body, self._header))
+        identity = identify(headers, body, self._header)
+        self.placeholders += bool(identity.placeholder)
+        return self.scope(identity)
 
     def scope(self, identity: Identity) -> Identity:
         """The identity, with the names that its program and its parent have here."""

@@ -115,4 +115,5 @@ class GateCounters:
     daemon_returned: int = 0
     programs_forgotten: int = 0
     outdated: int = 0  # heartbeats of a daemon that was replaced
+    placeholders: int = 0  # requests that sent one for an id, as "undefined": it counts as absent
     unproven: int = 0  # turns that named a parent which neither an agent nor a turn of its has told of

@@ -166,8 +166,8 @@ def _live_runs(
                     runs.append(replay(run))
                     summary = runs[-1].summary
             console.print(
-                f"[bold]{name}[/bold] at {arrival.rate:g} programs/s: mean JCT {summary.jct_mean_s:.1f} s, "
-                f"cache hit rate {summary.cache_hit_ratio:.1%}, {summary.programs_ended} programs ended",
+                f"[bold]{name}[/bold] at {arrival.rate:g} programs/s: mean JCT {summary.jct_mean_s or 0:.1f} s, "
+                f"cache hit rate {summary.cache_hit_ratio or 0:.1%}, {summary.programs_ended} programs ended",
                 highlight=False,
             )
     return runs

@@ -12,6 +12,7 @@ import grpc
 from controlplane.core.errors import ConfigError, ControlPlaneError, EngineUnavailable, UnknownProgram
 from controlplane.wire.control import METHODS, Fields
 from controlplane.wire.endpoint import control_path
+from controlplane.wire.loopback import channel_options
 
 ADDRESS_VARIABLE = "PENSTOCK_API"
 CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE = (
@@ -104,6 +105,8 @@ def connect(address: str | None, node: str, state_dir: Path | None = None) -> It
     chosen = address or os.environ.get(ADDRESS_VARIABLE)
     if not chosen:
         chosen = f"unix:{_socket(node, state_dir)}"
+    if "://" in chosen:  # as a URL, where HOST:PORT is meant
+        chosen = chosen.partition("://")[2].rstrip("/")
     with _channel(chosen) as channel:
         yield ControlClient(channel, chosen)
 
@@ -125,11 +128,12 @@ def _socket(node: str, state_dir: Path | None) -> Path:
 
 
 def _channel(address: str) -> grpc.Channel:
+    options = [*_STILL_THERE, *channel_options(address)]
     authority = _file(CA_VARIABLE)
     if authority is None:
-        return grpc.insecure_channel(address, _STILL_THERE)
+        return grpc.insecure_channel(address, options)
     credentials = grpc.ssl_channel_credentials(authority, _file(KEY_VARIABLE), _file(CERTIFICATE_VARIABLE))
-    return grpc.secure_channel(address, credentials, _STILL_THERE)
+    return grpc.secure_channel(address, credentials, options)
 
 
 def _file(variable: str) -> bytes | None:

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -31,8 +30,10 @@ from controlplane.eventloop import run
 from controlplane.operate.client import connect
 from controlplane.shell.host_probe import pressure_file, usable_cpus
 from controlplane.shell.nats_server import binary
-from controlplane.wire.endpoint import default_state_dir, resolve_url, shown, socket_path
-from controlplane.wire.nats_options import nats_options, servers
+from controlplane.wire.endpoint import default_state_dir, resolve_url, socket_path
+from controlplane.wire.loopback import open_url
+from controlplane.wire.nats_options import nats_options, refusal
+from controlplane.wire.nats_url import shown
 from controlplane.wire.roles import BusRole, reader_inbox
 from controlplane.wire.subjects import stream_name
 
@@ -181,29 +182,34 @@ async def _bus(config: Config, state_dir: Path) -> list[Finding]:
         url = resolve_url(config.nats_url or None, config.node, state_dir, role=BusRole.READER)()
     except ControlPlaneError as error:
         return [_bad("bus", str(error), f"start `penstock up --node {config.node}`")]
+    errors: list[Exception] = []
+
+    async def on_error(error: Exception) -> None:
+        errors.append(error)
+
     try:
         client = await nats.connect(
-            servers(url),
             allow_reconnect=False,
             connect_timeout=_TIMEOUT_S,
-            error_cb=_ignored,
+            error_cb=on_error,
             name="penstock-doctor",
             inbox_prefix=reader_inbox(config.node),
-            **nats_options(),
+            **nats_options(url),
         )
     except ConfigError as error:
         return [_bad("bus", str(error), "correct the variable, or unset it")]
     except (OSError, NatsError, TimeoutError) as error:
-        why = str(error) or type(error).__name__
-        return [_bad("bus", f"nobody answers at {shown(url)}: {why}", "start the server, or correct the URL")]
+        return [
+            _bad(
+                "bus",
+                f"nobody answers at {shown(url)}: {refusal(errors or [error])}",
+                "start the server, or correct the URL",
+            )
+        ]
     try:
         return [finding async for finding in _on_the_bus(client, url, config.node)]
     finally:
         await client.close()
-
-
-async def _ignored(error: Exception) -> None:
-    """Ignore it: what fails becomes a finding."""
 
 
 async def _on_the_bus(client: Client, url: str, node: str) -> Any:
@@ -327,7 +333,7 @@ def _pool(pressure: Any) -> Finding:
 def _engine(url: str) -> Iterator[Finding]:
     page = f"{url.rstrip('/')}/penstock/health"
     try:
-        with urllib.request.urlopen(page, timeout=_TIMEOUT_S) as answer:
+        with open_url(page, _TIMEOUT_S) as answer:
             health = json.load(answer)
     except urllib.error.HTTPError as error:
         advice = "install penstock beside the engine, and check that PENSTOCK_PLUGIN is not off"
@@ -352,6 +358,9 @@ def _gate(health: dict[str, Any]) -> Iterator[Finding]:
     found = f"{mode}, {health.get('held_turns', 0)} turns held"
     advice = _GATE_ADVICE.get(mode, "")
     yield _look("gate", found, advice) if advice else _ok("gate", found)
+    if unnamed := health.get("counters", {}).get("placeholders", 0):
+        found = f"{unnamed} requests sent a placeholder for an id, as `undefined` or an unfilled template"
+        yield _look("ids", found, "each is a program of its own until its client fills the id in")
     plugin = health.get("plugin", {})
     name, package = next(((name, each) for name, each, _ in _ENGINES if each in plugin), ("?", "sglang"))
     if why := plugin.get("passive_because"):

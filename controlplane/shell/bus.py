@@ -31,8 +31,8 @@ from controlplane.shell.logs import logger
 from controlplane.shell.node_stream import SIZES, is_as, node_stream
 from controlplane.wire.codec import Heartbeat, encode_commands, encode_heartbeat
 from controlplane.wire.delivery import delivered
-from controlplane.wire.endpoint import shown
-from controlplane.wire.nats_options import nats_options, servers
+from controlplane.wire.nats_options import nats_options, refusal
+from controlplane.wire.nats_url import shown
 from controlplane.wire.senders import FOR_TOOLS
 from controlplane.wire.subjects import (
     command_subject,
@@ -44,6 +44,7 @@ from controlplane.wire.subjects import (
 )
 
 _CONNECT_TIMEOUT_S = 3.0
+_LAST_ERRORS = 8
 _NO_ROOM = frozenset({10023, 10047})  # insufficient resources, insufficient storage resources
 _MADE_MEANWHILE = 10058  # by another daemon, not quite as we would: a fleet's begins elsewhere in nodes' streams
 _MOST_RACES = 3  # of two daemons that begin together: one for each stream that both make
@@ -131,6 +132,7 @@ class Bus:
         self.inbox = Inbox()
         self._client = Client()
         self._last_error = ""
+        self._errors: deque[Exception] = deque(maxlen=_LAST_ERRORS)
         self._unsaid = 0  # errors since the last one that was logged
         self._said_at_s = 0.0
         self._created = ""
@@ -149,7 +151,6 @@ class Bus:
     async def connect(self) -> None:
         """Raises ``EngineUnavailable`` if nobody listens there."""
         connecting = self._connect(
-            servers(self.url),
             name=f"penstock-daemon-{self.node}",
             allow_reconnect=True,
             max_reconnect_attempts=-1,  # this holds for the first connection too, hence the limit below
@@ -158,17 +159,18 @@ class Bus:
             disconnected_cb=self._on_disconnect,
             reconnected_cb=self._on_reconnect,
             **({} if self._revive else _LEAVES),
-            **nats_options(),
+            **nats_options(self.url),
         )
         try:
             with fail_after(_CONNECT_TIMEOUT_S):
                 self._client = await connecting
         except (OSError, NatsError, TimeoutError) as error:
-            why = self._last_error or str(error) or f"nothing within {_CONNECT_TIMEOUT_S:g}s"
+            why = refusal(self._errors) or str(error) or f"nothing within {_CONNECT_TIMEOUT_S:g}s"
             raise EngineUnavailable(f"no NATS server answers at {shown(self.url)}: {why}") from None
 
     async def _on_error(self, error: Exception) -> None:
         """A server that is away is an error five times a second, and one line a minute."""
+        self._errors.append(error)
         said, now_s = str(error) or type(error).__name__, current_time()
         if said == self._last_error and now_s - self._said_at_s < _SAY_AGAIN_S:
             self._unsaid += 1

@@ -37,8 +37,8 @@ from controlplane.shell.shadow import Asked, Estimates, Replayer, Shadow
 from controlplane.shell.status import Status, describe
 from controlplane.shell.stretch import Stretch
 from controlplane.wire.codec import Heartbeat, encode_events, last_command_id
-from controlplane.wire.endpoint import shown
 from controlplane.wire.log import Header, LogWriter
+from controlplane.wire.nats_url import shown
 from controlplane.wire.subjects import publisher_name
 
 _STALLED_S = 30.0  # so long nothing of what the stream has: its last messages may have been deleted

@@ -4,12 +4,11 @@ import contextlib
 import time
 import zlib
 from collections.abc import Awaitable, Callable
-from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
-from aiohttp import web
+from aiohttp import hdrs, web
 from anyio import Lock, fail_after, sleep, to_thread
 
 from controlplane.core.errors import ConfigError
@@ -22,6 +21,7 @@ from controlplane.shell.telemetry import Telemetry
 from controlplane.shell.timeline_view import timeline
 from controlplane.shell.timelines import Timelines
 from controlplane.shell.views import listing
+from controlplane.wire.loopback import is_loopback
 
 _PAGE = Path(__file__).with_name("page")
 _MOST_PROGRAMS = 60  # on the page
@@ -62,7 +62,8 @@ class HttpServer:
         if self.listen == "off":
             return
         host, _, port = self.listen.rpartition(":")
-        middlewares = [_for_this_machine] if _is_loopback(host.strip("[]")) else []
+        without_slash = web.normalize_path_middleware(append_slash=False, remove_slash=True)
+        middlewares = [_for_this_machine, without_slash] if is_loopback(host.strip("[]")) else [without_slash]
         app = web.Application(middlewares=middlewares, client_max_size=MOST_BODY_BYTES)
         app.on_response_prepare.append(_ask_again)
         app.add_routes(
@@ -204,23 +205,16 @@ def _unknown(program_id: str) -> str:
     )
 
 
-def _is_loopback(host: str) -> bool:
-    """Whether the name is that of this machine alone."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 @web.middleware
 async def _for_this_machine(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
     """A page that is served to this machine alone answers to its names alone.
 
-    Else a web site whose name is made to lead here could have a browser of this machine read the page for it.
+    Else a web site whose name is made to lead here could have a browser of this machine read the page for it. Every
+    browser names a host; a health check in HTTP/1.0 may not.
     """
-    if _is_loopback(urlsplit(f"//{request.host}").hostname or ""):
+    if hdrs.HOST not in request.headers or is_loopback(urlsplit(f"//{request.host}").hostname or ""):
         return await handler(request)
     told = "this address serves this machine: ask for localhost, or set [http] listen to another address\n"
     return web.Response(text=told, status=421)

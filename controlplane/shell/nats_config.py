@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from controlplane.core.errors import ConfigError
 from controlplane.wire.endpoint import URL_VARIABLE
@@ -40,7 +40,7 @@ def _user(node: str, role: BusRole, password: str) -> dict[str, Any]:
 def url_as(url: str, node: str, role: BusRole, passwords: Passwords) -> str:
     """``url``, which names nobody, for ``role``."""
     scheme, _, address = url.partition("://")
-    return f"{scheme}://{user_name(node, role)}:{passwords[role]}@{address}"
+    return f"{scheme}://{user_name(node, role)}:{quote(passwords[role], safe='')}@{address}"
 
 
 def kept_passwords(path: Path) -> dict[BusRole, str]:
@@ -92,7 +92,8 @@ def _new_password() -> str:
 
 def _password_in(path: Path) -> str:
     try:
-        return urlsplit(path.read_text(encoding="utf-8").strip().partition("=")[2]).password or ""
+        written = urlsplit(path.read_text(encoding="utf-8").strip().partition("=")[2]).password
+        return unquote(written or "")
     except (OSError, ValueError):
         return ""
 

@@ -32,7 +32,8 @@ from controlplane.shell.installed import installed
 from controlplane.shell.logs import logger
 from controlplane.shell.nats_config import Passwords, kept_passwords, url_as, users, write_secret
 from controlplane.shell.ports import free_ports
-from controlplane.wire.endpoint import Endpoint, read_endpoint, remove_endpoint, shown, write_endpoint
+from controlplane.wire.endpoint import Endpoint, read_endpoint, remove_endpoint, write_endpoint
+from controlplane.wire.nats_url import shown
 from controlplane.wire.roles import BusRole, user_name
 
 _READY_TIMEOUT_S = 30.0  # only a machine that is very busy takes more than one

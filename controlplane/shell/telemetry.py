@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
@@ -25,6 +26,10 @@ from controlplane.shell.pump import Recorder
 from controlplane.shell.regret_metrics import measure_regret
 from controlplane.shell.status import Status
 from controlplane.shell.traces import Traces
+from controlplane.wire.loopback import is_here
+
+if TYPE_CHECKING:
+    import requests
 
 _PAUSE_S = 1e-4  # between two pieces of a scrape's text: else the daemon's thread gets the interpreter after 5 ms
 
@@ -104,10 +109,23 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
+def _otlp(config: TelemetryConfig, signal: str) -> str:
+    return f"{config.otlp_endpoint.rstrip('/')}/v1/{signal}"
+
+
+def _session(config: TelemetryConfig) -> "requests.Session":
+    """A session that takes no proxy to a collector on this machine."""
+    import requests
+
+    session = requests.Session()
+    session.trust_env = not is_here(config.otlp_endpoint)
+    return session
+
+
 def _metrics_over_otlp(config: TelemetryConfig) -> MetricReader:
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 
-    exporter = OTLPMetricExporter(endpoint=f"{config.otlp_endpoint.rstrip('/')}/v1/metrics", timeout=2)
+    exporter = OTLPMetricExporter(endpoint=_otlp(config, "metrics"), timeout=2, session=_session(config))
     return PeriodicExportingMetricReader(exporter, export_interval_millis=1000 * config.interval_s)
 
 
@@ -115,6 +133,6 @@ def _traces_over_otlp(config: TelemetryConfig, resource: Resource) -> TracerProv
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
     provider = TracerProvider(resource=resource, sampler=ParentBased(TraceIdRatioBased(config.trace_ratio)))
-    exporter = OTLPSpanExporter(endpoint=f"{config.otlp_endpoint.rstrip('/')}/v1/traces", timeout=2)
+    exporter = OTLPSpanExporter(endpoint=_otlp(config, "traces"), timeout=2, session=_session(config))
     provider.add_span_processor(BatchSpanProcessor(exporter))
     return provider

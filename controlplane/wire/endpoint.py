@@ -7,7 +7,6 @@ its own role's, so that what goes wrong there, or is taken over, can do no more 
 
 import json
 import os
-import re
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -20,7 +19,6 @@ from controlplane.wire.subjects import check_name
 STATE_DIR_VARIABLE = "PENSTOCK_STATE_DIR"
 URL_VARIABLE = "PENSTOCK_NATS_URL"
 URL_FILE_VARIABLE = "PENSTOCK_NATS_URL_FILE"
-_SECRET = re.compile(r"(?:(?<=://)|(?<=,))[^/@,\s]+@")
 MOST_SOCKET_PATH_BYTES = 107  # what the kernel takes
 
 
@@ -40,11 +38,6 @@ class Endpoint:
     def url_of(self, role: BusRole) -> str:
         """Where ``role`` connects, and what proves that it may."""
         return self.urls.get(role, self.url)
-
-
-def shown(url: str) -> str:
-    """The URL as it may be told: without what proves oneself."""
-    return _SECRET.sub("", url)
 
 
 def default_state_dir(environment: Mapping[str, str] = os.environ) -> Path:

@@ -6,11 +6,12 @@ place and never written into a configuration.
 
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from controlplane.core.errors import ConfigError
+from controlplane.wire.nats_url import HOW_TO_WRITE, connection_of
 
 CREDENTIALS = "PENSTOCK_NATS_CREDENTIALS"
 NKEY = "PENSTOCK_NATS_NKEY"
@@ -19,17 +20,17 @@ CERTIFICATE = "PENSTOCK_NATS_CERTIFICATE"
 PRIVATE_KEY = "PENSTOCK_NATS_PRIVATE_KEY"
 
 
-def nats_options(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """More arguments for ``nats.connect``; none where no variable is set.
+def nats_options(url: str, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """The arguments of ``nats.connect`` that say where to connect, and as whom.
 
     ``PENSTOCK_NATS_CREDENTIALS``: a .creds file (JWT and seed); ``PENSTOCK_NATS_NKEY``: a seed's file; both need
     ``pip install 'penstock[nkeys]'``. ``PENSTOCK_NATS_CA``: the authority of the server's certificate, in PEM;
     ``PENSTOCK_NATS_CERTIFICATE`` and ``PENSTOCK_NATS_PRIVATE_KEY``: one's own, where the server wants one. A user
     and password, or a token, go into the URL.
 
-    :raises ConfigError: a file that is named cannot be read, or is not what it should be.
+    :raises ConfigError: the URL is none of NATS servers, or a file that is named is not what it should be.
     """
-    found: dict[str, Any] = {}
+    found = connection_of(url)
     if path := _file(environment, CREDENTIALS):
         found["user_credentials"] = path
     if path := _file(environment, NKEY):
@@ -43,23 +44,18 @@ def nats_options(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
     return found
 
 
-def servers(url: str) -> str | list[str]:
-    """What to give ``nats.connect`` for a URL, which may name several: ``nats://user:password@one:4222,two:4222``.
+def refusal(errors: Iterable[Exception]) -> str:
+    """Why no server was reached, of all that went wrong on the way; empty: nothing is known.
 
-    Who proves himself at the first does so at those that name nobody: the client hands nothing on to servers of a
-    cluster that it hears of from another.
+    A server that refuses a login hangs up, too, so what comes last says the least.
     """
-    if "," not in url:
-        return url
-    first, *others = [each.strip() for each in url.split(",")]
-    scheme, slashes, address = first.rpartition("://")
-    user, at, _ = address.rpartition("@")
-    found = [first]
-    for other in others:
-        its_scheme, _, its_address = other.rpartition("://")
-        named = its_address if "@" in its_address else f"{user}{at}{its_address}"
-        found.append(f"{its_scheme or scheme}{slashes}{named}")
-    return found
+    texts = [str(error) or type(error).__name__ for error in errors]
+    for text in texts:
+        if "authorization" in text.lower() or "authentication" in text.lower():
+            return (
+                f"{text}: it refuses the login in the URL ({HOW_TO_WRITE}), or the files of {CREDENTIALS} or {NKEY}"
+            )
+    return texts[-1] if texts else ""
 
 
 def _file(environment: Mapping[str, str], name: str) -> str | None:

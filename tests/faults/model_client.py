@@ -55,7 +55,7 @@ class Client:
     def pending_data_size(self) -> int:
         return sum(len(data) for _, data, _ in self._pending)
 
-    async def connect(self, servers: str, **options: Any) -> None:
+    async def connect(self, servers: list[str], **options: Any) -> None:
         self._options = options
         while True:
             await asyncio.sleep(_REFUSED_S)

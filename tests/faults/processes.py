@@ -129,10 +129,10 @@ class DaemonProcess(Process):
     def serves(self) -> bool:
         return self.is_alive and not self.has_ended and self.daemon.ready.is_set()
 
-    async def _connect(self, url: str, **options: Any) -> Client:
+    async def _connect(self, **options: Any) -> Client:
         client = self.client(self.threads[0], "daemon")
         client.told = self._told
-        await client.connect(url, **options)
+        await client.connect(**options)
         return client
 
     def _told(self, subject: str, data: bytes) -> None:

@@ -12,7 +12,7 @@ from nats.js.api import StreamConfig
 from support.daemon_process import eventually
 from support.ports import is_listening
 
-from controlplane.wire.nats_options import servers
+from controlplane.wire.nats_options import nats_options
 
 
 @contextmanager
@@ -32,7 +32,7 @@ async def connected(url: str) -> nats.aio.client.Client:
         return all(is_listening(int(port)) for port in re.findall(r":(\d+)(?=,|$)", url))
 
     await eventually(listens, what=f"a server at {url}")
-    return await nats.connect(servers(url), error_cb=_quiet, reconnect_time_wait=0.1)
+    return await nats.connect(**nats_options(url), error_cb=_quiet, reconnect_time_wait=0.1)
 
 
 async def _quiet(error: Exception) -> None:

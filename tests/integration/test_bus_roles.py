@@ -24,7 +24,8 @@ from controlplane.emit.emitter import Emitter
 from controlplane.emit.tool_reporter import ToolReporter
 from controlplane.wire.codec import Heartbeat, encode_commands, encode_events, encode_heartbeat
 from controlplane.wire.delivery import delivered
-from controlplane.wire.endpoint import Endpoint, read_endpoint, shown, write_endpoint
+from controlplane.wire.endpoint import Endpoint, read_endpoint, write_endpoint
+from controlplane.wire.nats_url import shown
 from controlplane.wire.roles import BusRole
 from controlplane.wire.subjects import (
     all_events_subject,

@@ -21,7 +21,8 @@ from controlplane.core import commands as cmd
 from controlplane.core import events as ev
 from controlplane.shell.log_replay import replay_log
 from controlplane.wire.codec import encode_events
-from controlplane.wire.endpoint import endpoint_path, read_endpoint, shown
+from controlplane.wire.endpoint import endpoint_path, read_endpoint
+from controlplane.wire.nats_url import shown
 
 GATE = "test/gate/one"
 ENGINE = "test/engine/one"

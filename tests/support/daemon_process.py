@@ -20,7 +20,7 @@ from controlplane.core.events import Event
 from controlplane.wire.codec import decode_commands, encode_events
 from controlplane.wire.delivery import delivered
 from controlplane.wire.endpoint import read_endpoint
-from controlplane.wire.nats_options import servers
+from controlplane.wire.nats_options import nats_options
 from controlplane.wire.subjects import command_subject, event_subject, status_subject
 
 NODE = "test"
@@ -125,7 +125,7 @@ class BusClient:
     @classmethod
     async def connect(cls, url: str, node: str = NODE) -> "BusClient":
         client = await nats.connect(
-            servers(url), reconnect_time_wait=0.05, max_reconnect_attempts=-1, error_cb=_quiet
+            **nats_options(url), reconnect_time_wait=0.05, max_reconnect_attempts=-1, error_cb=_quiet
         )
         self = cls(client, node)
 

@@ -29,7 +29,7 @@ def jct_values_s(run: RunResult) -> _Floats:
 
 def ttft_values_s(run: RunResult) -> _Floats:
     """Times to first token of the turns that ended well, holds included, ascending."""
-    ttft_ns = [turn.first_token_ns - turn.queued_ns for turn in run.turns if not turn.error]
+    ttft_ns = [turn.first_token_ns - turn.queued_ns for turn in run.turns if not turn.error and turn.first_token_ns]
     return np.sort(np.asarray(ttft_ns, dtype=np.float64)) / NANOSECONDS_PER_SECOND
 
 

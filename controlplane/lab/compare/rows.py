@@ -125,8 +125,8 @@ def column_names(group: Group) -> list[str]:
 def mean_jct_s(group: Group, preset: str) -> float | None:
     """Mean JCT of the preset's runs in the group, over their seeds; None without a program that ended."""
     means = [run.summary.jct_mean_s for run in group.runs if name_of(run) == preset]
-    means = [mean for mean in means if mean > 0]
-    return sum(means) / len(means) if means else None
+    known = [mean for mean in means if mean]
+    return sum(known) / len(known) if known else None
 
 
 def jct_ratio(group: Group, preset: str, baseline: str = BASELINE) -> float | None:

@@ -236,6 +236,9 @@ def print_tenants(runs: Sequence[RunResult], console: Console | None = None) -> 
     (console or Console()).print(table)
 
 
+_SECRET_OPTIONS = ("--api-key", "--header", "-H")
+
+
 def show_runs(runs: Sequence[RunResult], *, trace: Trace, out: Path | None, json: bool) -> None:
     """Print ``runs`` and, if ``out`` is given, save them there beside a report."""
     for problem in trace.rejected[:5]:
@@ -257,8 +260,24 @@ def show_runs(runs: Sequence[RunResult], *, trace: Trace, out: Path | None, json
         )
 
         save_runs(runs, out)
-        write_report(runs, out / "report.html", ReportOptions(command=tuple(sys.argv)))
+        write_report(runs, out / "report.html", ReportOptions(command=_without_secrets(sys.argv)))
         print(f"report: {out / 'report.html'}", file=sys.stderr)  # noqa: T201
+
+
+def _without_secrets(command: Sequence[str]) -> tuple[str, ...]:
+    """The command, for others to run again, without keys."""
+    shown: list[str] = []
+    for word in command:
+        name, equals, _ = word.partition("=")
+        if shown and shown[-1] in _SECRET_OPTIONS:
+            shown.append("***")
+        elif equals and name in _SECRET_OPTIONS:
+            shown.append(f"{name}=***")
+        elif word.startswith("-H") and word != "-H":
+            shown += ["-H", "***"]
+        else:
+            shown.append(re.sub(r"(?<=://)\S*@", "", word))
+    return tuple(shown)
 
 
 def _tenants_of(run: RunResult) -> dict[str, object]:

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from urllib.request import urlopen
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -24,6 +23,7 @@ from controlplane.fleet.nats_cluster import LocalCluster
 from controlplane.fleet.roster import Engine
 from controlplane.lab.fleet.processes import Kind, Process, listens
 from controlplane.shell.ports import free_ports
+from controlplane.wire.loopback import channel_options, open_url
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _GOVERNED_WITHIN_S = 180.0
@@ -255,7 +255,7 @@ class Site:
 def is_healthy(port: int) -> bool:
     """Whether an engine at that port of this machine says that it serves."""
     try:
-        with urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+        with open_url(f"http://127.0.0.1:{port}/health", 5) as answer:
             return bool(answer.status == 200)
     except OSError:
         return False
@@ -264,7 +264,7 @@ def is_healthy(port: int) -> bool:
 def healthy(plane: DataPlane, cluster: str) -> set[str]:
     """The addresses of a cluster that an Envoy takes for healthy; none while it does not answer."""
     try:
-        with urlopen(f"http://{plane.admin}/clusters?format=json", timeout=2) as answer:
+        with open_url(f"http://{plane.admin}/clusters?format=json", 2) as answer:
             clusters = json.load(answer).get("cluster_statuses", ())
     except (OSError, ValueError):
         return set()
@@ -274,7 +274,7 @@ def healthy(plane: DataPlane, cluster: str) -> set[str]:
 
 def _says_that_it_leads(port: int) -> bool:
     try:
-        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=2) as answer:
+        with open_url(f"http://127.0.0.1:{port}/metrics", 2) as answer:
             found = re.search(rb"^penstock_leading\S* (\S+)", answer.read(), re.MULTILINE)
     except OSError:
         return False
@@ -283,7 +283,7 @@ def _says_that_it_leads(port: int) -> bool:
 
 def _counted(plane: DataPlane, name: str) -> int:
     try:
-        with urlopen(f"http://{plane.admin}/stats?filter=^{name}$", timeout=2) as answer:
+        with open_url(f"http://{plane.admin}/stats?filter=^{name}$", 2) as answer:
             return int(answer.read().decode().rpartition(": ")[2] or 0)
     except (OSError, ValueError):
         return 0
@@ -299,7 +299,7 @@ def _failed(status: dict[str, object]) -> bool:
 
 
 def _serves(address: str) -> bool:
-    with grpc.insecure_channel(address) as channel:
+    with grpc.insecure_channel(address, channel_options(address)) as channel:
         try:
             asked = health_pb2.HealthCheckRequest()
             return bool(health_pb2_grpc.HealthStub(channel).Check(asked, timeout=0.5).status == _SERVING)

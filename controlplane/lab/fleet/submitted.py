@@ -14,7 +14,7 @@ from nats.js.errors import NotFoundError
 from controlplane.core.errors import EngineUnavailable
 from controlplane.core.events import TurnSubmitted
 from controlplane.wire.codec import decode_events
-from controlplane.wire.nats_options import servers
+from controlplane.wire.nats_options import nats_options
 from controlplane.wire.subjects import stream_name
 
 _QUIET_S = 2.0
@@ -31,7 +31,7 @@ async def turns_submitted(url: str, nodes: Iterable[str]) -> Counter[str]:
     leader, so it is asked again. Raises ``EngineUnavailable`` where no answer comes for a minute, and what
     ``nats.connect`` raises.
     """
-    client = await nats.connect(servers(url))
+    client = await nats.connect(**nats_options(url))
     try:
         return Counter([program for node in nodes for program, _ in await _turns(client.jetstream(), node)])
     finally:

@@ -1,6 +1,8 @@
 """What an endpoint's answers say besides the reply: errors, holds, waits, models."""
 
 import math
+import time
+from email.utils import parsedate_to_datetime
 
 import aiohttp
 import msgspec
@@ -21,8 +23,12 @@ def turn_id(response: aiohttp.ClientResponse) -> str:
 
 
 def retry_after_s(response: aiohttp.ClientResponse) -> float:
-    """``Retry-After`` in seconds; 0 where there is none that can be read."""
-    return _positive(response.headers.get("retry-after", ""))
+    """``Retry-After`` in seconds, from now where it is a date; 0 where there is none that can be read."""
+    text = response.headers.get("retry-after", "")
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+    except (ValueError, TypeError, IndexError):
+        return _positive(text)
 
 
 async def refusal(response: aiohttp.ClientResponse) -> str:
@@ -31,13 +37,29 @@ async def refusal(response: aiohttp.ClientResponse) -> str:
     try:
         body = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        body = data.decode(errors="replace")
-    message = message_of(body) or (response.reason or "")
+        body = None
+    message = message_of(body) or data.decode(errors="replace").strip() or (response.reason or "")
+    if response.status in (401, 403):
+        message += " (a key: --api-key or OPENAI_API_KEY)"
+    if location := response.headers.get("location", ""):
+        message += f": redirects to {location}, where nothing is sent: give the final --url"
     return f"HTTP {response.status}: {message[:300]}"
 
 
+async def error_in(response: aiohttp.ClientResponse) -> str:
+    """The error that an answer with a good status holds; empty if it holds none."""
+    try:
+        body = msgspec.json.decode(await response.read())
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ""
+    error = message_of(body.get("error")) if isinstance(body, dict) else ""
+    return f"HTTP {response.status} with an error: {error[:300]}" if error else ""
+
+
 def message_of(body: object) -> str:
-    """The message in an error body: OpenAI's ``{"error": {"message"}}`` or SGLang's ``{"message"}``."""
+    """The message in an error body: ``{"error": {"message"}}``, a list of it (Google), ``{"message"}`` (SGLang)."""
+    if isinstance(body, list):
+        return message_of(body[0]) if body else ""
     if isinstance(body, dict):
         return message_of(body.get("error") or body.get("message") or body.get("detail") or "")
     return body if isinstance(body, str) else ""
@@ -48,7 +70,7 @@ async def find_model(http: aiohttp.ClientSession, base_url: str) -> str:
 
     Raises ``aiohttp.ClientError`` or ``OSError`` where nobody answers.
     """
-    async with http.get(f"{base_url}/v1/models") as response:
+    async with http.get(f"{base_url}/v1/models", allow_redirects=False) as response:
         if response.status != 200:
             return "default"
         try:

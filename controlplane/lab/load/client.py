@@ -1,6 +1,6 @@
 """One turn against an OpenAI-compatible endpoint: stream it, time it, wait out a 429 or 503."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import quote
@@ -9,13 +9,16 @@ import aiohttp
 import msgspec
 
 from controlplane.core.types import seconds
-from controlplane.lab.load.answers import hold_ns, refusal, retry_after_s, turn_id
+from controlplane.lab.load.answers import error_in, hold_ns, refusal, retry_after_s, turn_id
 from controlplane.lab.load.clock import TraceClock
 from controlplane.lab.load.sse import ReplyBroken, ReplyStream
 
 SESSION_HEADER = "x-litellm-session-id"
 AGENT_HEADER = "x-penstock-agent"
 BUSY = frozenset({429, 503})
+_REFUSES_A_FIELD = frozenset({400, 422})
+_DISPENSABLE = ("ignore_eos", "stream_options", "temperature")  # which some endpoints refuse
+_MAX_TOKENS, _INSTEAD = "max_tokens", "max_completion_tokens"  # as OpenAI's reasoning models want it
 Identity = Literal["header", "body", "none"]
 
 
@@ -38,9 +41,10 @@ class Outcome:
     first_token_ns: int = 0
     ended_ns: int = 0
     hold_ns: int = 0  # refusals waited out, and the hold that the gate reports
-    prompt_tokens: int = 0
-    output_tokens: int = 0
-    cached_tokens: int = 0
+    prompt_tokens: int | None = None  # None: the endpoint did not count; so the next two
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    finish: str = ""  # why the reply ended, in the endpoint's word
     retries: int = 0
     turn_id: str = ""  # as events call it; empty where no gate says so
     text: str = ""
@@ -63,6 +67,14 @@ class _Busy(Exception):
         self.wait_s = wait_s
 
 
+class _FieldRefused(Exception):
+    """The endpoint does not take that field of a request."""
+
+    def __init__(self, field: str) -> None:
+        super().__init__(field)
+        self.field = field
+
+
 class ChatClient:
     """Sends turns of any number of programs over one connection pool."""
 
@@ -75,16 +87,19 @@ class ChatClient:
         clock: TraceClock,
         identity: Identity = "header",
         retry: RetryRule | None = None,
+        shown: Callable[[str], str] = str,
     ) -> None:
         self.retries = 0
         self.waiting = 0  # turns sent that have no token yet
         self.streaming = 0
+        self.left_out: set[str] = set()  # fields that the endpoint refused
         self._http = http
         self._url = url
         self._model = model
         self._clock = clock
         self._identity = identity
         self._retry = retry or RetryRule()
+        self._shown = shown  # makes what the endpoint said fit to be shown
 
     async def turn(
         self,
@@ -104,7 +119,6 @@ class ChatClient:
         asked = self._body(program_id, messages, output_tokens)
         if priority is not None:
             asked["priority"] = priority
-        body = msgspec.json.encode(asked)
         headers = {"content-type": "application/json"}
         if self._identity == "header":
             headers[SESSION_HEADER] = program_id
@@ -112,7 +126,7 @@ class ChatClient:
             headers[AGENT_HEADER] = quote(agent)
         self.waiting += 1
         try:
-            await self._until_accepted(outcome, body, headers)
+            await self._until_accepted(outcome, asked, headers)
         except TurnFailed as failure:
             outcome.error = str(failure)
         except TimeoutError:
@@ -124,6 +138,7 @@ class ChatClient:
                 self.streaming -= 1
             else:
                 self.waiting -= 1
+        outcome.error = self._shown(outcome.error)
         outcome.ended_ns = self._clock.now_ns()
         return outcome
 
@@ -141,14 +156,16 @@ class ChatClient:
             body["program_id"] = program_id
         return body
 
-    async def _until_accepted(self, outcome: Outcome, body: bytes, headers: dict[str, str]) -> None:
+    async def _until_accepted(self, outcome: Outcome, asked: dict[str, Any], headers: dict[str, str]) -> None:
         give_up_ns = outcome.queued_ns + seconds(self._retry.give_up_after_s)
         cuts = 0
         while True:
             outcome.accepted_ns = self._clock.now_ns()
             try:
-                await self._attempt(outcome, body, headers)
+                await self._attempt(outcome, self._encoded(asked), headers)
                 return
+            except _FieldRefused as refused:
+                self.left_out.add(refused.field)
             except _Busy as busy:
                 wait_ns = seconds(busy.wait_s)
                 if self._clock.now_ns() + wait_ns > give_up_ns:
@@ -168,6 +185,20 @@ class ChatClient:
                 outcome.retries += 1
                 self.retries += 1
 
+    def _encoded(self, asked: dict[str, Any]) -> bytes:
+        body = {name: value for name, value in asked.items() if name not in self.left_out}
+        if _MAX_TOKENS in self.left_out:
+            body[_INSTEAD] = asked[_MAX_TOKENS]
+        return msgspec.json.encode(body)
+
+    def _refused(self, status: int, message: str, body: bytes) -> Exception:
+        """Who refuses a field that a replay can do without is asked without it, from then on."""
+        if status in _REFUSES_A_FIELD:
+            for field in (*_DISPENSABLE, *([_MAX_TOKENS] if _INSTEAD in message else [])):
+                if field in message and f'"{field}"'.encode() in body:
+                    return _FieldRefused(field)
+        return TurnFailed(message)
+
     def _begin_again(self, outcome: Outcome) -> None:
         outcome.retries += 1
         self.retries += 1
@@ -177,14 +208,14 @@ class ChatClient:
             self.waiting += 1
 
     async def _attempt(self, outcome: Outcome, body: bytes, headers: dict[str, str]) -> None:
-        async with self._http.post(self._url, data=body, headers=headers) as response:
+        async with self._http.post(self._url, data=body, headers=headers, allow_redirects=False) as response:
             if response.status in BUSY:
                 wait_s = min(retry_after_s(response) or self._retry.default_wait_s, self._retry.longest_wait_s)
                 raise _Busy(await refusal(response), wait_s)
             if response.status != 200:
-                raise TurnFailed(await refusal(response))
+                raise self._refused(response.status, await refusal(response), body)
             if "text/event-stream" not in response.headers.get("content-type", ""):
-                raise TurnFailed("the endpoint does not stream chat completions")
+                raise TurnFailed(await error_in(response) or "the endpoint does not stream chat completions")
             outcome.hold_ns = outcome.accepted_ns - outcome.queued_ns + hold_ns(response)
             outcome.turn_id = turn_id(response)
             await self._read(outcome, response)
@@ -200,9 +231,10 @@ class ChatClient:
                 outcome.first_token_ns = self._clock.now_ns()
                 self.waiting -= 1
                 self.streaming += 1
-        if not reply.ended:
+        if not reply.finish:
             raise _Cut("the stream was cut before its end")
         outcome.text = reply.text
-        outcome.prompt_tokens = reply.usage.prompt_tokens
-        outcome.output_tokens = reply.usage.completion_tokens
-        outcome.cached_tokens = reply.usage.cached_tokens
+        outcome.finish = reply.finish
+        outcome.prompt_tokens = reply.prompt_tokens
+        outcome.output_tokens = reply.output_tokens
+        outcome.cached_tokens = reply.cached_tokens

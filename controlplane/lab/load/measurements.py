@@ -2,6 +2,7 @@
 
 import os
 import platform
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from controlplane.lab.workload.run import RunResult, python_version
 from controlplane.lab.workload.series import Series
 from controlplane.lab.workload.summary import summarize
 from controlplane.lab.workload.telemetry import Telemetry
+from controlplane.lab.workload.trace import Turn
 
 CUT = "still running when the replay was stopped"
 
@@ -28,13 +30,15 @@ class Measurements:
         self.programs: list[ProgramRecord] = []
         self._options = options
         self._turns: list[TurnRecord] = []
+        self._finishes: Counter[str] = Counter()
         self._series = Series()
         self._sampled_ns = -seconds(options.sample_every_s)
 
-    def turn(self, program_id: str, index: int, outcome: Outcome) -> None:
+    def turn(self, program_id: str, index: int, outcome: Outcome, asked: Turn) -> None:
         """Take a turn that ended, well or not."""
         if not outcome.error:
             self.turns_ended += 1
+            self._finishes[outcome.finish] += 1
         admitted_ns = min(outcome.queued_ns + outcome.hold_ns, outcome.ended_ns)
         self._turns.append(
             TurnRecord(
@@ -42,11 +46,13 @@ class Measurements:
                 index=index,
                 queued_ns=outcome.queued_ns,
                 admitted_ns=admitted_ns,
-                first_token_ns=outcome.first_token_ns or (0 if outcome.error else outcome.ended_ns),
+                first_token_ns=outcome.first_token_ns,
                 ended_ns=outcome.ended_ns,
-                prompt_tokens=outcome.prompt_tokens,
-                output_tokens=outcome.output_tokens,
-                cached_tokens=outcome.cached_tokens,
+                prompt_tokens=asked.input_tokens if outcome.prompt_tokens is None else outcome.prompt_tokens,
+                output_tokens=asked.output_tokens if outcome.output_tokens is None else outcome.output_tokens,
+                cached_tokens=outcome.cached_tokens or 0,
+                counted=outcome.prompt_tokens is not None and outcome.output_tokens is not None,
+                cache_counted=outcome.cached_tokens is not None,
                 hold_ns=outcome.hold_ns,
                 error=outcome.error,
             )
@@ -74,7 +80,7 @@ class Measurements:
         pressure: Pressure = observation.pressure
         self._series.sample(now_ns, pressure, window=observation.window, limit=observation.limit)
 
-    def result(self, *, cut: bool, tool_wait_mean_s: float, facts: Mapping[str, str]) -> RunResult:
+    def result(self, *, cut: bool, tool_wait_mean_s: float | None, facts: Mapping[str, str]) -> RunResult:
         """All of it. ``cut``: stopped before every program had ended."""
         options = self._options
         begin_ns = min((program.arrived_ns for program in self.programs), default=0)
@@ -103,7 +109,9 @@ class Measurements:
             + (f", {len(trace.rejected)} rejected" if trace.rejected else ""),
             "scale": str(options.workload.scale),
             "time scale": f"{options.time_scale:g}x",
-            "endpoint": options.url,
+            "endpoint": options.shown_url,
+            "replies ended by": ", ".join(f"{finish} {n}" for finish, n in self._finishes.most_common()) or "none",
+            "replies without usage": str(sum(not turn.counted for turn in self._turns if not turn.error)),
             "tokens per word": str(options.tokens_per_word),
             "shared prefix": f"{options.workload.shared_prefix} tokens",
             "telemetry": str(Telemetry.NONE if options.nats is None else options.workload.telemetry),

@@ -1,5 +1,6 @@
 """What a replay can be told."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -15,6 +16,8 @@ from controlplane.lab.workload.trace import Trace
 INFINITY = float("inf")
 IDENTITIES = ("header", "body", "none")
 TOOL_ROLES = ("tool", "user")
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_SHORTEST_SECRET = 8  # characters: a shorter word may be any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +47,8 @@ class ReplayOptions:
     seed: int = 0
     run_id: str = ""  # in every program's id, which seeds its words; empty: another one each time
     model: str = ""  # empty: the first that the endpoint lists
-    api_key: str = ""
+    api_key: str = field(default="", repr=False)  # as a bearer token; sent to ``url`` alone
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # of each request, beside ours
     identity: Identity = "header"
     first_come: bool = False  # each request has its program's number in order of arrival as its "priority"
     retry: RetryRule = field(default_factory=RetryRule)
@@ -70,13 +74,43 @@ class ReplayOptions:
         if self.identity == "none" and self.workload.telemetry is Telemetry.TURNS:
             raise ConfigError("telemetry: no gate reads the replies of programs without a name", field="telemetry")
         if not self.url.startswith(("http://", "https://")):
-            raise ConfigError(f"url: expected http://HOST:PORT or https://…, got {self.url!r}", field="url")
+            raise ConfigError(f"url: expected http://HOST:PORT or https://…, got {self.shown_url!r}", field="url")
         if not self.trace.programs:
             raise ConfigError("trace: no program to replay", field="trace")
 
     @property
     def base_url(self) -> str:
-        return self.url.rstrip("/").removesuffix("/v1")
+        """Of an endpoint that is given with /v1, with the whole path of its chat completions, or without."""
+        return self.url.rstrip("/").removesuffix("/chat/completions").removesuffix("/v1")
+
+    @property
+    def shown_url(self) -> str:
+        """The URL as it may be shown: without a password."""
+        scheme, _, rest = self.url.partition("://")
+        host, slash, path = rest.partition("/")
+        return f"{scheme}://{host.rpartition('@')[2]}{slash}{path.partition('?')[0]}"
+
+    @property
+    def sent_headers(self) -> dict[str, str]:
+        """The headers of each request: whoever names ``authorization`` has it instead of the key."""
+        has_login = "@" in self.url.partition("://")[2].partition("/")[0]
+        key = {"authorization": f"Bearer {self.api_key}"} if self.api_key and not has_login else {}
+        return key | {name.lower(): value for name, value in self.headers.items()}
+
+    def without_secrets(self, text: str) -> str:
+        """The text, in which an endpoint may have repeated what it was sent, without keys."""
+        secrets = {self.api_key, *" ".join(self.headers.values()).split()}
+        for secret in sorted(secrets, key=len, reverse=True):
+            text = text.replace(secret, "***") if len(secret) >= _SHORTEST_SECRET else text
+        return text
+
+
+def header_of(text: str) -> tuple[str, str]:
+    """A header as curl takes it, ``Name: value``. Raises ``ConfigError``, which does not repeat the value."""
+    name, colon, value = text.partition(":")
+    if not colon or not _HEADER_NAME.fullmatch(name.strip()) or not value.strip().isprintable():
+        raise ConfigError('header: expected "NAME: VALUE", a name of letters, digits and hyphens', field="header")
+    return name.strip(), value.strip()
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -105,17 +105,17 @@ class ProgramRunner:
             outcome = await self._client.turn(
                 program_id, prompt, turn.output_tokens, agent=agent, priority=priority
             )
-            # An engine that gives no usage is believed to have done what it was asked.
-            if not outcome.error and not outcome.prompt_tokens:
-                outcome.prompt_tokens, outcome.output_tokens = turn.input_tokens, turn.output_tokens
-            self._measured.turn(program_id, index, outcome)
+            self._measured.turn(program_id, index, outcome, turn)
             if outcome.error:
                 return index, outcome.error
             is_last = index + 1 == len(trace.turns)
             if tells.replies:
                 self._tell_reply(program_id, outcome.turn_id, *reply_calls(turn, is_last=is_last))
             conversation.reply(
-                outcome.text, prompt_tokens=outcome.prompt_tokens, output_tokens=outcome.output_tokens
+                outcome.text,
+                # Who gives no usage is believed to have done what was asked.
+                prompt_tokens=turn.input_tokens if outcome.prompt_tokens is None else outcome.prompt_tokens,
+                output_tokens=turn.output_tokens if outcome.output_tokens is None else outcome.output_tokens,
             )
             if not is_last and (sent := children.get(index)):
                 await self._fork(Parent(program_id=program_id, tells=tells), index, turn, sent, number)

@@ -69,8 +69,9 @@ class _Replay:
     async def run(self) -> RunResult:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=self._options.stall_wall_s)
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_CONNECTION_S)
-        headers = {"authorization": f"Bearer {self._options.api_key}"} if self._options.api_key else {}
-        async with aiohttp.ClientSession(timeout=timeout, connector=connector, headers=headers) as http:
+        async with aiohttp.ClientSession(
+            timeout=timeout, connector=connector, headers=self._options.sent_headers
+        ) as http:
             model = await self._reach(http)
             self._client = ChatClient(
                 http,
@@ -79,6 +80,7 @@ class _Replay:
                 clock=self._clock,
                 identity=self._options.identity,
                 retry=self._options.retry,
+                shown=self._options.without_secrets,
             )
             self._programs = ProgramRunner(
                 self._options,
@@ -108,8 +110,8 @@ class _Replay:
                 listed = await find_model(http, url)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise EngineUnavailable(
-                f"nobody answers at {url} ({error or type(error).__name__}): start an engine there, for "
-                "example with `penstock engine-double`, or give the address of a running one with --url"
+                f"nobody answers at {self._options.shown_url} ({error or type(error).__name__}): start an engine "
+                "there, for example with `penstock engine-double`, or give the address of a running one with --url"
             ) from error
         return self._options.model or listed
 
@@ -257,6 +259,8 @@ class _Replay:
 
     def _facts(self) -> dict[str, str]:
         facts = {"retries": str(self._client.retries)}
+        if self._client.left_out:
+            facts["fields that the endpoint refused"] = ", ".join(sorted(self._client.left_out))
         if self._emitter:
             facts["tool events"] = f"{self._emitted} reported, {self._emitter.stats.sent} confirmed by the bus"
         return facts

@@ -1,4 +1,8 @@
-"""Server-sent events of a streamed chat completion, parsed as they come off the socket."""
+"""Server-sent events of a streamed chat completion, parsed as they come off the socket.
+
+What a chunk must be is left open: engines and gateways add fields, send null for what they lack, and name the parts
+of a reply as they like. Whatever a model put out is a token: text, reasoning, a tool call, a refusal, audio.
+"""
 
 from typing import Any
 
@@ -6,51 +10,8 @@ import msgspec
 
 from controlplane.lab.load.answers import message_of
 
-
-class Delta(msgspec.Struct):
-    """What one chunk adds to the reply."""
-
-    content: str | None = None
-    reasoning_content: str | None = None
-    tool_calls: Any = None
-
-
-class Choice(msgspec.Struct):
-    """One of a chunk's choices; we ask for one."""
-
-    delta: Delta = msgspec.field(default_factory=Delta)
-    finish_reason: str | None = None
-
-
-class PromptTokensDetails(msgspec.Struct):
-    """Where the prompt's tokens came from."""
-
-    cached_tokens: int | None = 0
-
-
-class Usage(msgspec.Struct):
-    """The final chunk's token counts."""
-
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    prompt_tokens_details: PromptTokensDetails | None = None
-
-    @property
-    def cached_tokens(self) -> int:
-        return (self.prompt_tokens_details and self.prompt_tokens_details.cached_tokens) or 0
-
-
-class Chunk(msgspec.Struct):
-    """One ``data:`` line. ``error`` is what an engine sends when it fails in mid-stream."""
-
-    choices: list[Choice] = []
-    usage: Usage | None = None
-    error: Any = None
-    object: str = ""
-    message: str = ""
-
-
-_DECODER = msgspec.json.Decoder(Chunk)
+_NO_OUTPUT = frozenset({"role", "name", "id", "index", "type", "object"})  # fields of a delta that frame it
+_FAILED = frozenset({"abort", "error"})  # SGLang's and vLLM's, OpenRouter's
 
 
 class ReplyBroken(Exception):
@@ -58,14 +19,21 @@ class ReplyBroken(Exception):
 
 
 class ReplyStream:
-    """One streamed reply: feed it bytes as they arrive, in pieces of any size."""
+    """One streamed reply: feed it bytes as they arrive, in pieces of any size.
+
+    ``begun``: a first token of any kind has come. ``finish``: the engine's reason, once it said that the reply is
+    whole. The token counts are None where the engine did not tell them.
+    """
 
     def __init__(self) -> None:
-        self.begun = False  # a first token has come
-        self.ended = False  # the engine said that the reply is whole
-        self.usage = Usage()
+        self.begun = False
+        self.finish = ""
+        self.prompt_tokens: int | None = None
+        self.output_tokens: int | None = None
+        self.cached_tokens: int | None = None
         self._text: list[str] = []
         self._rest = b""
+        self._event = b""
 
     @property
     def text(self) -> str:
@@ -76,21 +44,48 @@ class ReplyStream:
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
         for line in lines:
-            if not line.startswith(b"data:"):
-                continue
-            payload = line[5:].strip()
-            if payload == b"[DONE]":
-                self.ended = True
-            elif payload:
-                self._take(_DECODER.decode(payload))
+            name, _, value = line.strip().partition(b":")
+            if name == b"event":
+                self._event = value.strip()
+            elif name == b"data" and (payload := value.strip()):
+                self._take(payload)
+            elif not name and not value:  # the end of an event; a line that begins with a colon is a comment
+                self._event = b"" if not line.strip() else self._event
 
-    def _take(self, chunk: Chunk) -> None:
-        if chunk.error is not None or chunk.object == "error":
-            raise ReplyBroken(message_of(chunk.error) or chunk.message)
-        self.usage = chunk.usage or self.usage
-        for choice in chunk.choices:
-            delta = choice.delta
-            self.ended = self.ended or choice.finish_reason is not None
-            self.begun = self.begun or bool(delta.content or delta.reasoning_content or delta.tool_calls)
-            if delta.content:
-                self._text.append(delta.content)
+    def _take(self, payload: bytes) -> None:
+        if payload == b"[DONE]":
+            self.finish = self.finish or "done"
+            return
+        chunk = msgspec.json.decode(payload)
+        if not isinstance(chunk, dict):
+            raise ReplyBroken(message_of(chunk) or "a chunk is no object")
+        if chunk.get("error") or self._event == b"error" or chunk.get("object") == "error":
+            raise ReplyBroken(message_of(chunk) or "an error without a message")
+        if isinstance(usage := chunk.get("usage"), dict):
+            self._count(usage)
+        choices = chunk.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            if isinstance(choice, dict):
+                self._choice(choice)
+
+    def _choice(self, choice: dict[str, Any]) -> None:
+        delta = choice.get("delta") or {"content": choice.get("text")}
+        if isinstance(delta, dict):
+            self.begun = self.begun or any(value for name, value in delta.items() if name not in _NO_OUTPUT)
+            if isinstance(content := delta.get("content"), str):
+                self._text.append(content)
+        if isinstance(finish := choice.get("finish_reason"), str) and finish:
+            if finish in _FAILED:
+                raise ReplyBroken(f"the engine ended the reply with finish_reason {finish!r}")
+            self.finish = finish
+
+    def _count(self, usage: dict[str, Any]) -> None:
+        """The last one counts: some engines send a usage with every chunk."""
+        details = usage.get("prompt_tokens_details")
+        cached = details.get("cached_tokens") if isinstance(details, dict) else None
+        if type(prompt := usage.get("prompt_tokens")) is int and prompt > 0:
+            self.prompt_tokens = prompt
+        if type(output := usage.get("completion_tokens")) is int:
+            self.output_tokens = output
+        if type(cached) is int:
+            self.cached_tokens = cached

@@ -123,9 +123,9 @@ class ToolRunner:
             self._emit(ToolEnded(program_id=program_id, call_id=call_id, tool=tool, duration_ns=took_ns, ok=ok))
 
     @property
-    def wait_mean_s(self) -> float:
-        """From being asked for to the start; 0: none has started."""
-        return as_seconds(self._waited_ns) / self._started if self._started else 0.0
+    def wait_mean_s(self) -> float | None:
+        """From being asked for to the start; None: none has started."""
+        return as_seconds(self._waited_ns) / self._started if self._started else None
 
     def open_tools(self) -> tuple[OpenTool, ...]:
         """The reported calls that have not ended. May be asked from another thread."""

@@ -15,7 +15,7 @@ from controlplane.core.errors import ControlPlaneError
 from controlplane.core.policies import Window
 from controlplane.core.types import Pressure
 from controlplane.lab.load.options import Observation
-from controlplane.wire.nats_options import nats_options, servers
+from controlplane.wire.nats_options import nats_options
 from controlplane.wire.subjects import status_subject
 
 _CLOSES_WITHIN_S = 5.0
@@ -54,7 +54,7 @@ class StatusWatch:
             url = self._url() if callable(self._url) else self._url
             client = Client()
             try:  # around the connecting too: it is cancelled in the middle of it when a run ends as it begins
-                await client.connect(servers(url), **_CONNECTS, error_cb=_ignore, **nats_options())
+                await client.connect(**_CONNECTS, error_cb=_ignore, **nats_options(url))
                 await client.subscribe(status_subject(self._node), cb=self._hear)
                 await sleep_forever()
             finally:

@@ -60,7 +60,7 @@ def run_cell(spec: SweepSpec, cell: Cell) -> Figures:
     return {
         "rate": result.rate,
         "programs": run.roots,
-        **result.summary.to_json(),
+        **{name: value or 0 for name, value in result.summary.to_json().items()},  # a column of numbers
         "kv_pool_tokens": run.engine.size_tokens,
         "saturation_rate": saturation_rate(*place),
         "bound_jct_mean_s": bound_jct_s(*place, cell.arrival, cell.seed),

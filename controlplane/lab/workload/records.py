@@ -21,11 +21,13 @@ class TurnRecord:
     index: int
     queued_ns: int  # the client sent it
     admitted_ns: int | None = None  # it went to the engine; None where that was not seen
-    first_token_ns: int = 0  # 0 for a turn that failed before it
+    first_token_ns: int = 0  # 0: none was seen
     ended_ns: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
+    counted: bool = True  # False: the engine told no usage, and the tokens are what the trace asks for
+    cache_counted: bool = True  # False: it did not tell how many were cached
     hold_ns: int = 0  # held at the gate
     error: str = ""
     routed: Routed | None = None  # None where there was one engine

@@ -8,6 +8,7 @@ ideal time. Times are in seconds. Percentiles interpolate linearly. A program th
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,38 +22,38 @@ _Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """The figures of one run; a value that nothing was measured for is 0."""
+    """The figures of one run; None where nothing was measured. What an engine did not account for is 0."""
 
     programs_ended: int = 0
     programs_failed: int = 0
     turns_ended: int = 0
     turns_failed: int = 0
     makespan_s: float = 0.0
-    jct_mean_s: float = 0.0
-    jct_p50_s: float = 0.0
-    jct_p90_s: float = 0.0
-    jct_p95_s: float = 0.0
-    jct_p99_s: float = 0.0
-    ttft_mean_s: float = 0.0  # from when the client sent: the hold counts
-    ttft_p50_s: float = 0.0
-    ttft_p95_s: float = 0.0
-    ttft_p99_s: float = 0.0
-    tpot_mean_s: float = 0.0  # a turn's time per output token after the first, over turns with more than one
-    tpot_p99_s: float = 0.0
-    steps_per_min: float = 0.0  # turns ended
-    output_tokens_per_s: float = 0.0
-    cache_hit_ratio: float = 0.0  # cached tokens / prompt tokens, over the turns that ended
-    goodput_1x_per_s: float = 0.0  # programs within 1x their ideal time, per second of the run
-    goodput_2x_per_s: float = 0.0
-    goodput_3x_per_s: float = 0.0
-    ttft_within_10s_ratio: float = 0.0  # share of all turns
-    ttft_within_30s_ratio: float = 0.0
-    ttft_within_60s_ratio: float = 0.0
-    hold_mean_s: float = 0.0  # of a program, over its turns
-    longest_hold_s: float = 0.0  # of a turn
-    jain_index: float = 0.0  # over slowdowns (JCT / ideal); 1: all programs were slowed alike
+    jct_mean_s: float | None = None
+    jct_p50_s: float | None = None
+    jct_p90_s: float | None = None
+    jct_p95_s: float | None = None
+    jct_p99_s: float | None = None
+    ttft_mean_s: float | None = None  # from when the client sent: the hold counts
+    ttft_p50_s: float | None = None
+    ttft_p95_s: float | None = None
+    ttft_p99_s: float | None = None
+    tpot_mean_s: float | None = None  # per output token after the first, over turns with more than one
+    tpot_p99_s: float | None = None
+    steps_per_min: float | None = None  # turns ended
+    output_tokens_per_s: float | None = None
+    cache_hit_ratio: float | None = None  # cached tokens / prompt tokens, over the turns that ended
+    goodput_1x_per_s: float | None = None  # programs within 1x their ideal time, per second of the run
+    goodput_2x_per_s: float | None = None
+    goodput_3x_per_s: float | None = None
+    ttft_within_10s_ratio: float | None = None  # share of all turns
+    ttft_within_30s_ratio: float | None = None
+    ttft_within_60s_ratio: float | None = None
+    hold_mean_s: float | None = None  # of a program, over its turns
+    longest_hold_s: float | None = None  # of a turn
+    jain_index: float | None = None  # over slowdowns (JCT / ideal); 1: all programs were slowed alike
     tool_slowdown_ratio: float = 0.0  # tool time over what it were without contention; 0: that was not modelled
-    tool_wait_mean_s: float = 0.0  # from a tool's being asked for to its start
+    tool_wait_mean_s: float | None = None  # from a tool's being asked for to its start
     # What the engine accounted for, all 0 where it did not. Shares are of the KV pool's blocks times time
     # (ThunderAgent eq. 3).
     pool_decode_ratio: float = 0.0
@@ -86,15 +87,22 @@ class Summary:
         """Whether there were several engines."""
         return self.routed_new + self.routed_stay + self.routed_migrate + self.routed_reprefill > 0
 
-    def rows(self) -> list[tuple[str, str]]:
-        """Name and value of each figure, to print."""
-        return [(label, form.format(getattr(self, name))) for name, label, form in ROWS]
+    def to_json(self) -> dict[str, float | None]:
+        """The figures by name; None for each that was not measured."""
+        unknown: tuple[str, ...] = () if self.is_accounted else _OF_THE_POOL
+        unknown += () if self.is_routed else _OF_ROUTING
+        unknown += () if self.tool_slowdown_ratio else ("tool_slowdown_ratio",)
+        return asdict(self) | dict.fromkeys(unknown)
 
-    def to_json(self) -> dict[str, float]:
-        """The figures by name."""
-        return asdict(self)
 
-
+_OF_THE_POOL = (
+    *("pool_decode_ratio", "pool_prefill_ratio", "pool_recompute_ratio", "pool_caching_ratio", "pool_unused_ratio"),
+    *("recomputed_tokens", "retractions", "loaded_ratio", "moves_per_min", "ttl_misses_per_min"),
+)
+_OF_ROUTING = (
+    *("routed_new", "routed_stay", "routed_migrate", "routed_reprefill", "routed_cost_s"),
+    *("routed_moved_tokens", "routed_busiest_ratio", "programs_moved_ratio"),
+)
 ROWS: tuple[tuple[str, str, str], ...] = (
     ("jct_mean_s", "JCT mean (s)", "{:.1f}"),
     ("jct_p50_s", "JCT p50 (s)", "{:.1f}"),
@@ -158,18 +166,16 @@ def summarize(programs: Sequence[ProgramRecord], turns: Sequence[TurnRecord], ma
     ended = [program for program in programs if not program.failed]
     good = [turn for turn in turns if not turn.error]
     makespan_s = makespan_ns / NANOSECONDS_PER_SECOND
-    per_s = 1 / makespan_s if makespan_s > 0 else 0.0
+    per_s = 1 / makespan_s if makespan_s > 0 else None
     jct = _seconds([program.completion_ns for program in ended])
-    ttft = _seconds([turn.first_token_ns - turn.queued_ns for turn in good])
-    tpot = _seconds([t.ended_ns - t.first_token_ns for t in good if t.output_tokens > 1]) / np.asarray(
-        [t.output_tokens - 1 for t in good if t.output_tokens > 1], dtype=np.float64
-    )
-    prompt_tokens = sum(turn.prompt_tokens for turn in good)
     routed = [turn.routed for turn in turns if turn.routed is not None]
     choices = Counter(each.choice for each in routed)
     engines = Counter(each.replica for each in routed)
-    within = [_goodput(ended, alpha) * per_s for alpha in (1, 2, 3)]
-    share = [float((ttft <= limit).sum()) / len(turns) if len(turns) else 0.0 for limit in (10, 30, 60)]
+    slowdowns = [program.completion_ns / program.ideal_ns for program in ended if program.ideal_ns]
+    has_goal = any(program.ideal_ns for program in programs)
+    within = [
+        sum(slow <= alpha for slow in slowdowns) * per_s if per_s and has_goal else None for alpha in (1, 2, 3)
+    ]
     return Summary(
         programs_ended=len(ended),
         programs_failed=len(programs) - len(ended),
@@ -181,24 +187,14 @@ def summarize(programs: Sequence[ProgramRecord], turns: Sequence[TurnRecord], ma
         jct_p90_s=_percentile(jct, 90),
         jct_p95_s=_percentile(jct, 95),
         jct_p99_s=_percentile(jct, 99),
-        ttft_mean_s=_mean(ttft),
-        ttft_p50_s=_percentile(ttft, 50),
-        ttft_p95_s=_percentile(ttft, 95),
-        ttft_p99_s=_percentile(ttft, 99),
-        tpot_mean_s=_mean(tpot),
-        tpot_p99_s=_percentile(tpot, 99),
-        steps_per_min=len(good) * 60 * per_s,
-        output_tokens_per_s=sum(turn.output_tokens for turn in good) * per_s,
-        cache_hit_ratio=sum(turn.cached_tokens for turn in good) / prompt_tokens if prompt_tokens else 0.0,
+        steps_per_min=per_s and len(good) * 60 * per_s,
         goodput_1x_per_s=within[0],
         goodput_2x_per_s=within[1],
         goodput_3x_per_s=within[2],
-        ttft_within_10s_ratio=share[0],
-        ttft_within_30s_ratio=share[1],
-        ttft_within_60s_ratio=share[2],
+        **_of_turns(good, len(turns), per_s),
         hold_mean_s=_hold_mean_s(programs, turns),
-        longest_hold_s=max((turn.hold_ns for turn in turns), default=0) / NANOSECONDS_PER_SECOND,
-        jain_index=_jain([program.completion_ns / program.ideal_ns for program in ended if program.ideal_ns]),
+        longest_hold_s=max(turn.hold_ns for turn in turns) / NANOSECONDS_PER_SECOND if turns else None,
+        jain_index=_jain(slowdowns),
         routed_new=choices[Choice.NEW],
         routed_stay=choices[Choice.STAY],
         routed_migrate=choices[Choice.MIGRATE],
@@ -211,9 +207,27 @@ def summarize(programs: Sequence[ProgramRecord], turns: Sequence[TurnRecord], ma
     )
 
 
-def _goodput(ended: Sequence[ProgramRecord], alpha: int) -> int:
-    """MARS eq. 1: programs that end within ``alpha`` times their ideal time."""
-    return sum(1 for p in ended if p.ideal_ns > 0 and p.completion_ns <= alpha * p.ideal_ns)
+def _of_turns(good: Sequence[TurnRecord], asked: int, per_s: float | None) -> dict[str, Any]:
+    """The times and tokens of turns that ended well, of ``asked`` in all: each over those where it was measured."""
+    ttft = _seconds([turn.first_token_ns - turn.queued_ns for turn in good if turn.first_token_ns])
+    timed = [turn for turn in good if turn.counted and turn.first_token_ns and turn.output_tokens > 1]
+    tpot = _seconds([turn.ended_ns - turn.first_token_ns for turn in timed]) / np.asarray(
+        [turn.output_tokens - 1 for turn in timed], dtype=np.float64
+    )
+    cached = [turn for turn in good if turn.counted and turn.cache_counted]
+    prompt_tokens = sum(turn.prompt_tokens for turn in cached)
+    output_tokens = sum(turn.output_tokens for turn in good)
+    are_counted = bool(good) and all(turn.counted for turn in good)
+    within = {n: float((ttft <= n).sum()) / asked if asked else None for n in (10, 30, 60)}
+    return {
+        "ttft_mean_s": _mean(ttft),
+        **{f"ttft_p{percent}_s": _percentile(ttft, percent) for percent in (50, 95, 99)},
+        **{f"ttft_within_{n}s_ratio": ratio for n, ratio in within.items()},
+        "tpot_mean_s": _mean(tpot),
+        "tpot_p99_s": _percentile(tpot, 99),
+        "output_tokens_per_s": output_tokens * per_s if per_s and are_counted else None,
+        "cache_hit_ratio": sum(turn.cached_tokens for turn in cached) / prompt_tokens if prompt_tokens else None,
+    }
 
 
 def _moved_ratio(turns: Sequence[TurnRecord]) -> float:
@@ -224,24 +238,24 @@ def _moved_ratio(turns: Sequence[TurnRecord]) -> float:
     return len(moved) / len(routed) if routed else 0.0
 
 
-def _hold_mean_s(programs: Sequence[ProgramRecord], turns: Sequence[TurnRecord]) -> float:
+def _hold_mean_s(programs: Sequence[ProgramRecord], turns: Sequence[TurnRecord]) -> float | None:
     ended = {program.program_id for program in programs if not program.failed}
     held_ns = sum(turn.hold_ns for turn in turns if turn.program_id in ended)
-    return held_ns / NANOSECONDS_PER_SECOND / len(ended) if ended else 0.0
+    return held_ns / NANOSECONDS_PER_SECOND / len(ended) if ended else None
 
 
-def _jain(values: Sequence[float]) -> float:
+def _jain(values: Sequence[float]) -> float | None:
     squares = sum(value * value for value in values)
-    return sum(values) ** 2 / (len(values) * squares) if squares else 0.0
+    return sum(values) ** 2 / (len(values) * squares) if squares else None
 
 
 def _seconds(durations_ns: Sequence[int]) -> _Floats:
     return np.asarray(durations_ns, dtype=np.float64) / NANOSECONDS_PER_SECOND
 
 
-def _mean(values: _Floats) -> float:
-    return float(values.mean()) if values.size else 0.0
+def _mean(values: _Floats) -> float | None:
+    return float(values.mean()) if values.size else None
 
 
-def _percentile(values: _Floats, percent: float) -> float:
-    return float(np.percentile(values, percent)) if values.size else 0.0
+def _percentile(values: _Floats, percent: float) -> float | None:
+    return float(np.percentile(values, percent)) if values.size else None

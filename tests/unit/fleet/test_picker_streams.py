@@ -1,6 +1,7 @@
 """The picker over a gRPC channel, message by message, without Envoy."""
 
 import asyncio
+import gzip
 import json
 import time
 from collections.abc import Mapping
@@ -111,6 +112,45 @@ async def test_a_session_header_does_not_win_over_a_program_that_the_body_names(
         await asked.reply()
         await asked.body(chat(program_id="mine"))
         assert chosen(await asked.reply())[0]["x-penstock-program-id"] == "mine"
+
+
+@pytest.mark.parametrize("mode", [Mode.BUFFERED, Mode.FULL_DUPLEX_STREAMED])
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ({":path": "/v1/chat/completions/"}, ""),
+        ({":path": "/v1/chat/completion%73?a=b"}, ""),
+        ({"content-encoding": "gzip"}, ""),
+        ({"content-encoding": "zstd"}, "unsupported_encoding"),
+        ({"x-penstock-program-id": "{{session_id}}"}, ""),
+    ],
+)
+async def test_a_turn_is_one_however_it_is_written(mode: int, headers: dict[str, str], code: str) -> None:
+    """It is sized as it is read, and goes on to the engine as it came."""
+    async with picker(A) as it, asking(it.port) as ask:
+        asked = ask(request=mode)
+        await asked.headers(headers)
+        if code:
+            status, told, _ = refused(await asked.reply())
+            assert (status, told["error"]["code"]) == (415, code)
+            return
+        if mode == Mode.BUFFERED:
+            await asked.reply()
+        body = chat(program_id="p")
+        sent = gzip.compress(body) if "content-encoding" in headers else body
+        await asked.body(sent[:20], end=False)
+        await asked.body(sent[20:])
+        await until(lambda: it.of(TurnQueued), "it asks")
+        queued = it.of(TurnQueued)[0]
+        assert (queued.program_id, queued.prompt_bytes) == ("p", len("user") + len("one two"))
+        it.admit("p", A.place)
+        reply = await asked.reply()
+        if reply.HasField("override_message_timeout"):
+            reply = await asked.reply()
+        assert chosen(reply)[0][DESTINATION] == A.address
+        if mode != Mode.BUFFERED:
+            assert (await asked.reply()).request_body.response.body_mutation.streamed_response.body == sent
+        await asked.finish()
 
 
 @pytest.mark.parametrize("trailers", [False, True])

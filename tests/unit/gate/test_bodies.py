@@ -1,6 +1,7 @@
 """Request bodies while they arrive: counted, bounded, and never parsed where that would hold everybody up."""
 
 import asyncio
+import gzip
 import json
 import time
 from collections.abc import Awaitable, Callable
@@ -105,6 +106,39 @@ async def test_a_body_over_its_bound_is_refused() -> None:
     told = await refused(GateLimits(max_body_bytes=10), b"12345", b"678901")
     assert (told.status, told.code) == (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body_too_large")
     assert str(told) == "the request body has more than 10 bytes"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b" " * (32 * MIB), "body_too_large"),
+        (b"[" + b"[]," * 2_000_000 + b"[]]", "body_too_complex"),
+        (b"", ""),
+    ],
+)
+async def test_a_compressed_body_has_the_bounds_of_a_plain_one(body: bytes, code: str) -> None:
+    """A hundred kilobytes that hold many megabytes do not keep the loop from others meanwhile."""
+    bodies, beats = Bodies(GateLimits(max_body_bytes=16 * MIB)), 0
+    reading = asyncio.ensure_future(bodies.read(Client(gzip.compress(body)).receive, "gzip"))
+    while not reading.done():
+        await asyncio.sleep(0)
+        beats += 1
+    if not code:
+        assert await reading == body
+        return
+    with pytest.raises(BodyRefused) as told:
+        await reading
+    assert told.value.code == code
+    assert beats > 2
+    assert bodies.bytes_arriving == 0
+
+
+@pytest.mark.asyncio
+async def test_empty_members_without_end_are_refused() -> None:
+    pieces = [gzip.compress(b"")] * 100
+    with pytest.raises(BodyRefused, match="more than 1,000 bytes"):
+        await Bodies(GateLimits(max_body_bytes=1000)).read(Client(*pieces).receive, "gzip")
 
 
 @pytest.mark.asyncio

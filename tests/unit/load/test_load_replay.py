@@ -188,18 +188,6 @@ async def test_a_turn_whose_stream_is_cut_is_asked_for_again_if_that_is_wanted()
 
 
 @pytest.mark.asyncio
-async def test_an_error_in_mid_stream_is_reported_in_the_engines_words() -> None:
-    async def fail(request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
-        await response.prepare(request)
-        await response.write(data_line({"error": {"message": "out of memory", "code": 500}}))
-        return response
-
-    result, _ = await run(EndpointDouble(script=[fail]), program("a", (10, 4)))
-    assert result.programs[0].error == "the stream broke: out of memory"
-
-
-@pytest.mark.asyncio
 async def test_the_gates_hold_is_taken_from_its_header() -> None:
     result, _ = await run(EndpointDouble(hold_ms="1500"), program("a", (10, 1)))
     assert result.turns[0].hold_ns >= 1_500_000_000

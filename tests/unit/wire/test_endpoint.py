@@ -14,7 +14,6 @@ from controlplane.wire.endpoint import (
     read_endpoint,
     remove_endpoint,
     resolve_url,
-    shown,
     write_endpoint,
 )
 from controlplane.wire.roles import BusRole
@@ -92,10 +91,3 @@ def test_each_role_takes_its_own_url(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_bad_node_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected node"):
         resolve_url("nats://x:1", "../etc", tmp_path, role=BusRole.ENGINE)
-
-
-def test_what_is_told_of_a_url_proves_nothing() -> None:
-    assert shown("nats://penstock:a-secret@127.0.0.1:4222") == "nats://127.0.0.1:4222"
-    assert shown("nats://a-token@host:1 and nats://user:word@host:2") == "nats://host:1 and nats://host:2"
-    assert shown("nats://127.0.0.1:4222") == "nats://127.0.0.1:4222"
-    assert shown("nats://user:word@a:1,b:2,other:word@c:3") == "nats://a:1,b:2,c:3"

@@ -7,7 +7,7 @@ import pytest
 import trustme
 
 from controlplane.core.errors import ConfigError
-from controlplane.wire.nats_options import nats_options, servers
+from controlplane.wire.nats_options import nats_options
 
 
 @pytest.fixture
@@ -21,17 +21,17 @@ def pem(tmp_path: Path) -> dict[str, str]:
 
 
 def test_nothing_is_set() -> None:
-    assert nats_options({"PENSTOCK_NATS_CA": ""}) == {}
+    assert nats_options("one", {"PENSTOCK_NATS_CA": ""}) == {"servers": ["nats://one"]}
 
 
 def test_keys_are_passed_on_as_files(pem: dict[str, str]) -> None:
-    found = nats_options({"PENSTOCK_NATS_CREDENTIALS": pem["ca"], "PENSTOCK_NATS_NKEY": pem["key"]})
-    assert found == {"user_credentials": pem["ca"], "nkeys_seed": pem["key"]}
+    found = nats_options("one", {"PENSTOCK_NATS_CREDENTIALS": pem["ca"], "PENSTOCK_NATS_NKEY": pem["key"]})
+    assert found == {"servers": ["nats://one"], "user_credentials": pem["ca"], "nkeys_seed": pem["key"]}
 
 
 def test_certificates(pem: dict[str, str]) -> None:
     both = {"PENSTOCK_NATS_CERTIFICATE": pem["chain"], "PENSTOCK_NATS_PRIVATE_KEY": pem["key"]}
-    context = nats_options({"PENSTOCK_NATS_CA": pem["ca"], **both})["tls"]
+    context = nats_options("one", {"PENSTOCK_NATS_CA": pem["ca"], **both})["tls"]
     assert context.verify_mode is ssl.CERT_REQUIRED
     assert len(context.get_ca_certs()) == 1
 
@@ -46,18 +46,4 @@ def test_certificates(pem: dict[str, str]) -> None:
 )
 def test_what_is_wrong_is_told(environment: dict[str, str], said: str, pem: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=said):
-        nats_options({name: pem.get(path, path) for name, path in environment.items()})
-
-
-@pytest.mark.parametrize(
-    ("url", "expected"),
-    [
-        ("nats://user:word@one:4222", "nats://user:word@one:4222"),
-        ("unix:/run/node.sock", "unix:/run/node.sock"),
-        ("nats://user:word@one:1,two:2", ["nats://user:word@one:1", "nats://user:word@two:2"]),
-        ("tls://one:1, tls://other:word@two:2", ["tls://one:1", "tls://other:word@two:2"]),
-        ("one,two:2", ["one", "two:2"]),
-    ],
-)
-def test_a_url_may_name_several_servers(url: str, expected: str | list[str]) -> None:
-    assert servers(url) == expected
+        nats_options("one", {name: pem.get(path, path) for name, path in environment.items()})

@@ -89,16 +89,35 @@ def test_time_per_output_token_leaves_the_first_one_out() -> None:
     assert summary.tpot_p99_s == pytest.approx(0.199)
 
 
-def test_nothing_measured_gives_zeros() -> None:
-    assert set(summarize([], [], 0).to_json().values()) == {0}
+def test_what_was_not_measured_is_none() -> None:
+    told = summarize([], [], 0).to_json()
+    counts = {"programs_ended", "programs_failed", "turns_ended", "turns_failed", "turns_cut"}
+    assert {name for name in told if told[name] is not None} == counts | {"makespan_s"}
+    failed = summarize([program("p", 10, failed=True)], [turn(0, error="refused")], seconds(10)).to_json()
+    measured = (
+        *("jct_mean_s", "ttft_mean_s", "tpot_mean_s", "cache_hit_ratio", "goodput_1x_per_s", "jain_index"),
+        *("hold_mean_s", "pool_decode_ratio", "routed_new", "tool_slowdown_ratio"),
+    )
+    assert {failed[name] for name in measured} == {None}
+    assert (failed["ttft_within_10s_ratio"], failed["steps_per_min"]) == (0, 0)
+
+
+def test_what_the_engine_did_not_count_is_in_no_figure() -> None:
+    """A turn without a token, one without usage, and one without cached tokens."""
+    turns = [
+        replace(turn(5, output_tokens=21), first_token_ns=0),
+        replace(turn(1, output_tokens=21), counted=False),
+        replace(turn(3, output_tokens=21), cache_counted=False),
+    ]
+    summary = summarize([program("p", 10)], turns, seconds(100))
+    assert (summary.ttft_mean_s, summary.tpot_mean_s) == (2, pytest.approx(0.1))
+    assert summary.output_tokens_per_s is None
+    assert summarize([], turns[2:], seconds(100)).cache_hit_ratio is None
+    assert summarize([], [turns[2], turn(1)], seconds(100)).cache_hit_ratio == pytest.approx(0.6)
 
 
 def test_rows_name_every_figure_once() -> None:
     assert sorted(name for name, _, _ in ROWS) == sorted(field.name for field in fields(Summary))
-    rows = dict(summarize([program("a", 10, 5)], [turn(1)], seconds(10)).rows())
-    assert rows["JCT mean (s)"] == "10.0"
-    assert rows["cache hit rate (cached/prompt tokens)"] == "60.0%"
-    assert rows["programs ended"] == "1"
 
 
 def run_result() -> RunResult:

@@ -1,0 +1,80 @@
+"""A password with every special character, at a real server: how each of our clients takes it, and its refusal."""
+
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+import pytest_asyncio
+from support.daemon_process import eventually
+from support.nats import nats_server_binary
+from support.ports import free_port, is_listening
+
+from controlplane.core.errors import EngineUnavailable
+from controlplane.emit.emitter import Emitter
+from controlplane.fleet.connection import connected
+from controlplane.shell.bus import Bus
+
+pytestmark = pytest.mark.asyncio
+PASSWORD = "p@ss:/w#r?d%1,2 "
+
+
+@pytest_asyncio.fixture
+async def port(tmp_path: Path) -> AsyncIterator[int]:
+    port = free_port()
+    told = ["-a", "127.0.0.1", "-p", str(port), "--user", "ops", "--pass", PASSWORD]
+    process = subprocess.Popen([nats_server_binary(), *told], stderr=subprocess.DEVNULL)  # noqa: ASYNC220
+    try:
+
+        async def up() -> bool:
+            return is_listening(port)
+
+        await eventually(up, what="a server")
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def daemon_connects(url: str) -> str:
+    bus = Bus(url, "n")
+    try:
+        await bus.connect()
+    except EngineUnavailable as error:
+        return str(error)
+    await bus.close()
+    return ""
+
+
+async def fleet_connects(url: str) -> str:
+    try:
+        await (await connected(url, "test", within_s=5)).close()
+    except EngineUnavailable as error:
+        return str(error)
+    return ""
+
+
+async def emitter_connects(url: str) -> str:
+    emitter = Emitter(url=url, node="n", role="tool")
+    emitter.start()
+
+    async def tried() -> bool:
+        return emitter.stats.connected or bool(emitter.stats.last_error)
+
+    try:
+        await eventually(tried, what="an attempt to connect")
+        return emitter.stats.last_error
+    finally:
+        emitter.close()
+
+
+@pytest.mark.parametrize("connects", [daemon_connects, fleet_connects, emitter_connects])
+async def test_logins(port: int, connects: Callable[[str], Awaitable[str]]) -> None:
+    password = quote(PASSWORD, safe="")
+    assert await connects(f"nats://ops:{password}@127.0.0.1:{port}") == ""
+    told = await connects(f"nats://ops:not{password}@127.0.0.1:{port}")
+    assert "Authorization Violation" in told
+    assert "as %3A %2F" in told
+    assert "p@ss" not in told
+    assert password not in told
