@@ -68,7 +68,7 @@ class Splitter:
 
 def messages(data: bytes) -> tuple[list[bytes | Raw], bool]:
     """The texts of the messages in ``data``, and whether it is a batch."""
-    if not data.lstrip()[:1] == b"[":
+    if data.lstrip()[:1] != b"[":
         return [data], False
     try:
         return list(_ARRAY.decode(data)), True
@@ -102,7 +102,7 @@ def batch(texts: list[bytes | Raw]) -> bytes:
 
 
 def id_in_head(data: bytes) -> tuple[object, slice] | None:
-    """The id of an answer of which this is the beginning, and where it stands; None if the answer has it elsewhere."""
+    """The id of an answer that begins so, and where it stands; None if the answer has it elsewhere."""
     found = _HEAD.match(data[:_HEAD_BYTES])
     if found is None or b'"method"' in found[0]:
         return None

@@ -65,7 +65,7 @@ class _Connection:
         self._timeout_s = timeout_s
 
     def run(self) -> None:
-        """Pass on what comes until the server closes its output; then answer what it has not. Raises ``OSError``."""
+        """Pass on what comes until the server ends; then answer what it has not. Raises ``OSError``."""
         threading.Thread(target=self._feed, daemon=True).start()
         if self._timeout_s:
             threading.Thread(target=self._watch, daemon=True).start()

@@ -7,6 +7,7 @@ request until its answer, its cancellation or its failure.
 
 import itertools
 import json
+import math
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -36,7 +37,7 @@ class Request:
     id: object
     server_id: object
     name: str
-    due_s: float = float("inf")
+    due_s: float = math.inf
     tool: tuple[str, str] | None = None  # program and call, while it runs
     answered: bool = False
     carried: bool = True
@@ -81,7 +82,7 @@ class Session:
     def __init__(self, to: ToolReporter, owner: Owner, timeout_s: float = 0.0) -> None:
         self.owner = owner
         self._to = to
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._open: dict[str, Request] = {}  # by the id at the server
         # Given up or cancelled; the server may answer them yet, so their ids stay in use.
         self._past: OrderedDict[str, Request] = OrderedDict()
@@ -123,11 +124,11 @@ class Session:
         return _message(id=request.id, error={"code": code, "message": text})
 
     def give_up(self, requests: Iterable[Request], now_s: float) -> list[tuple[bytes, bytes]]:
-        """Fail those that have taken too long: for each its answer, and the message that tells the server to stop."""
+        """Fail those that have taken too long: for each its answer, and the message that stops the server."""
         late = [request for request in requests if request.due_s <= now_s and not request.answered]
         found = []
         for request in late:
-            text = f"{request.name} took longer than {self._timeout_s:g} s and was given up"
+            text = f"{request.name} took longer than {self.timeout_s:g} s and was given up"
             parameters = {"requestId": request.server_id, "reason": text}
             stop = _message(method="notifications/cancelled", params=parameters)
             found.append((self.fail(request, text, TIMED_OUT), stop))
@@ -212,8 +213,8 @@ class Session:
         names = (name for key in _META if isinstance(name := value(meta.get(key)), str) and name)
         request.name = str(value(parameters.get("name")) or "tool")
         request.tool = (next(names, program) or self.owner.program(), f"{self._tag}-{next(self._numbers)}")
-        if self._timeout_s:
-            request.due_s = now_s + self._timeout_s
+        if self.timeout_s:
+            request.due_s = now_s + self.timeout_s
         self._to.tool_started(*request.tool, request.name)
 
     def _end_tool(self, request: Request, *, ok: bool) -> None:
