@@ -38,7 +38,7 @@ _KEEP_ALIVE_S = (
 _MOST_SESSIONS = 4096
 _MOST_HEADER_BYTES = 64 << 10  # a bearer token may be long
 _MOST_MOVES = 3
-_DECODED = ("", "identity", "gzip", "deflate")
+_DECODED = ("", "identity", "gzip", "deflate", "br", "zstd")  # by aiohttp, which refuses what is not installed
 # Of the request as it came, not of the message; "mcp-method" and "mcp-name" repeat what is in the body.
 _OF_A_REQUEST = ("host", "content-length", "content-encoding", "accept-encoding", "expect")
 _OF_THE_BODY = ("mcp-method", "mcp-name")
@@ -84,9 +84,11 @@ class Proxy:
         """Pass on one request and all of its answer."""
         encoding = request.headers.get("content-encoding", "").strip().lower()
         if encoding not in _DECODED:
-            text = f"penstock: a body in {encoding} cannot be read here: send gzip, deflate or no encoding"
-            return web.json_response({"error": {"message": text}}, status=415)
-        body = await request.read()
+            return _refusal(415, f"a body in {encoding} cannot be read here: send gzip, deflate or no encoding")
+        try:
+            body = await request.read()
+        except web.RequestPayloadError as error:
+            return _refusal(400, f"the body cannot be read: {error}")
         key = request.headers.get(SESSION_HEADER, "") or str(request.rel_url)
         session = self._sessions.get(key)
         if session is None and SESSION_HEADER in request.headers:
@@ -159,6 +161,10 @@ class Proxy:
             _, oldest = self._sessions.popitem(last=False)
             guard.run("MCP end", oldest.close)
         return session
+
+
+def _refusal(status: int, text: str) -> web.Response:
+    return web.json_response({"error": {"message": f"penstock: {text}"}}, status=status)
 
 
 def _moved(url: URL, answer: ClientResponse) -> URL | None:

@@ -17,7 +17,7 @@ _LONGEST_END = 4
 _OBJECT = msgspec.json.Decoder(dict[str, Raw])
 _ARRAY = msgspec.json.Decoder(list[Raw])
 _HEAD_BYTES = 4096
-_HEAD = re.compile(rb'\A[^{]*\{[^{}\[\]]*?"id"\s*:\s*("(?:[^"\\]|\\.)*"|-?\d+)\s*[,}]')
+_HEAD = re.compile(rb'\A[^{]*\{[^{}\[\]]*?"id"\s*:\s*("(?:[^"\\]|\\.)*"|-?\d+)\s*,[^{}\[\]]*?"(result|error)"\s*:')
 
 
 class Piece(NamedTuple):
@@ -101,12 +101,20 @@ def batch(texts: list[bytes | Raw]) -> bytes:
     return b"[" + b",".join(map(bytes, texts)) + b"]"
 
 
-def id_in_head(data: bytes) -> tuple[object, slice] | None:
-    """The id of an answer that begins so, and where it stands; None if the answer has it elsewhere."""
+class Head(NamedTuple):
+    """The id in the beginning of an answer, where it stands, and whether the answer is an error."""
+
+    id: object
+    place: slice
+    failed: bool
+
+
+def head_of(data: bytes) -> Head | None:
+    """Read the beginning of a message; None if it is no answer, or has its id behind its result."""
     found = _HEAD.match(data[:_HEAD_BYTES])
     if found is None or b'"method"' in found[0]:
         return None
-    return _lenient(found[1]), slice(*found.span(1))
+    return Head(_lenient(found[1]), slice(*found.span(1)), found[2] == b"error")
 
 
 def event_data(event: bytes) -> bytes:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from msgspec import Raw
 
 from controlplane.emit.tool_reporter import ToolReporter
-from engine_hooks.tools.mcp_messages import batch, id_in_head, members, messages, value, with_member
+from engine_hooks.tools.mcp_messages import batch, head_of, members, messages, value, with_member
 
 TIMED_OUT = -32001  # the codes that the official SDKs give
 CONNECTION_CLOSED = -32000
@@ -108,12 +108,12 @@ class Session:
 
     def from_server_in_parts(self, head: bytes) -> bytes:
         """Take the beginning of a message that is too long to be read; what of it the client gets."""
-        found = id_in_head(head)
-        if found is None or (request := self._open.get(_key(found[0]))) is None:
+        found = head_of(head)
+        request = None if found is None else self._open.get(_key(found.id))
+        if found is None or request is None:
             return head
-        self._answered(request, ok=True)
-        place = found[1]
-        return head[: place.start] + json.dumps(request.id).encode() + head[place.stop :]
+        self._answered(request, ok=not found.failed)
+        return head[: found.place.start] + json.dumps(request.id).encode() + head[found.place.stop :]
 
     def fail(self, request: Request, text: str, code: int = CONNECTION_CLOSED) -> bytes:
         """The error that answers a request; empty if it has an answer."""
