@@ -12,6 +12,7 @@ For servers that speak HTTP there is ``engine_hooks.tools.mcp_http_proxy``.
 import argparse
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -64,13 +65,13 @@ class _Connection:
         self._over = threading.Event()
         self._timeout_s = timeout_s
 
-    def run(self) -> None:
+    def run(self, *also: int) -> None:
         """Pass on what comes until the server ends; then answer what it has not. Raises ``OSError``."""
         threading.Thread(target=self._feed, daemon=True).start()
         if self._timeout_s:
             threading.Thread(target=self._watch, daemon=True).start()
         last = b""
-        for piece in _pieces(self._stdout.fileno()):
+        for piece in _pieces(self._stdout.fileno(), *also):
             last = self._from_server(piece)
             self._to_client.write(last, begins=piece.first, ends=piece.last)
         with self._lock:
@@ -138,16 +139,23 @@ class _Connection:
             self._to_server.write(line)
 
 
-def _pieces(source: int) -> Iterator[Piece]:
+def _pieces(source: int, *also: int) -> Iterator[Piece]:
     """The lines from a descriptor, and what it leaves without an end.
 
     A buffered reader that waits in a thread could not be left behind at the end of the process.
+    ``also`` are descriptors that wake it, so that a signal's handler runs at once.
     """
     lines = Splitter(LINES)
-    while chunk := os.read(source, _CHUNK_BYTES):
+    while chunk := _read(source, *also):
         yield from lines.feed(chunk)
     if (rest := lines.rest()) or lines.inside:
         yield Piece(rest, not lines.inside, True)
+
+
+def _read(source: int, *also: int) -> bytes:
+    while also and source not in select.select([source, *also], [], [])[0]:
+        pass
+    return os.read(source, _CHUNK_BYTES)
 
 
 def _like(line: bytes, passed: bytes) -> bytes:
@@ -161,7 +169,7 @@ def serve(command: Sequence[str], program: str = "", timeout_s: float = 0.0) -> 
         connection = _Connection(server, program, timeout_s)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         try:
-            connection.run()
+            connection.run(_woken_by_signals())
             return server.wait()
         except BrokenPipeError:
             return 128 + signal.SIGPIPE  # the client has gone
@@ -169,6 +177,14 @@ def serve(command: Sequence[str], program: str = "", timeout_s: float = 0.0) -> 
             connection.close()
             _end(server)  # where this is what is being ended
             reporter().close()
+
+
+def _woken_by_signals() -> int:
+    """A descriptor that can be read once a signal has come, also one from just before the wait began."""
+    wake, waker = os.pipe()
+    os.set_blocking(waker, False)
+    signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+    return wake
 
 
 def _end(server: "subprocess.Popen[bytes]") -> None:

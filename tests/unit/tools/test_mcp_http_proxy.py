@@ -1,14 +1,15 @@
 """The proxy between an MCP client and a double of its server, over real sockets."""
 
 import asyncio
+import contextlib
 import gzip
 import json
 import zlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
-from aiohttp import ClientPayloadError, ClientSession, web
+from aiohttp import ClientPayloadError, TCPConnector, web
 from aiohttp.test_utils import TestClient, TestServer
 from support.reports import Reports
 
@@ -21,6 +22,7 @@ Client = TestClient[web.Request, web.Application]
 EVENTS = {"content-type": "text/event-stream"}
 LARGE = "A" * (3 << 20)
 PATIENCE_S = 60
+MANY = 120  # more connections than a client of aiohttp opens unless it is told to
 
 
 @pytest.fixture
@@ -36,8 +38,19 @@ async def talk(handler: Handler, story: Callable[[Client], Awaitable[None]], **o
     app.router.add_route("*", "/{path:.*}", handler)
     async with TestServer(app) as server:
         proxy = TestServer(Proxy(str(server.make_url("/mcp")), **options).app())
-        async with TestClient(proxy) as client, asyncio.timeout(PATIENCE_S):
+        unbounded = TCPConnector(limit=0)
+        async with TestClient(proxy, connector=unbounded) as client, asyncio.timeout(PATIENCE_S):
             await story(client)
+
+
+@contextlib.asynccontextmanager
+async def serving(app: web.Application, host: str) -> AsyncIterator[TestServer]:
+    server = TestServer(app, host=host)
+    await server.start_server(max_line_size=1 << 16, max_field_size=1 << 16)
+    try:
+        yield server
+    finally:
+        await server.close()
 
 
 def call(number: Any = 1, name: str = "look", **arguments: Any) -> dict[str, Any]:
@@ -76,11 +89,6 @@ def outcome(messages: list[Any]) -> list[Any]:
 
 def ends(reports: Reports) -> list[bool]:
     return [event.ok for event in reports.events if isinstance(event, ToolEnded)]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.01)
 
 
 # What servers do with a request
@@ -204,7 +212,7 @@ async def test_equal_ids_are_told_apart_by_the_server_and_are_the_clients_again(
     async def handler(request: web.Request) -> web.StreamResponse:
         told = await request.json()
         mine = open_calls[told["id"]] = asyncio.get_running_loop().create_future()
-        if len(open_calls) == 3:
+        if len(open_calls) == MANY:
             for number in reversed(open_calls):
                 open_calls[number].set_result(number)
         await mine
@@ -215,10 +223,10 @@ async def test_equal_ids_are_told_apart_by_the_server_and_are_the_clients_again(
             async with client.post("/mcp", json=call(1, n=n), headers={"mcp-session-id": "s"}) as got:
                 assert outcome([await got.json()]) == [(1, n)]
 
-        await asyncio.gather(*(ask(n) for n in range(3)))
+        await asyncio.gather(*(ask(n) for n in range(MANY)))
 
     await talk(handler, story)
-    assert ends(reports) == [True] * 3
+    assert ends(reports) == [True] * MANY
 
 
 @pytest.mark.asyncio
@@ -292,23 +300,230 @@ async def test_what_a_client_sends_is_accepted_or_refused_with_the_reason(
 
     app = web.Application(client_max_size=1 << 30)
     app.router.add_post("/{path:.*}", handler)
-    limits = {"max_line_size": 1 << 16, "max_field_size": 1 << 16}
-    async with TestServer(app, host=host) as server, asyncio.timeout(PATIENCE_S):
-        await server.close()
-        server = TestServer(app, host=host)
-        await server.start_server(**limits)
-        runner = web.AppRunner(Proxy(str(server.make_url("/mcp"))).app(), **limits)  # type: ignore[arg-type]
-        await runner.setup()
-        try:
-            site = web.TCPSite(runner, host, 0)
-            await site.start()
-            reader, writer = await asyncio.open_connection(*runner.addresses[0][:2])
-            writer.write(sent)
-            got = b""
+    async with serving(app, host) as server, serving(Proxy(str(server.make_url("/mcp"))).app(), host) as proxy:
+        reader, writer = await asyncio.open_connection(host, proxy.port)
+        writer.write(sent)
+        got = b""
+        async with asyncio.timeout(PATIENCE_S):
             while expected.encode() not in got and (more := await reader.read(1 << 16)):
                 got += more
-            writer.close()
-            assert expected in got.decode()
+        writer.close()
+        assert expected in got.decode()
+
+
+# What passes besides
+
+
+@pytest.mark.asyncio
+async def test_what_is_asked_and_answered_passes_as_it_is(reports: Reports) -> None:
+    seen = []
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        seen.append((request.method, str(request.rel_url), request.headers.get("x-own"), await request.read()))
+        assert "cookie" not in request.headers, "another client's"
+        back = {"x-back": "told", "set-cookie": "whose=mine"}
+        return web.Response(body=b'{"jsonrpc":  "2.0", "id": 1, "result": {}}', headers=back)
+
+    async def story(client: Client) -> None:
+        told = json.dumps(call() | {"new": {"of": 2030}}, indent=1).encode()
+        async with client.post("/mcp?a=b", data=told, headers={"x-own": "mine"}) as answer:
+            assert (answer.status, answer.headers["x-back"]) == (200, "told")
+            assert await answer.read() == b'{"jsonrpc":  "2.0", "id": 1, "result": {}}'
+        client.session.cookie_jar.clear()
+        await (await client.get("/.well-known/oauth-protected-resource?c=d")).read()
+        other = ("GET", "/.well-known/oauth-protected-resource?c=d", None, b"")
+        assert seen == [("POST", "/mcp?a=b", "mine", told), other]
+
+    await talk(handler, story, program="run-1")
+    (started,) = (event for event in reports.events if isinstance(event, ToolStarted))
+    assert (started.program_id, started.tool, ends(reports)) == ("run-1", "look", [True])
+
+
+@pytest.mark.asyncio
+async def test_what_a_server_asks_its_client_within_a_call_passes(reports: Reports) -> None:
+    answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    asks = {"jsonrpc": "2.0", "id": 1, "method": "elicitation/create", "params": {}}
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        told = await request.json()
+        if "method" not in told:
+            answered.set_result(told)
+            return web.Response(status=202)
+        response = web.StreamResponse(headers=EVENTS)
+        await response.prepare(request)
+        await response.write(event(asks))
+        await response.write(event(result(told, (await answered)["result"])))
+        return response
+
+    async def story(client: Client) -> None:
+        async with client.post("/mcp", json=call(), headers={"mcp-session-id": "s"}) as answer:
+            assert read(await answer.content.readuntil(b"\n\n")) == [asks]
+            said = {"jsonrpc": "2.0", "id": 1, "result": {"action": "accept"}}
+            await (await client.post("/mcp", json=said, headers={"mcp-session-id": "s"})).read()
+            assert outcome(read(await answer.read())) == [(1, {"action": "accept"})]
+
+    await talk(handler, story)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("comes", ["late", "never"])
+@pytest.mark.parametrize("leaves", ["the client", "the server"])
+async def test_a_stream_that_ends_early_goes_on_in_another(reports: Reports, leaves: str, comes: str) -> None:
+    hung_up = asyncio.Event()
+    found: list[Any] = []
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        if request.method == "GET":
+            assert request.headers["last-event-id"] == "7"
+            parts = [b"id: 8\n" + event(result(found[0]))] if comes == "late" else []
+            return await stream(request, *parts, hangs=True)
+        told = await request.json()
+        if told["method"] != "tools/call":
+            return web.Response(status=202)
+        found.append(told)
+        try:
+            return await stream(request, b"id: 7\ndata: \n\n", hangs=leaves == "the client")
         finally:
-            await runner.cleanup()
-            await server.close()
+            hung_up.set()
+
+    async def story(client: Client) -> None:
+        headers = {"mcp-session-id": "s"}
+        async with client.post("/mcp", json=call(), headers=headers) as answer:
+            assert await answer.content.readuntil(b"\n\n") == b"id: 7\ndata: \n\n"
+            if leaves == "the server":
+                assert await answer.read() == b"", "no error: the rest is to come"
+            else:
+                answer.close()
+        await hung_up.wait()
+        assert ends(reports) == []
+        async with client.get("/mcp", headers={**headers, "last-event-id": "7"}) as answer:
+            ((number, value),) = outcome(read(await answer.content.readuntil(b"}\n\n")))
+        assert (number, "own" if comes == "late" else "look took longer than 0.3 s and was given up") == (1, value)
+        assert ends(reports) == [comes == "late"]
+
+    await talk(handler, story, timeout_s=0.3 if comes == "never" else PATIENCE_S)
+
+
+@pytest.mark.asyncio
+async def test_a_client_that_hangs_up_for_good(reports: Reports) -> None:
+    arrived, hung_up = asyncio.Event(), asyncio.Event()
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        arrived.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            hung_up.set()
+        raise AssertionError
+
+    async def story(client: Client) -> None:
+        asking = asyncio.create_task(client.post("/mcp", json=call()).__aenter__())
+        await arrived.wait()
+        asking.cancel()
+        await hung_up.wait()
+
+    await talk(handler, story)
+    assert ends(reports) == [False]
+
+
+@pytest.mark.asyncio
+async def test_the_older_transport_whose_answers_come_in_one_stream(reports: Reports) -> None:
+    streams: dict[str, web.StreamResponse] = {}
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        if request.method == "GET":
+            response = streams[request.query["name"]] = web.StreamResponse(headers=EVENTS)
+            await response.prepare(request)
+            at = f"event: endpoint\ndata: /messages?session_id={request.query['name']}\n\n"
+            await response.write(at.encode())
+            await asyncio.Event().wait()
+        told = await request.json()
+        if told["method"] == "tools/call" and told["params"]["name"] == "look":
+            await streams[request.query["session_id"]].write(event(result(told, request.query["session_id"])))
+        return web.Response(status=202)
+
+    async def story(client: Client) -> None:
+        async def one(name: str) -> None:
+            async with client.get("/sse", params={"name": name}) as answer:
+                at = mcp_messages.event_data(await answer.content.readuntil(b"\n\n")).decode()
+                for tool, expected in [("look", name), ("hang", "hang took longer than 0.3 s and was given up")]:
+                    async with client.post(at, json=call(1, tool)) as accepted:
+                        assert accepted.status == 202
+                    assert outcome(read(await answer.content.readuntil(b"\n\n"))) == [(1, expected)]
+
+        await asyncio.gather(one("a"), one("b"))
+
+    await talk(handler, story, timeout_s=0.3)
+    assert sorted(ends(reports)) == [False, False, True, True]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("over", ["deleted", "forgotten"])
+async def test_sessions_are_programs_of_their_own_and_end_when_they_are_over(reports: Reports, over: str) -> None:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        if request.method == "DELETE":
+            return web.Response(status=200 if over == "deleted" else 404)
+        return web.json_response(result(await request.json()))
+
+    async def story(client: Client) -> None:
+        for name in ("one", "two", "one"):
+            await (await client.post("/mcp", json=call(), headers={"mcp-session-id": name})).read()
+        arrived = [event.program_id for event in reports.events if isinstance(event, ProgramArrived)]
+        started = [event.program_id for event in reports.events if isinstance(event, ToolStarted)]
+        assert started == [arrived[0], arrived[1], arrived[0]]
+        await (await client.delete("/mcp", headers={"mcp-session-id": "two"})).read()
+        assert [e.program_id for e in reports.events if isinstance(e, ProgramEnded)] == [arrived[1]]
+
+    await talk(handler, story)
+    assert len([event for event in reports.events if isinstance(event, ProgramEnded)]) == 2, "and with the proxy"
+
+
+@pytest.mark.asyncio
+async def test_a_server_that_refuses_or_is_not_there(reports: Reports) -> None:
+    async def refuses(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=401, text="who are you?", headers={"www-authenticate": "Bearer"})
+
+    async def story(client: Client) -> None:
+        async with client.post("/mcp", json=call()) as answer:
+            assert (answer.status, await answer.text()) == (401, "who are you?")
+            assert answer.headers["www-authenticate"] == "Bearer"
+
+    await talk(refuses, story)
+    async with TestClient(TestServer(Proxy("http://127.0.0.1:9/mcp").app())) as client:
+        async with client.post("/mcp", json=call()) as answer:
+            assert answer.status == 502
+            assert "the MCP server does not answer: Cannot connect" in (await answer.json())["error"]["message"]
+        async with client.get("/mcp") as answer:
+            assert answer.status == 502
+    assert ends(reports) == [False, False]
+
+
+@pytest.mark.asyncio
+async def test_a_message_that_is_too_long_to_be_read_passes_in_parts(
+    reports: Reports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mcp_http_exchange, "Splitter", lambda end: mcp_messages.Splitter(end, 1 << 16))
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        told = await request.json()
+        if told["params"]["name"] == "events":
+            return await stream(request, event(result(told, LARGE)), PROGRESS)
+        return web.json_response(result(told, LARGE))
+
+    async def story(client: Client) -> None:
+        for form in ("events", "text"):
+            async with client.post("/mcp", json=call(1, form)) as answer:
+                assert outcome(read(await answer.read())) == [(1, LARGE)]
+
+    await talk(handler, story)
+    assert ends(reports) == [True, True]
+
+
+@pytest.mark.parametrize("url", ["ftp://x/mcp", "localhost:8000/mcp"])
+def test_an_address_that_is_none_is_refused(
+    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["mcp_http_proxy", url])
+    with pytest.raises(SystemExit):
+        mcp_http_proxy.main()
+    assert "is no http:// or https:// address" in capsys.readouterr().err
