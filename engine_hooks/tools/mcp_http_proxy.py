@@ -38,6 +38,7 @@ _KEEP_ALIVE_S = (
 _MOST_SESSIONS = 4096
 _MOST_HEADER_BYTES = 64 << 10  # a bearer token may be long
 _MOST_MOVES = 3
+_READ_BYTES = 1 << 20
 _DECODED = ("", "identity", "gzip", "deflate", "br", "zstd")  # by aiohttp, which refuses what is not installed
 # Of the request as it came, not of the message; "mcp-method" and "mcp-name" repeat what is in the body.
 _OF_A_REQUEST = ("host", "content-length", "content-encoding", "accept-encoding", "expect")
@@ -68,6 +69,7 @@ class Proxy:
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S)
         async with aiohttp.ClientSession(
             timeout=timeout,
+            read_bufsize=_READ_BYTES,
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),  # each client's cookies are its own
             max_line_size=_MOST_HEADER_BYTES,

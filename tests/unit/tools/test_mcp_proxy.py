@@ -50,12 +50,10 @@ SERVERS: dict[str, tuple[str, str]] = {
 }
 
 
-ROWS = [(server, ids) for server in SERVERS for ids in ([1], [1, 1], [1, "1", 2]) if server != "a large answer"]
-
-
-@pytest.mark.parametrize(("server", "ids"), [*ROWS, ("a large answer", [1])], ids=str)
-def test_each_call_gets_its_own_answer_or_error(server: str, ids: list[Any]) -> None:
+@pytest.mark.parametrize("server", SERVERS)
+def test_each_call_gets_its_own_answer_or_error(server: str) -> None:
     does, expected = SERVERS[server]
+    ids = [1] if server == "a large answer" else [1, 1, "1"]
     command = [*PROXY, sys.executable, "-c", READS.format(count=len(ids)) + does]
     environment = ENVIRONMENT | {"PENSTOCK_TOOL_TIMEOUT_S": "0.3" if expected == LATE else "0"}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as proxy:
