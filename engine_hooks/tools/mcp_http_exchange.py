@@ -82,7 +82,7 @@ class Exchange:
                 if self._response is not None:
                     return self._broken(self._requests)
                 text = f"the MCP server does not answer: {error or type(error).__name__}"
-                return self._own_answer([self._session.fail(one, text) for one in self._requests], text, 502)
+                return self._own_answer([self._session.fail(one, text) for one in self._unanswered()], text, 502)
             except TimeoutError:
                 if self._response is not None:  # a long text is on its way
                     return self._broken(self._requests)

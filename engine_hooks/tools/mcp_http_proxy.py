@@ -12,6 +12,7 @@ session, which ends with it.
 import argparse
 import asyncio
 import contextlib
+import signal
 import sys
 import time
 from collections import OrderedDict
@@ -32,6 +33,7 @@ from engine_hooks.tools.shared import PROGRAM_HEADER, guard, is_on, reporter
 SESSION_HEADER = "mcp-session-id"
 _CONNECT_S = 10.0
 _NOTIFY_S = 10.0
+_SHUTDOWN_S = 2.0  # for streams, which are open as long as their clients
 _KEEP_ALIVE_S = (
     4.0  # less than the 5 s after which common servers close, so that no call meets a closing connection
 )
@@ -77,7 +79,7 @@ class Proxy:
         ) as self._client:
             yield
             if self._notices:
-                await asyncio.wait(self._notices, timeout=_NOTIFY_S)
+                await asyncio.wait(self._notices, timeout=_SHUTDOWN_S)
         for session in self._sessions.values():
             guard.run("MCP end", session.close)
         guard.run("MCP end", self._owner.end)
@@ -201,11 +203,14 @@ def sent_headers(request: web.Request) -> list[tuple[str, str]]:
 
 
 async def serve(url: str, host: str, port: int, program: str, timeout_s: float) -> None:
-    """Serve until cancelled; print the address on standard error."""
+    """Serve until cancelled or terminated; print the address on standard error."""
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     runner = web.AppRunner(
         Proxy(url, program, timeout_s).app(),
         access_log=None,
         handler_cancellation=True,  # the server is to see it when a client hangs up
+        shutdown_timeout=_SHUTDOWN_S,
         max_line_size=_MOST_HEADER_BYTES,
         max_field_size=_MOST_HEADER_BYTES,
     )
@@ -217,7 +222,7 @@ async def serve(url: str, host: str, port: int, program: str, timeout_s: float) 
         own = URL(url).with_scheme("http").with_host(address[0]).with_port(address[1]).with_user(None)
         sys.stderr.write(f"penstock: {own} passes on to {url}\n")
         sys.stderr.flush()
-        await asyncio.Event().wait()
+        await ended.wait()
     finally:
         await runner.cleanup()
         reporter().close()

@@ -22,7 +22,7 @@ Client = TestClient[web.Request, web.Application]
 EVENTS = {"content-type": "text/event-stream"}
 LARGE = "A" * (3 << 20)
 PATIENCE_S = 60
-MANY = 120  # more connections than a client of aiohttp opens unless it is told to
+MANY = 120  # more connections than a client of aiohttp opens unless it is message to
 
 
 @pytest.fixture
@@ -62,8 +62,8 @@ def call(number: Any = 1, name: str = "look", **arguments: Any) -> dict[str, Any
     }
 
 
-def result(told: Any, value: Any = "own") -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": told["id"], "result": {"value": value}}
+def result(message: Any, value: Any = "own") -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": message["id"], "result": {"value": value}}
 
 
 def event(message: Any) -> bytes:
@@ -114,21 +114,21 @@ def cut(request: web.Request) -> web.Response:
     return web.Response()
 
 
-async def half_a_text(request: web.Request, told: Any) -> web.StreamResponse:
+async def half_a_text(request: web.Request, message: Any) -> web.StreamResponse:
     response = web.StreamResponse(headers={"content-type": "application/json", "content-length": "999"})
     await response.prepare(request)
     await response.write(b'{"jsonrpc"')
     return cut(request)
 
 
-async def hang(request: web.Request, told: Any) -> web.StreamResponse:
+async def hang(request: web.Request, message: Any) -> web.StreamResponse:
     await asyncio.Event().wait()
     raise AssertionError
 
 
 def done(make: Callable[[web.Request, Any], web.StreamResponse]) -> Any:
-    async def answer(request: web.Request, told: Any) -> web.StreamResponse:
-        return make(request, told)
+    async def answer(request: web.Request, message: Any) -> web.StreamResponse:
+        return make(request, message)
 
     return answer
 
@@ -144,25 +144,28 @@ GONE = "does not answer"
 LATE = "look took longer than 0.3 s"
 PROGRESS = event({"method": "notifications/progress", "params": {}})
 SERVERS: dict[str, tuple[Any, str]] = {
-    "a text": (done(lambda r, told: web.json_response(result(told))), "own"),
-    "events": (lambda r, told: stream(r, PROGRESS, b": ping\r\n\r\n", event(result(told))), "own"),
-    "an event in pieces": (lambda r, told: stream(r, event(result(told))[:30], event(result(told))[30:]), "own"),
-    "an event without an end": (lambda r, told: stream(r, event(result(told))[:-2]), "own"),
-    "a large text": (done(lambda r, told: web.json_response(result(told, LARGE))), LARGE),
-    "a large event": (lambda r, told: stream(r, event(result(told, LARGE))), LARGE),
-    "a text that is compressed": (done(lambda r, told: packed(json.dumps(result(told)).encode())), "own"),
-    "an error with a status": (done(lambda r, told: web.json_response(result(told, "no"), status=400)), "no"),
-    "an empty text": (done(lambda r, told: web.Response()), NONE),
-    "no content": (done(lambda r, told: web.Response(status=202)), NONE),
-    "no events": (lambda r, told: stream(r), NONE),
-    "progress only": (lambda r, told: stream(r, PROGRESS), NONE),
-    "a stream that breaks off": (lambda r, told: stream(r, PROGRESS, broken=True), NONE),
-    "an event that breaks off": (lambda r, told: stream(r, event(result(told))[:-9], broken=True), NONE),
-    "an answer, then a break": (lambda r, told: stream(r, event(result(told)), broken=True), "own"),
-    "a death": (done(lambda r, told: cut(r)), GONE),
+    "a text": (done(lambda r, message: web.json_response(result(message))), "own"),
+    "events": (lambda r, message: stream(r, PROGRESS, b": ping\r\n\r\n", event(result(message))), "own"),
+    "an event in pieces": (
+        lambda r, message: stream(r, event(result(message))[:30], event(result(message))[30:]),
+        "own",
+    ),
+    "an event without an end": (lambda r, message: stream(r, event(result(message))[:-2]), "own"),
+    "a large text": (done(lambda r, message: web.json_response(result(message, LARGE))), LARGE),
+    "a large event": (lambda r, message: stream(r, event(result(message, LARGE))), LARGE),
+    "a text that is compressed": (done(lambda r, message: packed(json.dumps(result(message)).encode())), "own"),
+    "an error with a status": (done(lambda r, message: web.json_response(result(message, "no"), status=400)), "no"),
+    "an empty text": (done(lambda r, message: web.Response()), NONE),
+    "no content": (done(lambda r, message: web.Response(status=202)), NONE),
+    "no events": (lambda r, message: stream(r), NONE),
+    "progress only": (lambda r, message: stream(r, PROGRESS), NONE),
+    "a stream that breaks off": (lambda r, message: stream(r, PROGRESS, broken=True), NONE),
+    "an event that breaks off": (lambda r, message: stream(r, event(result(message))[:-9], broken=True), NONE),
+    "an answer, then a break": (lambda r, message: stream(r, event(result(message)), broken=True), "own"),
+    "a death": (done(lambda r, message: cut(r)), GONE),
     "half a text": (half_a_text, GONE),
     "nothing": (hang, LATE),
-    "a stream without an end": (lambda r, told: stream(r, PROGRESS, hangs=True), LATE),
+    "a stream without an end": (lambda r, message: stream(r, PROGRESS, hangs=True), LATE),
 }
 
 
@@ -177,11 +180,11 @@ async def test_each_call_gets_its_own_answer_or_error(
     together = asyncio.Barrier(len(ids))
 
     async def handler(request: web.Request) -> web.StreamResponse:
-        told = await request.json()
-        if told["method"] != "tools/call":
+        message = await request.json()
+        if message["method"] != "tools/call":
             return web.Response(status=202)
         await together.wait()
-        return await answer(request, told)  # type: ignore[no-any-return]
+        return await answer(request, message)  # type: ignore[no-any-return]
 
     async def story(client: Client) -> None:
         async def ask(number: Any) -> None:
@@ -210,13 +213,13 @@ async def test_equal_ids_are_told_apart_by_the_server_and_are_the_clients_again(
     open_calls: dict[Any, asyncio.Future[Any]] = {}
 
     async def handler(request: web.Request) -> web.StreamResponse:
-        told = await request.json()
-        mine = open_calls[told["id"]] = asyncio.get_running_loop().create_future()
+        message = await request.json()
+        mine = open_calls[message["id"]] = asyncio.get_running_loop().create_future()
         if len(open_calls) == MANY:
             for number in reversed(open_calls):
                 open_calls[number].set_result(number)
         await mine
-        return web.json_response(result(told, told["params"]["arguments"]["n"]))
+        return web.json_response(result(message, message["params"]["arguments"]["n"]))
 
     async def story(client: Client) -> None:
         async def ask(n: int) -> None:
@@ -232,12 +235,12 @@ async def test_equal_ids_are_told_apart_by_the_server_and_are_the_clients_again(
 @pytest.mark.asyncio
 async def test_a_batch_is_answered_as_a_batch(reports: Reports) -> None:
     async def handler(request: web.Request) -> web.StreamResponse:
-        told = await request.json()
-        if isinstance(told, dict):
+        message = await request.json()
+        if isinstance(message, dict):
             return web.Response(status=202)
-        if told[0]["params"]["name"] == "hang":
+        if message[0]["params"]["name"] == "hang":
             await asyncio.Event().wait()
-        return web.json_response([result(one) for one in reversed(told)])
+        return web.json_response([result(one) for one in reversed(message)])
 
     async def story(client: Client) -> None:
         async with client.post("/mcp", json=[call(1), call(1)]) as got:
@@ -321,18 +324,18 @@ async def test_what_is_asked_and_answered_passes_as_it_is(reports: Reports) -> N
     async def handler(request: web.Request) -> web.StreamResponse:
         seen.append((request.method, str(request.rel_url), request.headers.get("x-own"), await request.read()))
         assert "cookie" not in request.headers, "another client's"
-        back = {"x-back": "told", "set-cookie": "whose=mine"}
+        back = {"x-back": "message", "set-cookie": "whose=mine"}
         return web.Response(body=b'{"jsonrpc":  "2.0", "id": 1, "result": {}}', headers=back)
 
     async def story(client: Client) -> None:
-        told = json.dumps(call() | {"new": {"of": 2030}}, indent=1).encode()
-        async with client.post("/mcp?a=b", data=told, headers={"x-own": "mine"}) as answer:
-            assert (answer.status, answer.headers["x-back"]) == (200, "told")
+        message = json.dumps(call() | {"new": {"of": 2030}}, indent=1).encode()
+        async with client.post("/mcp?a=b", data=message, headers={"x-own": "mine"}) as answer:
+            assert (answer.status, answer.headers["x-back"]) == (200, "message")
             assert await answer.read() == b'{"jsonrpc":  "2.0", "id": 1, "result": {}}'
         client.session.cookie_jar.clear()
         await (await client.get("/.well-known/oauth-protected-resource?c=d")).read()
         other = ("GET", "/.well-known/oauth-protected-resource?c=d", None, b"")
-        assert seen == [("POST", "/mcp?a=b", "mine", told), other]
+        assert seen == [("POST", "/mcp?a=b", "mine", message), other]
 
     await talk(handler, story, program="run-1")
     (started,) = (event for event in reports.events if isinstance(event, ToolStarted))
@@ -345,21 +348,21 @@ async def test_what_a_server_asks_its_client_within_a_call_passes(reports: Repor
     asks = {"jsonrpc": "2.0", "id": 1, "method": "elicitation/create", "params": {}}
 
     async def handler(request: web.Request) -> web.StreamResponse:
-        told = await request.json()
-        if "method" not in told:
-            answered.set_result(told)
+        message = await request.json()
+        if "method" not in message:
+            answered.set_result(message)
             return web.Response(status=202)
         response = web.StreamResponse(headers=EVENTS)
         await response.prepare(request)
         await response.write(event(asks))
-        await response.write(event(result(told, (await answered)["result"])))
+        await response.write(event(result(message, (await answered)["result"])))
         return response
 
     async def story(client: Client) -> None:
         async with client.post("/mcp", json=call(), headers={"mcp-session-id": "s"}) as answer:
             assert read(await answer.content.readuntil(b"\n\n")) == [asks]
-            said = {"jsonrpc": "2.0", "id": 1, "result": {"action": "accept"}}
-            await (await client.post("/mcp", json=said, headers={"mcp-session-id": "s"})).read()
+            reply = {"jsonrpc": "2.0", "id": 1, "result": {"action": "accept"}}
+            await (await client.post("/mcp", json=reply, headers={"mcp-session-id": "s"})).read()
             assert outcome(read(await answer.read())) == [(1, {"action": "accept"})]
 
     await talk(handler, story)
@@ -377,10 +380,10 @@ async def test_a_stream_that_ends_early_goes_on_in_another(reports: Reports, lea
             assert request.headers["last-event-id"] == "7"
             parts = [b"id: 8\n" + event(result(found[0]))] if comes == "late" else []
             return await stream(request, *parts, hangs=True)
-        told = await request.json()
-        if told["method"] != "tools/call":
+        message = await request.json()
+        if message["method"] != "tools/call":
             return web.Response(status=202)
-        found.append(told)
+        found.append(message)
         try:
             return await stream(request, b"id: 7\ndata: \n\n", hangs=leaves == "the client")
         finally:
@@ -437,9 +440,9 @@ async def test_the_older_transport_whose_answers_come_in_one_stream(reports: Rep
             at = f"event: endpoint\ndata: /messages?session_id={request.query['name']}\n\n"
             await response.write(at.encode())
             await asyncio.Event().wait()
-        told = await request.json()
-        if told["method"] == "tools/call" and told["params"]["name"] == "look":
-            await streams[request.query["session_id"]].write(event(result(told, request.query["session_id"])))
+        message = await request.json()
+        if message["method"] == "tools/call" and message["params"]["name"] == "look":
+            await streams[request.query["session_id"]].write(event(result(message, request.query["session_id"])))
         return web.Response(status=202)
 
     async def story(client: Client) -> None:
@@ -505,10 +508,10 @@ async def test_a_message_that_is_too_long_to_be_read_passes_in_parts(
     monkeypatch.setattr(mcp_http_exchange, "Splitter", lambda end: mcp_messages.Splitter(end, 1 << 16))
 
     async def handler(request: web.Request) -> web.StreamResponse:
-        told = await request.json()
-        if told["params"]["name"] == "events":
-            return await stream(request, event(result(told, LARGE)), PROGRESS)
-        return web.json_response(result(told, LARGE))
+        message = await request.json()
+        if message["params"]["name"] == "events":
+            return await stream(request, event(result(message, LARGE)), PROGRESS)
+        return web.json_response(result(message, LARGE))
 
     async def story(client: Client) -> None:
         for form in ("events", "text"):

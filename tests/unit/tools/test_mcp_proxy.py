@@ -13,7 +13,7 @@ PROXY = [sys.executable, "-m", "engine_hooks.tools.mcp_proxy", "--"]
 ENVIRONMENT = {"PENSTOCK_NATS_URL": "nats://127.0.0.1:9", "PATH": "/usr/bin:/bin"}
 PATIENCE_S = 120
 ECHO = "import sys\nfor line in sys.stdin.buffer:\n    sys.stdout.buffer.write(line); sys.stdout.buffer.flush()\n"
-# Reads as many calls as it is told, then does what the row says with them.
+# Reads as many calls as it is sent, then does what the row says with them.
 READS = """
 import json, os, sys, time
 calls = []
@@ -82,10 +82,10 @@ def test_each_call_gets_its_own_answer_or_error(server: str) -> None:
 
 
 def test_every_byte_passes_and_the_servers_status_is_its_own() -> None:
-    told = b'{"a":  1}\nnot json\n\xff\xfe\n' + b"x" * 300_000 + b"\nlast without an end"
+    sent = b'{"a":  1}\nnot json\n\xff\xfe\n' + b"x" * 300_000 + b"\nlast without an end"
     command = [*PROXY, sys.executable, "-c"]
-    done = subprocess.run([*command, ECHO], input=told, capture_output=True, timeout=PATIENCE_S, env=ENVIRONMENT)
-    assert done.stdout == told
+    done = subprocess.run([*command, ECHO], input=sent, capture_output=True, timeout=PATIENCE_S, env=ENVIRONMENT)
+    assert done.stdout == sent
     failed = subprocess.run([*command, "raise SystemExit(3)"], input=b"", timeout=PATIENCE_S, env=ENVIRONMENT)
     assert failed.returncode == 3
 

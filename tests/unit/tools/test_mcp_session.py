@@ -95,8 +95,8 @@ class Connection(RuleBasedStateMachine):
     def cancel(self, data: st.DataObject) -> None:
         request = data.draw(st.sampled_from(self.session.open))
         same = [one for one in self.session.open if json.dumps(one.id) == json.dumps(request.id)]
-        told = text(method="notifications/cancelled", params={"requestId": request.id, "reason": "enough"})
-        passed = self.session.from_client(told, self.now_s).data
+        notice = text(method="notifications/cancelled", params={"requestId": request.id, "reason": "enough"})
+        passed = self.session.from_client(notice, self.now_s).data
         if len(same) > 1:
             assert passed == b"", "nothing says which is meant"
         else:
