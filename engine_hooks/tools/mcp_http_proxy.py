@@ -12,9 +12,11 @@ session, which ends with it.
 import argparse
 import asyncio
 import contextlib
+import signal
 import sys
+import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -22,35 +24,27 @@ import aiohttp
 from aiohttp import ClientResponse, web
 from yarl import URL
 
-from engine_hooks.tools.mcp_calls import Calls
+from engine_hooks.tools.mcp_http_exchange import ClientLeft, Exchange, of_a_connection
+from engine_hooks.tools.mcp_messages import MOST_BYTES
 from engine_hooks.tools.mcp_proxy import add_common
+from engine_hooks.tools.mcp_session import Owner, Passed, Session
 from engine_hooks.tools.shared import PROGRAM_HEADER, guard, is_on, reporter
 
 SESSION_HEADER = "mcp-session-id"
 _CONNECT_S = 10.0
+_NOTIFY_S = 10.0
+_SHUTDOWN_S = 2.0  # for streams, which are open as long as their clients
+_KEEP_ALIVE_S = (
+    4.0  # less than the 5 s after which common servers close, so that no call meets a closing connection
+)
 _MOST_SESSIONS = 4096
-_MOST_BODY_BYTES = 64 << 20
-# Of one connection, not of the message; and nothing compressed, so that what passes can be read.
-_OWN_REQUEST_HEADERS = (
-    "host",
-    "connection",
-    "content-length",
-    "transfer-encoding",
-    "accept-encoding",
-    "keep-alive",
-)
-_OWN_ANSWER_HEADERS = (
-    "connection",
-    "content-length",
-    "transfer-encoding",
-    "content-encoding",
-    "keep-alive",
-    "date",
-)
-
-
-class _ClientLeft(Exception):
-    """The client has left, so nobody reads the answer."""
+_MOST_HEADER_BYTES = 64 << 10  # a bearer token may be long
+_MOST_MOVES = 3
+_READ_BYTES = 1 << 20
+_DECODED = ("", "identity", "gzip", "deflate", "br", "zstd")  # by aiohttp, which refuses what is not installed
+# Of the request as it came, not of the message; "mcp-method" and "mcp-name" repeat what is in the body.
+_OF_A_REQUEST = ("host", "content-length", "content-encoding", "accept-encoding", "expect")
+_OF_THE_BODY = ("mcp-method", "mcp-name")
 
 
 class Proxy:
@@ -60,172 +54,175 @@ class Proxy:
         self._url = URL(url)
         self._program = program
         self._timeout_s = timeout_s
-        self._sessions: OrderedDict[str, Calls] = OrderedDict()
+        self._owner = Owner(reporter(), program)  # of what belongs to no session
+        self._sessions: OrderedDict[str, Session] = OrderedDict()  # by id, or by where their messages go
         self._client: aiohttp.ClientSession | None = None
+        self._notices: set[asyncio.Task[None]] = set()
 
     def app(self) -> web.Application:
         """The ASGI application, which answers at every path."""
-        app = web.Application(client_max_size=_MOST_BODY_BYTES)
+        app = web.Application(client_max_size=MOST_BYTES)
         app.router.add_route("*", "/{path:.*}", self.pass_on)
         app.cleanup_ctx.append(self._connected)
         return app
 
     async def _connected(self, app: web.Application) -> Any:
         timeout = aiohttp.ClientTimeout(total=None, connect=_CONNECT_S)  # a stream stays open for hours
-        async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as self._client:
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S)
+        async with aiohttp.ClientSession(
+            timeout=timeout,
+            read_bufsize=_READ_BYTES,
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),  # each client's cookies are its own
+            max_line_size=_MOST_HEADER_BYTES,
+            max_field_size=_MOST_HEADER_BYTES,
+        ) as self._client:
             yield
-        for calls in self._sessions.values():
-            guard.run("MCP end", calls.end)
+            if self._notices:
+                await asyncio.wait(self._notices, timeout=_SHUTDOWN_S)
+        for session in self._sessions.values():
+            guard.run("MCP end", session.close)
+        guard.run("MCP end", self._owner.end)
 
     async def pass_on(self, request: web.Request) -> web.StreamResponse:
         """Pass on one request and all of its answer."""
-        body = await request.read()
-        session = request.headers.get(SESSION_HEADER, "")
-        program = self._program or request.headers.get(PROGRAM_HEADER, "")
-        calls = self._calls_of(session, program)
-        called = guard.run("MCP request", calls.to_server, body) if request.method == "POST" else None
-        relay = _Relay(request, calls)
+        encoding = request.headers.get("content-encoding", "").strip().lower()
+        if encoding not in _DECODED:
+            return _refusal(415, f"a body in {encoding} cannot be read here: send gzip, deflate or no encoding")
         try:
-            try:
-                async with asyncio.timeout(self._timeout_s if called and self._timeout_s else None):
-                    await self._relay(request, body, relay)
-            except TimeoutError:
-                await self._give_up(request, calls, relay)
-        except _ClientLeft:
-            return relay.response  # its calls go on: it may come back and read their answers in another stream
-        except aiohttp.ClientError as error:
-            for one in called or ():
-                calls.failed(one)
-            if relay.begun:  # the client sees its stream break off, as the server's did
-                if request.transport is not None:
-                    request.transport.abort()
-                return relay.response
-            text = f"penstock: the MCP server at {self._url} does not answer: {error}"
-            return web.json_response({"error": text}, status=502)
-        if relay.status >= 400:
-            for one in called or ():
-                calls.failed(one)
-        if request.method == "DELETE" and session in self._sessions and relay.status < 400:
-            self._sessions.pop(session).end()
-        return relay.response
+            body = await request.read()
+        except web.RequestPayloadError as error:
+            return _refusal(400, f"the body cannot be read: {error}")
+        key = request.headers.get(SESSION_HEADER, "") or str(request.rel_url)
+        session = self._sessions.get(key)
+        if session is None and SESSION_HEADER in request.headers:
+            session = self._begin_session(key)
+        shared = session is not None
+        if shared:
+            self._sessions.move_to_end(key)
+        if session is None:
+            session = Session(reporter(), self._owner, self._timeout_s)
+        passed = Passed(body, [])
+        if request.method == "POST":
+            program = self._program or request.headers.get(PROGRAM_HEADER, "")
+            passed = guard.run("MCP request", session.from_client, body, time.monotonic(), program) or passed
+            if body and not passed.data:
+                return web.Response(status=202)
+        exchange = Exchange(request, session, passed, _Server(self, request), shared=shared)
+        try:
+            return await exchange.run()
+        except ClientLeft:
+            return web.Response()  # which nobody reads
+        finally:
+            gone = exchange.status == 404 or (request.method == "DELETE" and 0 < exchange.status < 400)
+            if gone and (ended := self._sessions.pop(key, None)) is not None:
+                guard.run("MCP end", ended.close)
 
-    async def _relay(self, request: web.Request, body: bytes, relay: "_Relay") -> None:
-        async with self._ask(request, request.method, body) as answer:
-            await relay.begin(answer)
-            async for chunk in answer.content.iter_any():
-                await relay.pass_on(chunk)
-            await relay.end()
-
-    async def _give_up(self, request: web.Request, calls: Calls, relay: "_Relay") -> None:
-        """Answer the calls that took too long, and tell the server to stop them."""
-        for one in calls.overdue():
-            await relay.answer(one.to_client)
-            with contextlib.suppress(aiohttp.ClientError, TimeoutError):
-                async with asyncio.timeout(_CONNECT_S), self._ask(request, "POST", one.to_server) as answer:
-                    await answer.read()
-        await relay.end()
-
-    def _ask(self, request: web.Request, method: str, data: bytes) -> AbstractAsyncContextManager[ClientResponse]:
-        """Send ``data`` to the server with the headers of ``request``; entering the context yields the answer."""
+    @contextlib.asynccontextmanager
+    async def ask(
+        self, request: web.Request, method: str, headers: list[tuple[str, str]], body: bytes
+    ) -> AsyncIterator[ClientResponse]:
+        """Send ``body`` to the server, also where it has moved on its own host; yield the answer."""
         assert self._client is not None
-        headers = [(n, v) for n, v in request.headers.items() if n.lower() not in _OWN_REQUEST_HEADERS]
-        return self._client.request(method, self._target(request), headers=headers, data=data or None)
+        url = self._target(request)
+        for _ in range(_MOST_MOVES):
+            sending = self._client.request(method, url, headers=headers, data=body or None, allow_redirects=False)
+            async with sending as answer:
+                moved = _moved(url, answer)
+                if moved is None:
+                    yield answer
+                    return
+            url = moved
+        raise aiohttp.ClientError(f"it sends requests on in a circle, by {url}")
+
+    def notify(self, request: web.Request, message: bytes) -> None:
+        """Send the server a message of the proxy's own."""
+        task = asyncio.get_running_loop().create_task(self._notify(request, message))
+        self._notices.add(task)
+        task.add_done_callback(self._notices.discard)
+
+    async def _notify(self, request: web.Request, message: bytes) -> None:
+        headers = [(n, v) for n, v in sent_headers(request) if n.lower() not in _OF_THE_BODY]
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+            async with asyncio.timeout(_NOTIFY_S), self.ask(request, "POST", headers, message) as answer:
+                await answer.read()
+
+    def session_at(self, endpoint: str) -> Session:
+        """The session of the older transport, whose messages go to ``endpoint``."""
+        target = str(self._url.join(URL(endpoint)).relative())
+        return self._sessions.get(target) or self._begin_session(target)
 
     def _target(self, request: web.Request) -> URL:
-        """The server's address, or another page of its host, which authorization needs."""
-        if request.path != self._url.path:
+        """The server's address, with or without a last slash, or another page of its host, for authorization."""
+        if request.path.rstrip("/") != self._url.path.rstrip("/"):
             return self._url.origin().join(request.rel_url)
         return self._url.update_query(request.query)
 
-    def _calls_of(self, session: str, program: str) -> Calls:
-        """The calls of a session; ``session`` is empty until the server names one, and if it has none."""
-        calls = self._sessions.get(session)
-        if calls is None:
-            calls = self._sessions[session] = Calls(reporter(), program, timeout_s=self._timeout_s)
-            if len(self._sessions) > _MOST_SESSIONS:  # of clients that never said that they left
-                _, oldest = self._sessions.popitem(last=False)
-                oldest.end()
-        self._sessions.move_to_end(session)
-        return calls
+    def _begin_session(self, key: str) -> Session:
+        session = Session(reporter(), Owner(reporter(), self._program), self._timeout_s)
+        self._sessions[key] = session
+        if len(self._sessions) > _MOST_SESSIONS:  # of clients that never said that they left
+            _, oldest = self._sessions.popitem(last=False)
+            guard.run("MCP end", oldest.close)
+        return session
 
 
-class _Relay:
-    """One answer on its way: it goes to the client as it comes, and to ``calls`` message by message."""
-
-    def __init__(self, request: web.Request, calls: Calls) -> None:
-        self.calls = calls
-        self.response = web.StreamResponse()
-        self.status = 0
-        self._request = request
-        self._events = False
-        self._rest = b""
-
-    @property
-    def begun(self) -> bool:
-        return self.status != 0
-
-    async def begin(self, answer: ClientResponse) -> None:
-        kept = [(n, v) for n, v in answer.headers.items() if n.lower() not in _OWN_ANSWER_HEADERS]
-        self._events = answer.content_type == "text/event-stream"
-        self.response = web.StreamResponse(status=answer.status, headers=kept)
-        self.status = answer.status
-        await self.response.prepare(self._request)
-
-    async def pass_on(self, chunk: bytes) -> None:
-        """Read the complete events in a chunk, or keep the chunk until the answer is complete."""
-        self._rest += chunk
-        if self._events:
-            *events, self._rest = self._rest.replace(b"\r\n", b"\n").split(b"\n\n")
-            for event in events:
-                self._look(event)
-        await self._write(chunk)
-
-    def _look(self, event: bytes) -> None:
-        lines = [line[5:].lstrip() for line in event.split(b"\n") if line.startswith(b"data:")]
-        if lines:
-            guard.run("MCP answer", self.calls.to_client, b"\n".join(lines))
-
-    async def answer(self, message: bytes) -> None:
-        """Send the proxy's own answer in the form that the server's would have had."""
-        if not self.begun:
-            self.status = 200
-            self.response = web.StreamResponse(headers={"content-type": "application/json"})
-            await self.response.prepare(self._request)
-            await self._write(message)
-        elif self._events:
-            await self._write(b"event: message\ndata: " + message.strip() + b"\n\n")
-
-    async def end(self) -> None:
-        if self._rest and not self._events:
-            guard.run("MCP answer", self.calls.to_client, self._rest)
-        if self.begun:
-            with _client_may_leave():
-                await self.response.write_eof()
-
-    async def _write(self, data: bytes) -> None:
-        with _client_may_leave():
-            await self.response.write(data)
+def _refusal(status: int, text: str) -> web.Response:
+    return web.json_response({"error": {"message": f"penstock: {text}"}}, status=status)
 
 
-@contextlib.contextmanager
-def _client_may_leave() -> Iterator[None]:
-    try:
-        yield
-    except ConnectionResetError as error:
-        raise _ClientLeft from error
+def _moved(url: URL, answer: ClientResponse) -> URL | None:
+    """Where on its own host the server wants the same request; None: the answer is the client's to read."""
+    if answer.status in (307, 308):
+        with contextlib.suppress(ValueError):
+            moved = url.join(URL(answer.headers.get("location", "")))
+            return moved if moved.origin() == url.origin() else None
+    return None
+
+
+class _Server:
+    """The server, as one request's headers reach it."""
+
+    def __init__(self, proxy: Proxy, request: web.Request) -> None:
+        self._proxy, self._request = proxy, request
+        self.session_at = proxy.session_at
+
+    def ask(self, body: bytes) -> AbstractAsyncContextManager[ClientResponse]:
+        request = self._request
+        return self._proxy.ask(request, request.method, sent_headers(request), body)
+
+    def notify(self, message: bytes) -> None:
+        self._proxy.notify(self._request, message)
+
+
+def sent_headers(request: web.Request) -> list[tuple[str, str]]:
+    """A request's headers as they go to the server, which is asked to compress nothing, so that it can be read."""
+    left_out = of_a_connection(request.headers.get("connection", "")) | {*_OF_A_REQUEST}
+    passing = [(name, text) for name, text in request.headers.items() if name.lower() not in left_out]
+    return [*passing, ("accept-encoding", "identity")]
 
 
 async def serve(url: str, host: str, port: int, program: str, timeout_s: float) -> None:
-    """Serve until cancelled; print the address on standard error."""
-    runner = web.AppRunner(Proxy(url, program, timeout_s).app(), access_log=None)
+    """Serve until cancelled or terminated; print the address on standard error."""
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+    runner = web.AppRunner(
+        Proxy(url, program, timeout_s).app(),
+        access_log=None,
+        handler_cancellation=True,  # the server is to see it when a client hangs up
+        shutdown_timeout=_SHUTDOWN_S,
+        max_line_size=_MOST_HEADER_BYTES,
+        max_field_size=_MOST_HEADER_BYTES,
+    )
     await runner.setup()
     try:
         site = web.TCPSite(runner, host, port)
         await site.start()
         address = runner.addresses[0]
-        sys.stderr.write(f"penstock: http://{address[0]}:{address[1]}{URL(url).path} passes on to {url}\n")
+        own = URL(url).with_scheme("http").with_host(address[0]).with_port(address[1]).with_user(None)
+        sys.stderr.write(f"penstock: {own} passes on to {url}\n")
         sys.stderr.flush()
-        await asyncio.Event().wait()
+        await ended.wait()
     finally:
         await runner.cleanup()
         reporter().close()

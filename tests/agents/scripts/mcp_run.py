@@ -27,15 +27,17 @@ def connection():  # type: ignore[no-untyped-def]
 
 
 async def main() -> None:
-    errors = []
     async with connection() as (read, write), ClientSession(read, write) as session:
         await session.initialize()
-        for seconds in told.get("seconds", (0.2, 0.3)):
+
+        async def look(seconds: float) -> str:
             try:
-                result = await session.call_tool("look", {"seconds": seconds})
-                errors.append("tool" if result.is_error else "")
+                return "tool" if (await session.call_tool("look", {"seconds": seconds})).is_error else ""
             except MCPError as error:
-                errors.append(str(error))
+                return str(error)
+
+        errors = [await look(seconds) for seconds in told.get("seconds", (0.2, 0.3))]
+        errors += await asyncio.gather(*map(look, told.get("together", ())))
     tools = [json.loads(line) for line in Path(told["clock"]).read_text().splitlines()]
     print(json.dumps({"errors": errors, "tools": tools}))
 
