@@ -21,6 +21,7 @@ from controlplane.core.usual import Usual
 
 _BETWEEN_NS = seconds(10)  # between its turns and tools, as far as they are reported, a child is silent for less
 _LIKELY = 0.5
+_RESTS_NS = seconds(3600)  # that a person may think, and come back to the same program
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,8 +119,11 @@ class Runs:
         """
         for name, goodbye in list(self.leaving.items()):
             program = self.programs.by_name.get(name)
-            if program is None or program.status is Status.ENDED:
+            if program is None:
                 del self.leaving[name]
+            elif program.status is Status.ENDED:  # from silence
+                del self.leaving[name]
+                program.rests = goodbye.for_now
             elif self.family_runs(program, now_ns, by_word=not goodbye.for_now):
                 continue
             elif not goodbye.for_now:
@@ -130,6 +134,7 @@ class Runs:
             elif now_ns - max(goodbye.since_ns, program.idle_since_ns, program.gap_since_ns) >= stays_ns:
                 del self.leaving[name]
                 self.end(program, now_ns, goodbye.reason)
+                program.rests = True
 
     def operator_orders(self, event: ev.OperatorOrders, now_ns: int) -> None:
         self.programs.ordered_held = dict.fromkeys(event.held)
@@ -249,8 +254,9 @@ class Runs:
             program = programs.by_name.get(name)
             if program is None or program.status is not Status.ENDED:
                 continue
-            if program.open_turns or program.open_tools or name in programs.children:
-                self._ended.append((now_ns, name))  # an end is still to come: a turn's, a late tool's, a child's
+            rests = program.rests and now_ns - program.ended_at_ns < _RESTS_NS
+            if rests or program.open_turns or program.open_tools or name in programs.children:
+                self._ended.append((now_ns, name))  # or an end is still to come: a turn's, a late tool's, a child's
             else:
                 programs.forget(program)
 
