@@ -70,7 +70,7 @@ class RegretLedger:
             ev.ReplyRead: self._reply_read,
             ev.ToolEnqueued: self._tool,
             ev.ToolStarted: self._tool,
-            ev.ProgramEnded: lambda event, now_ns: self._program_ended(event.program_id, now_ns),
+            ev.ProgramEnded: self._goodbye,
             ev.PoolSampled: lambda event, now_ns: self.prices.sampled(event),
             ev.PinReclaimed: self._reclaimed,
             ev.CommandRejected: self._rejected,
@@ -305,6 +305,10 @@ class RegretLedger:
 
     def _listed(self, event: ev.EnginesListed, now_ns: int) -> None:
         self._places = frozenset((*event.serving, *event.draining))
+
+    def _goodbye(self, event: ev.ProgramEnded, now_ns: int) -> None:
+        if not event.for_now:
+            self._program_ended(event.program_id, now_ns)
 
     def _program_ended(self, program_id: str, now_ns: int) -> None:
         account = self._accounts.get(program_id)

@@ -1,4 +1,4 @@
-"""Whoever reports: what becomes of a long tool, of a reporter that is gone, of children, and of a wait for a person."""
+"""Whoever reports: what becomes of a long tool, of a reporter that is gone, of children, of a wait for a person."""
 
 import json
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ ROOT, CHILD, TOOL = "session", "session/a1", "make"
 
 
 class Sdk:
-    """A ``ToolReporter`` in the agent's process, on the bus or on the daemon's socket: it answers while it lives."""
+    """A ``ToolReporter`` in the agent's process, on the bus or a socket: while it lives it answers."""
 
     can_be_asked = True
 
