@@ -70,7 +70,7 @@ class RegretLedger:
             ev.ReplyRead: self._reply_read,
             ev.ToolEnqueued: self._tool,
             ev.ToolStarted: self._tool,
-            ev.ProgramEnded: self._goodbye,
+            ev.ProgramEnded: lambda event, now_ns: self._program_ended(event.program_id, now_ns),
             ev.PoolSampled: lambda event, now_ns: self.prices.sampled(event),
             ev.PinReclaimed: self._reclaimed,
             ev.CommandRejected: self._rejected,
@@ -81,7 +81,7 @@ class RegretLedger:
 
     def event(self, event: ev.Event, now_ns: int) -> None:
         """Something happened."""
-        if (take := self._takes.get(type(event))) is not None:
+        if (take := self._takes.get(type(event))) is not None and not getattr(event, "for_now", False):
             take(event, now_ns)
 
     def command(self, command: cmd.Command, now_ns: int) -> None:
@@ -305,10 +305,6 @@ class RegretLedger:
 
     def _listed(self, event: ev.EnginesListed, now_ns: int) -> None:
         self._places = frozenset((*event.serving, *event.draining))
-
-    def _goodbye(self, event: ev.ProgramEnded, now_ns: int) -> None:
-        if not event.for_now:
-            self._program_ended(event.program_id, now_ns)
 
     def _program_ended(self, program_id: str, now_ns: int) -> None:
         account = self._accounts.get(program_id)
