@@ -177,24 +177,31 @@ class ToolEnqueued(ProgramEvent):
     call_id: str
     tool: str
     wants_slot: bool = False
+    detached: bool = False  # as of ``ToolStarted``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolStarted(ProgramEvent):
-    """The tool runs."""
+    """The tool runs.
+
+    ``detached``: who saw it start, such as a hook of Claude Code, is no process that lives as long as the tool.
+    Nobody can be asked whether it still runs.
+    """
 
     call_id: str
     tool: str
+    detached: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolEnded(ProgramEvent):
-    """The tool returned or failed. ``duration_ns`` is the publisher's, from start to end."""
+    """The tool returned or failed. ``duration_ns`` is the publisher's, from start to end; 0 where it is unknown."""
 
     call_id: str
     tool: str
     duration_ns: int
     ok: bool = True
+    detached: bool = False  # as of ``ToolStarted``: it may arrive before the start, which may be lost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,9 +211,15 @@ class EnvironmentWanted(ProgramEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramEnded(ProgramEvent):
-    """The run is over and will not come back: its slot and its KV may go."""
+    """The run is over: its slot and its KV may go once the children that still run have ended, too.
+
+    ``with_children``: they have ended with it. ``for_now``: it has answered and no tool of its own runs; it goes on
+    if it is asked again, or is woken by a task in the background.
+    """
 
     reason: str = ""
+    with_children: bool = False
+    for_now: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

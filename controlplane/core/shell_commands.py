@@ -58,6 +58,8 @@ _WRAPPERS = {
     "env": _wrapper("-u --unset -C --chdir"),
     "sudo": _wrapper("-u --user -g --group -h --host -p --prompt -C -D --chdir -r --role -t --type -T -U"),
     "doas": _wrapper("-u -C"),
+    "gtimeout": _wrapper("-k --kill-after -s --signal", 1),
+    "caffeinate": _wrapper("-t -w"),
     "nohup": _wrapper(),
     "setsid": _wrapper(),
     "time": _wrapper("-f --format -o --output"),

@@ -6,7 +6,7 @@ keeps its slot while it is likely to come back; one that is not has ended, and i
 come back after all, it queues as it did before. Where the retention policy lends, the room of a program that is
 likely to be away for long is others' meanwhile (``retention.overflow``). A reply that calls no tool ends its
 program after a short silence. A publisher that holds work and stops talking is asked, and forgotten when it does
-not answer.
+not answer; one that was never meant to stay, such as a hook of an agent, is not, and its tools run on.
 """
 
 from collections.abc import Iterator
@@ -20,6 +20,8 @@ from controlplane.core.outlook import running_blocks
 from controlplane.core.retention.overflow import keep_ratio
 from controlplane.core.types import NANOSECONDS_PER_SECOND, Program, Status, seconds
 
+_LONGEST_NS = seconds(3600)  # of a tool that nobody can be asked about; or so many times its longest:
+_TIMES_LONGEST = 10
 _MOST_WEIGHED = 64  # programs an interval, so that very many silent ones hold nothing up
 
 
@@ -59,7 +61,7 @@ def sweep(ledger: Ledger, rules: SilenceRules, now_ns: int, *, lends: bool) -> I
             if program.idle_since_ns and _never_came(ledger, program, rules, now_ns):
                 yield Pause(program_id=name, reason="it was let in and its turn never came")
         elif program.may_end and now_ns - program.gap_since_ns >= seconds(rules.end_after_reply_s):
-            if not (program.open_tools or program.queued_turns or _family_is_busy(ledger, program)):
+            if not (program.open_tools or program.queued_turns or _family_is_busy(ledger, program, now_ns)):
                 ledger.runs.end(program, now_ns, "its last reply called no tool")
         elif left and now_ns - program.weighed_at_ns >= pause_ns:
             left -= 1
@@ -67,13 +69,16 @@ def sweep(ledger: Ledger, rules: SilenceRules, now_ns: int, *, lends: bool) -> I
     holding = {held.program_id for held in ledger.gates.held.values()}  # a child waits with its root
     for name in list(dormant):
         program = programs[name]
-        if program.open_tools or program.open_turns or name in holding or _family_is_busy(ledger, program):
+        if program.open_tools or program.open_turns or name in holding or _family_is_busy(ledger, program, now_ns):
             continue
         silent_ns = now_ns - program.last_seen_ns
         chance = ledger.estimates.chance_of_return(program, now_ns)
         if silent_ns >= seconds(rules.end_after_s) or chance < rules.end_below:
             ledger.runs.end(program, now_ns, _why(silent_ns, chance))
+    ledger.runs.leave(now_ns, seconds(rules.end_after_reply_s))
+    _end_overlong(ledger, now_ns)
     ledger.holdings.retire_replaced(now_ns)
+    ledger.holdings.forget_silent(now_ns)
     yield from _ask_silent_publishers(ledger, rules, now_ns)
 
 
@@ -84,7 +89,7 @@ def _weigh(ledger: Ledger, program: Program, rules: SilenceRules, running: int, 
         program.keep_ratio = keep_ratio(program, ledger.estimates, running, now_ns)
         ledger.programs.lend(program, program.keep_ratio < 1)
         return
-    if _family_is_busy(ledger, program):
+    if _family_is_busy(ledger, program, now_ns):
         return
     chance = ledger.estimates.chance_of_return(program, now_ns)
     if chance < rules.end_below:
@@ -99,7 +104,7 @@ def _weigh(ledger: Ledger, program: Program, rules: SilenceRules, running: int, 
 def _never_came(ledger: Ledger, program: Program, rules: SilenceRules, now_ns: int) -> bool:
     """Whether a program was let in and has shown no turn since: this is a message's way, no gap of the
     program's."""
-    if program.parent_id or program.queued_turns or _family_is_busy(ledger, program):
+    if program.parent_id or program.queued_turns or _family_is_busy(ledger, program, now_ns):
         return False
     return now_ns - program.idle_since_ns >= seconds(rules.unused_slot_s)
 
@@ -108,9 +113,26 @@ def _why(silent_ns: int, chance: float) -> str:
     return f"silent for {as_seconds(silent_ns):.0f}s: {chance:.0%} of such come back"
 
 
-def _family_is_busy(ledger: Ledger, root: Program) -> bool:
-    family = (ledger.programs.by_name.get(name) for name in ledger.programs.children_of(root.program_id))
-    return any(child is not None and (child.open_turns or child.open_tools) for child in family)
+def _family_is_busy(ledger: Ledger, root: Program, now_ns: int) -> bool:
+    return ledger.runs.family_runs(root, now_ns)
+
+
+def _end_overlong(ledger: Ledger, now_ns: int) -> None:
+    """End calls of which nobody can be asked, and whose end must have been lost.
+
+    They get an hour, or ten times the longest that their tool is known to take. Whoever waits for a child that
+    runs is waited for.
+    """
+    tools, times = ledger.tools, ledger.estimates.tools
+    for key, call in list(tools.calls.items()):
+        if not call.detached or now_ns - call.since_ns < _LONGEST_NS:
+            continue
+        known = times[call.tool].all.ascending if call.tool in times else ()
+        program = ledger.programs.by_name[call.program_id]
+        if known and now_ns - call.since_ns < _TIMES_LONGEST * known[-1]:
+            continue
+        if not (call.delegates and _family_is_busy(ledger, program, now_ns)):
+            tools.drop(key, now_ns)
 
 
 def _ask_silent_publishers(ledger: Ledger, rules: SilenceRules, now_ns: int) -> Iterator[Command]:

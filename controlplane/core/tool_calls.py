@@ -20,9 +20,17 @@ Parser = Callable[[str], Sequence[str]]
 MOST_CHARACTERS = 200_000  # what is longer is no tool call but a document
 _LONGEST_NAME = 128
 
-_SHELL_TOOLS = frozenset(
+_SHELL_TOOLS = frozenset(  # of Claude Code, Codex, OpenHands, Cline, Gemini, Cursor, Copilot, Continue, goose, ...
     {"bash", "shell", "sh", "terminal", "execute_bash", "execute_command", "run_bash", "run_command", "run_shell"}
-    | {"run_shell_command", "run_terminal_cmd", "exec_command", "local_shell", "container.exec"}
+    | {"run_shell_command", "run_terminal_cmd", "run_terminal_command", "run_in_terminal", "exec_command"}
+    | {
+        "shell_command",
+        "execute_shell_command",
+        "local_shell",
+        "local_shell_call",
+        "unified_exec",
+        "container.exec",
+    }
 )
 _COMMAND_FIELDS = ("command", "commands", "cmd", "script")
 _SHELL = "bash"  # what a script is called that names no program
@@ -56,17 +64,17 @@ def called_name(tool: str, arguments: object) -> str:
 
 
 def _called_name(tool: str, arguments: object) -> str:
-    if tool.lower() not in _SHELL_TOOLS:
+    if tool.lower().rpartition("__")[2] not in _SHELL_TOOLS:  # an MCP server's: ``developer__shell``
         return tool
     given = _json_object(arguments) if isinstance(arguments, str) else arguments
     if not isinstance(given, Mapping):
         return tool
+    if isinstance(given.get("action"), Mapping):  # as the Responses API's local shell has it
+        given = given["action"]
     command = next((given[field] for field in _COMMAND_FIELDS if given.get(field)), "")
     if isinstance(command, list | tuple) and all(isinstance(each, str) for each in command):
-        # Either one command's words, as a shell is started, or several commands.
-        command = (
-            shlex.join(command) if command[0] in ("bash", "sh", "/bin/bash", "/bin/sh") else "\n".join(command)
-        )
+        # Either one command's words, as a program is started, or several commands.
+        command = "\n".join(command) if " " in command[0].strip() else shlex.join(command)
     return (command_name(command) if isinstance(command, str) else "") or tool
 
 

@@ -102,7 +102,10 @@ class ToolReporter:
             self._emit(arrived, urgent=True)
 
     def program_ended(self, program_id: str, reason: str = "") -> None:
-        """Report that a run is over and will not come back, so what it holds may go. Its open calls end with it."""
+        """Report that a run is over and will not come back, so what it holds may go. Its open calls end with it.
+
+        Children that still run are waited for.
+        """
         for key in [key for key in list(self._calls) if key[0] == program_id]:
             self.tool_ended(*key, ok=False)
         if program_id:
@@ -142,10 +145,6 @@ class ToolReporter:
         if not call.started_ns:
             call.started_ns, call.slot = time.monotonic_ns(), None
             self._emit(ToolStarted(program_id=program_id, call_id=call_id, tool=call.tool))
-
-    def tool_taken_up(self, program_id: str, call_id: str, tool: str, *, began_ns: int) -> None:
-        """Take over a call that another process started at ``began_ns``, on the monotonic clock; 0: unknown."""
-        self._calls[program_id, call_id] = _Call(program_id, tool, began_ns)
 
     def tool_ended(self, program_id: str, call_id: str, *, ok: bool = True) -> None:
         """Report that the tool returned (``ok``), raised or timed out. An unknown call is ignored."""

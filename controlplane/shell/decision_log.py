@@ -99,8 +99,10 @@ class DecisionLog:
         if kind in (ev.TurnSubmitted, ev.TurnAbandoned):
             self._let_go(event.program_id, event.turn_id)  # type: ignore[attr-defined]
             return
-        if kind is ev.ProgramEnded:
-            self._ended(event.program_id, now_ns)  # type: ignore[attr-defined]
+        if isinstance(event, ev.ProgramEnded):
+            if event.for_now:
+                return
+            self._ended(event.program_id, now_ns)
         if kind is ev.TurnEnded:
             self._ended_late(event.program_id, now_ns)  # type: ignore[attr-defined]
         told = self._outcomes.get(kind)
@@ -175,6 +177,8 @@ class DecisionLog:
         program = programs.by_name.get(program_id)
         if program is None or not (program.parent_id or program.had_children):
             return
+        if program.status is not Status.ENDED:
+            return  # it waits for its children
         below = [] if program.parent_id else [programs.by_name[name] for name in programs.children_of(program_id)]
         for each in (program, *(child for child in below if child.status is Status.ENDED)):
             self._run(each, now_ns)

@@ -2,7 +2,7 @@
 
 Whoever may open it may report runs and tools, and nothing else: not an engine's turns, not another role's state.
 A batch is answered once the bus has it, so that nothing is lost on the way, and while the bus is away nothing is
-taken. Frames are those of ``wire/frames.py``.
+taken; but for a hook's input, whose sender cannot wait (``hooks``). Frames are those of ``wire/frames.py``.
 """
 
 import asyncio
@@ -14,7 +14,9 @@ from pathlib import Path
 from controlplane.core.commands import Command, StateRequest
 from controlplane.core.errors import ControlPlaneError, RemoteEventError
 from controlplane.shell.bus import Bus
+from controlplane.shell.hooks import Hooks
 from controlplane.shell.logs import logger
+from controlplane.wire.claude_code import events_of
 from controlplane.wire.codec import decode_events, encode_commands
 from controlplane.wire.endpoint import MOST_SOCKET_PATH_BYTES
 from controlplane.wire.frames import Frame, pack, read
@@ -33,6 +35,7 @@ class EventSocket:
         self.refused = 0
         self._lost_from_ns = 0  # since when words may be lost, of all that everybody was asked; 0: nobody was
         self._bus = bus
+        self._hooks = Hooks(bus)
         self._subject = event_subject(bus.node, TOOL_ROLE)
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -54,6 +57,7 @@ class EventSocket:
             path.chmod(_MODE)  # before anybody is served: until then it has the mode of the process's mask
             await server.start_serving()
             self._server = server
+            self._tasks.add(asyncio.create_task(self._hooks.run()))
         except OSError as error:
             self._log.warning("no socket", path=str(path), reason=str(error))
 
@@ -70,6 +74,7 @@ class EventSocket:
     def pass_on(self, commands: Sequence[Command]) -> None:
         """Send what is for tools: requests for a publisher's state, slots of the host, environments."""
         asked = [command for command in commands if isinstance(command, FOR_TOOLS)]
+        self._hooks.pass_on(asked)
         for command in asked:
             if isinstance(command, StateRequest) and not command.publisher:
                 from_ns = time.monotonic_ns() - command.lost_ns
@@ -115,13 +120,30 @@ class EventSocket:
         return StateRequest(lost_ns=lost_ns, reason="connected to the daemon's socket")
 
     async def _take(self, kind: int, data: bytes) -> bytes | None:
+        if kind in (Frame.HOOK, Frame.HOOK_ASKS):
+            return await self._take_hook(kind, data)
         if kind != Frame.EVENTS:
-            raise RemoteEventError(f"frame of kind {kind}: clients send {Frame.EVENTS:d} only")
+            raise RemoteEventError(
+                f"frame of kind {kind}: clients send {Frame.EVENTS:d}, {Frame.HOOK:d} or {Frame.HOOK_ASKS:d}"
+            )
         if problem := self._problem(data):
-            self.refused += 1
-            self._log.warning("batch refused", reason=problem)
-            return pack(Frame.REFUSED, problem.encode())
+            return self._refuse(problem)
         return pack(Frame.TAKEN) if await self._bus.relay_events(TOOL_ROLE, data) else None
+
+    async def _take_hook(self, kind: int, data: bytes) -> bytes:
+        try:
+            if kind == Frame.HOOK_ASKS:
+                await self._hooks.send_with_slot(events_of(data))
+            else:
+                self._hooks.send(events_of(data))
+        except RemoteEventError as error:
+            return self._refuse(str(error))
+        return pack(Frame.TAKEN)
+
+    def _refuse(self, problem: str) -> bytes:
+        self.refused += 1
+        self._log.warning("batch refused", reason=problem)
+        return pack(Frame.REFUSED, problem.encode(errors="replace"))
 
     def _problem(self, data: bytes) -> str:
         """Why the batch may not pass; empty if it may."""

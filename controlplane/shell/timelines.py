@@ -245,7 +245,7 @@ class Timelines:
 
     def _program_ended(self, event: ev.ProgramEnded, now_ns: int) -> None:
         past = self.pasts.get(event.program_id)
-        if past is None:
+        if past is None or event.for_now:
             return
         past.ended_ns = past.seen_ns = now_ns
         _end_pin(past, now_ns)

@@ -92,7 +92,7 @@ class Traces:
         self._program(event.program_id, now_ns, event.parent_id)
 
     def _ended(self, event: ev.ProgramEnded, now_ns: int) -> None:
-        span = self._programs.pop(event.program_id, None)
+        span = None if event.for_now else self._programs.pop(event.program_id, None)
         if span is not None:
             span.end(now_ns)
 

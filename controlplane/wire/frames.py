@@ -12,12 +12,14 @@ _HEADER = struct.Struct(">IB")
 
 
 class Frame(IntEnum):
-    """What a frame is. Each EVENTS is answered by one TAKEN or REFUSED, in order."""
+    """What a frame is. Each one to the daemon is answered by one TAKEN or REFUSED, in order."""
 
     EVENTS = 1  # to the daemon: an EventBatch
     TAKEN = 2  # it is on the bus
     REFUSED = 3  # it is not, and never will be: why, as UTF-8
     COMMANDS = 4  # from the daemon: a CommandBatch
+    HOOK = 5  # to the daemon: the input of a hook of Claude Code, as JSON
+    HOOK_ASKS = 6  # likewise; it is answered once the host has room for the tool
 
 
 def pack(kind: Frame, data: bytes = b"") -> bytes:

@@ -1,89 +1,106 @@
-"""Claude Code: a command for its hooks, which reports what it reads on standard input.
+"""Claude Code: the command of its hooks, which hands what it reads to the daemon's socket.
 
-    {"hooks": {"PreToolUse": [{"hooks": [
-        {"type": "command", "command": "python -m engine_hooks.tools.claude_code"}]}]}}
+It imports almost nothing and no other file of ours, since each hook is a process of its own; the daemon reads what
+it was handed (``controlplane/wire/claude_code.py``). Whatever goes wrong, its exit status is 0 and it prints
+nothing, since the model would see anything else.
 
-Use the same command for ``PostToolUse``, ``PostToolUseFailure``, ``SessionStart``, ``Stop``, ``SessionEnd``,
-``SubagentStart`` and ``SubagentStop``.
-
-A sub-agent is a program of its own, ``SESSION/AGENT``, as the gate names it by what Claude Code 2.1.139 and later
-sends, and a child of the session, whose tool waits for it.
-
-Each hook is a separate process, so the start of a tool leaves a file behind from which its end computes the
-duration. The exit status is always 0 and nothing is printed, since the model would see anything else.
+    python -m engine_hooks.tools.claude_code --settings    # prints what belongs in .claude/settings.json
 """
 
-import contextlib
-import hashlib
-import json
+import _socket  # not ``socket``, which takes as long to import as all the rest
+import os
 import sys
-import tempfile
-import time
-from pathlib import Path
-from typing import Any
 
-from controlplane.core.tool_calls import called_name
-from controlplane.emit.tool_reporter import ToolReporter
-from engine_hooks.tools.shared import is_on, reporter
-
-_FORGET_AFTER_S = 24 * 3600.0
-
-
-def report(event: dict[str, Any], to: ToolReporter, folder: Path) -> None:
-    """Report one hook's input. ``folder`` keeps the starts of tools."""
-    session, kind = str(event.get("session_id") or ""), event.get("hook_event_name")
-    agent = str(event.get("agent_id") or "")
-    program = f"{session}/{agent}" if session and agent else session
-    tool, call = str(event.get("tool_name") or ""), str(event.get("tool_use_id") or "")
-    tool = called_name(tool, event.get("tool_input"))
-    if kind == "SessionStart":
-        to.program_started(session)
-    elif kind == "SubagentStart" and agent:
-        to.program_started(program, parent_id=session)
-    elif kind == "SubagentStop" and agent:
-        to.program_ended(program, kind)
-    elif kind == "PreToolUse":
-        to.wait_for_slot(program, call, tool)
-        _note(folder, program, call)
-        to.tool_started(program, call, tool)
-    elif kind in ("PostToolUse", "PostToolUseFailure"):
-        to.tool_taken_up(program, call, tool, began_ns=_noted_ns(folder, program, call))
-        to.tool_ended(program, call, ok=kind == "PostToolUse")
-    elif kind in ("Stop", "SessionEnd"):
-        to.program_ended(session, str(event.get("reason") or kind))
+_HOOK, _ASKS = 5, 6  # kinds of ``wire/frames.py``
+_MOST_BYTES = 1 << 16  # of an input that is handed over as it is; of a longer one what counts
+_MOST_CHARACTERS = 16_384  # of a command
+_ANSWER_S = 0.5
+_PATIENCE_S = 300.0
+_KINDS = (
+    *("SessionStart", "PreToolUse", "PostToolUse", "PostToolUseFailure", "PermissionDenied"),
+    *("SubagentStart", "SubagentStop", "Stop", "SessionEnd"),
+)
 
 
-def _path(folder: Path, program: str, call: str) -> Path:
-    return folder / hashlib.sha256(f"{program}\0{call}".encode()).hexdigest()[:32]
+def _socket_path() -> str:
+    """The daemon's socket, as ``wire/endpoint.py`` finds it."""
+    environment = os.environ
+    url = environment.get("PENSTOCK_NATS_URL", "")
+    if not url and (file := environment.get("PENSTOCK_NATS_URL_FILE")):
+        with open(file, encoding="utf-8") as told:  # noqa: PTH123 - pathlib takes long to import
+            url = told.read().strip().removeprefix("PENSTOCK_NATS_URL=")
+    if url.startswith("unix:"):
+        return url[5:]
+    folder = environment.get("PENSTOCK_STATE_DIR")
+    if not folder:
+        home = environment.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")  # noqa: PTH111
+        folder = f"{home}/penstock"
+    return f"{folder}/{environment.get('PENSTOCK_NODE', '').strip() or 'local'}.sock"
 
 
-def _note(folder: Path, program: str, call: str) -> None:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _path(folder, program, call).write_text(str(time.monotonic_ns()))
-    for old in folder.iterdir():  # of sessions that were killed
-        if time.time() - old.stat().st_mtime > _FORGET_AFTER_S:
-            old.unlink(missing_ok=True)
+def _read() -> bytes:
+    parts = []
+    while part := os.read(0, 1 << 20):
+        parts.append(part)
+    return b"".join(parts)
 
 
-def _noted_ns(folder: Path, program: str, call: str) -> int:
-    """When the tool began, on this machine's monotonic clock; 0 if unknown."""
-    path = _path(folder, program, call)
-    try:
-        began_ns = int(path.read_text())
-    except (OSError, ValueError):
-        return 0
-    path.unlink(missing_ok=True)
-    return began_ns if began_ns <= time.monotonic_ns() else 0  # the machine was started anew
+def _short(data: bytes) -> bytes:
+    """What the daemon reads of a long input, which has a tool's answer in it or a file."""
+    import json
+
+    hook = json.loads(data)
+    short = {key: value for key, value in hook.items() if not isinstance(value, str) or len(value) < 1024}
+    short["tool_response"] = None
+    given = hook.get("tool_input")
+    if isinstance(given, dict):
+        cut = {key: given[key] for key in ("command", "run_in_background") if key in given}
+        short["tool_input"] = {key: v[:_MOST_CHARACTERS] if isinstance(v, str) else v for key, v in cut.items()}
+    return json.dumps(short).encode()
+
+
+def _hand_over(data: bytes) -> None:
+    asks = os.environ.get("PENSTOCK_TOOL_SLOTS", "").strip().lower() == "on" and b'"PreToolUse"' in data
+    daemon = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    daemon.settimeout(_ANSWER_S)
+    daemon.connect(_socket_path())
+    if len(data) > _MOST_BYTES:
+        data = _short(data)
+    daemon.sendall(len(data).to_bytes(4, "big") + bytes([_ASKS if asks else _HOOK]) + data)
+    daemon.shutdown(_socket.SHUT_WR)
+    if asks:
+        daemon.settimeout(float(os.environ.get("PENSTOCK_TOOL_PATIENCE_S") or _PATIENCE_S))
+    while daemon.recv(1 << 16):
+        pass  # it hangs up once it has answered
+
+
+def _settings() -> str:
+    """The hooks for ``settings.json``. None is waited for but that which asks for a slot, and the last."""
+    import json
+    import shlex
+
+    command = shlex.join([sys.executable, "-I", "-S", os.path.abspath(__file__)])  # noqa: PTH100
+    waited_for = {"SessionEnd"} | ({"PreToolUse"} if os.environ.get("PENSTOCK_TOOL_SLOTS") == "on" else set())
+    hooks = {
+        kind: [
+            {"hooks": [{"type": "command", "command": command} | ({} if kind in waited_for else {"async": True})]}
+        ]
+        for kind in _KINDS
+    }
+    return json.dumps({"hooks": hooks}, indent=2)
 
 
 def main() -> int:
-    """Run one hook: read its input, report it, and exit with 0."""
-    with contextlib.suppress(Exception):
-        event = json.load(sys.stdin)
-        if is_on() and isinstance(event, dict):
-            to = reporter()
-            report(event, to, Path(tempfile.gettempdir()) / "penstock-claude-code")
-            to.close()
+    """Run one hook: hand its input over, and return 0."""
+    if sys.argv[1:] == ["--settings"]:
+        sys.stdout.write(_settings() + "\n")
+        return 0
+    try:
+        data = _read()  # all of it, or the harness would write into nothing
+        if data and os.environ.get("PENSTOCK_TOOLS", "").strip().lower() in ("", "on"):
+            _hand_over(data)
+    except Exception:  # no daemon, no JSON, no input: the agent goes on
+        pass
     return 0
 
 

@@ -2,15 +2,18 @@
 
 import json
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.agent_runs import ROOT, TIMEOUT_S, Heard, environment
+from support.agent_runs import NODE, ROOT, TIMEOUT_S, Heard, environment, wait_for
+from support.daemon_process import DaemonProcess
 from support.scripted_model import Reply, ScriptedModel
 
 from controlplane.core.events import ProgramArrived, ProgramEnded, ToolEnded, ToolStarted
+from controlplane.wire.endpoint import socket_path
 
 EXAMPLES = ROOT / "examples" / "agents"
 TASK = "please begin"
@@ -82,13 +85,23 @@ def test_an_mcp_client_and_its_server(others_python: str, nats_server: Any, hear
     assert [event.tool for event in heard.of(ToolEnded)] == ["list_files"]
 
 
-def test_claude_code_s_hooks(others_python: str, nats_server: Any, heard: Heard, tmp_path: Path) -> None:
+def test_claude_code_s_hooks(
+    nats_server: Any, heard: Heard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Claude Code itself needs an account; its part here is to run the commands with what it would tell them."""
     hooks = json.loads((EXAMPLES / "claude_code_settings.json").read_text())["hooks"]
     call = {"session_id": "session", "tool_name": "Bash", "tool_use_id": "call"}
-    for event in ("SessionStart", "PreToolUse", "PostToolUse", "SessionEnd"):
-        (command,) = [one["command"] for entry in hooks[event] for one in entry["hooks"]]
-        told = json.dumps({**call, "hook_event_name": event})
-        run(others_python, command.split()[1:], nats_server.url, tmp_path, given=told)
-    heard.until(lambda: bool(heard.of(ProgramEnded, program_id="session")), "end of the session")
-    assert [event.tool for event in heard.of(ToolEnded)] == ["Bash"]
+    monkeypatch.setenv("PENSTOCK_NATS_URL", nats_server.url)
+    daemon = DaemonProcess(tmp_path, node=NODE)
+    daemon.start()
+    try:
+        wait_for(socket_path(NODE, tmp_path).exists, "socket")
+        for event in ("SessionStart", "PreToolUse", "PostToolUse", "SessionEnd"):
+            (command,) = [one["command"] for entry in hooks[event] for one in entry["hooks"]]
+            told = json.dumps({**call, "hook_event_name": event})
+            state = {"PENSTOCK_STATE_DIR": str(tmp_path)}
+            run(sys.executable, command.split()[1:], nats_server.url, tmp_path, given=told, **state)
+        heard.until(lambda: bool(heard.of(ProgramEnded, program_id="session")), "end of the session")
+        assert [event.tool for event in heard.of(ToolEnded)] == ["Bash"]
+    finally:
+        daemon.clean_up()

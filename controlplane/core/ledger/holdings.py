@@ -23,6 +23,7 @@ from controlplane.core.ledger.turns import Turns
 from controlplane.core.lifecycle import Trigger
 from controlplane.core.types import Status, seconds
 
+_SILENT_NS, _LOOK_NS = seconds(3600), seconds(60)
 _LEASE_NS = seconds(5)  # a boot that was heard within it lives, whoever else speaks from its place
 
 
@@ -39,6 +40,7 @@ class Holdings:
     turns: Turns
     engines: Engines
     parts: dict[str, list[ev.PublisherState]] = kept(dict)  # by publisher, of an unfinished state
+    looked_at_ns: int = 0  # when silent publishers were last looked for
 
     def is_new(self, event: ev.Event, now_ns: int) -> bool:
         """Whether a numbered event is to be applied."""
@@ -136,7 +138,7 @@ class Holdings:
             if key not in keep:
                 self.turns.left(key, now_ns)
         for key in [key for key, call in self.tools.calls.items() if call.publisher == publisher]:
-            if key not in keep:
+            if key not in keep and not self.tools.calls[key].detached:
                 self.tools.drop(key, now_ns)
         for program in self.programs.by_name.values():
             if program.quarantined and program.accused == publisher:
@@ -191,10 +193,27 @@ class Holdings:
             return {named}
         return {named} | {each for each in self.engines.pools if server_of(each) == server_of(place)}
 
+    def forget_silent(self, now_ns: int) -> None:
+        """Forget agents' processes that hold nothing and have been silent for an hour, at most once a minute.
+
+        One that speaks again is a new publisher with a gap, and is asked for its state.
+        """
+        if now_ns - self.looked_at_ns < _LOOK_NS:
+            return
+        self.looked_at_ns = now_ns
+        holding = {call.publisher for call in self.tools.calls.values()}
+        holding |= {wanted.publisher for wanted in self.tools.environments.values()}
+        for name, sequence in list(self.publishers.sequences.items()):
+            if now_ns - sequence.heard_at_ns >= _SILENT_NS and name not in holding and not serves(name):
+                self.forget(name, now_ns)
+
     def worth_asking(self) -> set[str]:
-        """Publishers that a held turn, a running turn or a tool call depends on, and each of several engines."""
-        tables = (self.gates.held, self.turns.running, self.tools.calls)
-        named = {work.publisher for table in tables for work in table.values()}
+        """Publishers that a held turn, a running turn or a tool call depends on, and each of several engines.
+
+        Not those of detached calls, which live on without them.
+        """
+        named = {work.publisher for table in (self.gates.held, self.turns.running) for work in table.values()}
+        named |= {call.publisher for call in self.tools.calls.values() if not call.detached}
         if len(self.engines.pools) > 1:
             named |= {sample.publisher for sample in self.engines.pools.values()}
         return named & self.publishers.sequences.keys()

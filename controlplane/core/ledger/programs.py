@@ -208,7 +208,7 @@ class Programs:
             self.estimates.lives.revived(program.kind, program.learned_turns)
             program.learned_turns = 0
         program.status = after
-        program.ended_by_word = False
+        program.ended_by_word = program.rests = False
         program.warm = False
         program.queued_at_ns = now_ns if after is Status.WAITING and program.queued_turns else 0
         if after is Status.ACTIVE:

@@ -16,8 +16,12 @@ from controlplane.core.ledger.kept import kept
 from controlplane.core.ledger.programs import Programs, note_idle
 from controlplane.core.ledger.tools import Tools
 from controlplane.core.lifecycle import Trigger
-from controlplane.core.types import Program, Status, Tier
+from controlplane.core.types import Program, Status, Tier, seconds
 from controlplane.core.usual import Usual
+
+_BETWEEN_NS = seconds(10)  # between its turns and tools, as far as they are reported, a child is silent for less
+_LIKELY = 0.5
+_RESTS_NS = seconds(3600)  # that a person may think, and come back to the same program
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,6 +30,15 @@ class Farewell:
 
     reason: str
     pinned: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaving:
+    """A goodbye whose program still has running children, or may be asked again at once (``for_now``)."""
+
+    reason: str
+    for_now: bool
+    since_ns: int
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -39,6 +52,7 @@ class Runs:
     overheld: dict[str, None] = kept(dict)  # a gate missed that their slot was taken back
     unused: dict[str, None] = kept(dict)  # whose first turn left without having run
     untold: dict[str, None] = kept(dict)  # children that a gate has to be told of
+    leaving: dict[str, Leaving] = kept(dict)  # programs that said goodbye, and have not ended yet
     _ended: deque[tuple[int, str]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
@@ -67,11 +81,61 @@ class Runs:
             programs.part(known)
 
     def program_ended(self, event: ev.ProgramEnded, now_ns: int) -> None:
-        programs = self.programs
-        program = programs.heard_of(event.program_id, now_ns)  # a gate may yet tell of a grant that we forgot
-        self.end(program, now_ns, event.reason or "its run ended")
-        for name in (program.program_id, *programs.children_of(program.program_id)):
-            programs.by_name[name].ended_by_word = True  # its children have ended with it
+        program = self.programs.heard_of(event.program_id, now_ns)  # a gate may yet tell of a grant that we forgot
+        reason = event.reason or "its run ended"
+        if event.for_now:
+            for key in self.tools.detached_of(program):
+                self.tools.drop(key, now_ns)
+        waits = event.for_now or (not event.with_children and self.family_runs(program, now_ns, by_word=True))
+        if waits and program.status is not Status.ENDED:
+            self.leaving[program.program_id] = Leaving(reason=reason, for_now=event.for_now, since_ns=now_ns)
+        elif not event.for_now:
+            self.end_by_word(program, now_ns, reason)
+
+    def end_by_word(self, program: Program, now_ns: int, reason: str) -> None:
+        """Its agent said that the run is over; its children have ended with it."""
+        self.end(program, now_ns, reason)
+        for name in (program.program_id, *self.programs.children_of(program.program_id)):
+            self.programs.by_name[name].ended_by_word = True
+
+    def family_runs(self, root: Program, now_ns: int, *, by_word: bool = False) -> bool:
+        """Whether a child runs: it has a turn or a tool, had one just now, or is likely to come back.
+
+        ``by_word``: its root will not come back, so that what is only likely does not count.
+        """
+        family = [self.programs.by_name[name] for name in self.programs.children_of(root.program_id)]
+        if any(child.open_turns or child.open_tools for child in family):
+            return True
+        chance = self.programs.estimates.chance_of_return
+        between = [c for c in family if c.status is Status.ACTIVE and c.gap_since_ns and not c.called_nothing]
+        return any(
+            now_ns - child.idle_since_ns < _BETWEEN_NS or (not by_word and chance(child, now_ns) >= _LIKELY)
+            for child in between
+        )
+
+    def leave(self, now_ns: int, stays_ns: int) -> None:
+        """End who said goodbye and has no running children any more.
+
+        One that left for now stays for ``stays_ns``, and while it has a turn or a tool of its own.
+        """
+        for name, goodbye in list(self.leaving.items()):
+            program = self.programs.by_name.get(name)
+            if program is None:
+                del self.leaving[name]
+            elif program.status is Status.ENDED:  # from silence
+                del self.leaving[name]
+                program.rests = goodbye.for_now
+            elif self.family_runs(program, now_ns, by_word=not goodbye.for_now):
+                continue
+            elif not goodbye.for_now:
+                del self.leaving[name]
+                self.end_by_word(program, now_ns, goodbye.reason)
+            elif program.open_turns or program.open_tools or program.queued_turns:
+                continue
+            elif now_ns - max(goodbye.since_ns, program.idle_since_ns, program.gap_since_ns) >= stays_ns:
+                del self.leaving[name]
+                self.end(program, now_ns, goodbye.reason)
+                program.rests = True
 
     def turn_abandoned(self, event: ev.TurnAbandoned, now_ns: int) -> None:
         """A held turn left; or one that had been let in never ran: nothing else of it will come."""
@@ -204,8 +268,9 @@ class Runs:
             program = programs.by_name.get(name)
             if program is None or program.status is not Status.ENDED:
                 continue
-            if program.open_turns or program.open_tools or name in programs.children:
-                self._ended.append((now_ns, name))  # an end is still to come: a turn's, a late tool's, a child's
+            rests = program.rests and now_ns - program.ended_at_ns < _RESTS_NS
+            if rests or program.open_turns or program.open_tools or name in programs.children:
+                self._ended.append((now_ns, name))  # or an end is still to come: a turn's, a late tool's, a child's
             else:
                 programs.forget(program)
 

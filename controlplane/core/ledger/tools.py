@@ -16,6 +16,7 @@ from controlplane.core.ledger.programs import Programs, note_idle
 from controlplane.core.ledger.publishers import Publishers
 from controlplane.core.types import Program, Status, seconds
 
+_OVERTAKEN_NS = seconds(5)  # one process may overtake another by so much; later it is another call of that id
 _CLOCKS_NS = seconds(0.25)  # two publishers' clocks are not known better beside each other than batches take
 
 
@@ -31,6 +32,8 @@ class ToolCall:
     enqueued_at_ns: int = 0  # 0: it started at once
     may_start: bool = False  # it waited for a slot of the host, and was told that it has one
     delegates: bool = False  # it waits for a child program: no load of the host
+    detached: bool = False  # nobody can be asked whether it still runs
+    since_ns: int = 0  # when it was told of
 
     @property
     def has_slot(self) -> bool:
@@ -96,7 +99,7 @@ class Tools:
         if call is None and program.status is Status.ENDED:
             self.publishers.counts.late += 1  # the program's end has closed it
         elif call is None:
-            self.publishers.ended_early(key, event.publisher, now_ns, "tool call")
+            self.publishers.ended_early(key, "" if event.detached else event.publisher, now_ns, "tool call")
         waited_for_child = call is not None and call.delegates
         program.gap_delegates = program.gap_delegates or waited_for_child
         crowded = self.is_crowded
@@ -112,7 +115,8 @@ class Tools:
         self.host = event
 
     def _open(self, key: str, event: ev.ToolEnqueued | ev.ToolStarted, now_ns: int, *, started: bool) -> None:
-        if self.publishers.early_ends.pop(key, None) is not None:
+        ended_at_ns = self.publishers.early_ends.pop(key, None)
+        if ended_at_ns is not None and not (event.detached and now_ns - ended_at_ns > _OVERTAKEN_NS):
             return
         program = self.programs.heard_of(event.program_id, now_ns)
         call = ToolCall(
@@ -122,6 +126,8 @@ class Tools:
             tool=event.tool,
             started=started,
             enqueued_at_ns=0 if started else now_ns,
+            detached=event.detached,
+            since_ns=now_ns,
         )
         self.calls[key] = call
         self._count(call, 1)
@@ -167,6 +173,23 @@ class Tools:
             name = program.program_id
             for key in [key for key, call in self.calls.items() if call.program_id == name]:
                 self.drop(key, now_ns)
+
+    def over_by(self, program: Program, began_ns: int, now_ns: int) -> None:
+        """Its detached calls from before ``began_ns`` are over: a turn that began then has gone on from them.
+
+        But for those that wait for a child: where sub-agents do not name themselves, the turn may be the child's.
+        """
+        for key in self.detached_of(program):
+            call = self.calls[key]
+            if call.since_ns < began_ns and not call.delegates:
+                self.drop(key, now_ns)
+
+    def detached_of(self, program: Program) -> list[str]:
+        """The keys of its calls of which nobody can be asked."""
+        if not program.open_tools:
+            return []
+        name = program.program_id
+        return [key for key, call in self.calls.items() if call.detached and call.program_id == name]
 
     def delegate(self, parent: Program) -> None:
         """A child's run begins: the tools that run wait for it, neither load the host nor tell what they take."""

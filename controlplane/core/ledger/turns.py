@@ -240,7 +240,7 @@ class Turns:
         if programs.accounts.on:
             programs.accounts.turn_ended(programs.whose(program))
         if read is None:
-            self._asks_for(program, event.tool, event.tool_calls)
+            self._asks_for(program, event.tool, event.tool_calls, now_ns)
         else:
             self._answered(program, read, now_ns)
 
@@ -343,6 +343,7 @@ class Turns:
 
         **Paper**: Continuum §5.1.
         """
+        self.runs.leaving.pop(program.program_id, None)
         if program.gap_since_ns and program.turn_index and not program.quarantined:
             estimates = self.programs.estimates
             estimates.lives.went_on(program.kind, program.turn_index)
@@ -372,14 +373,16 @@ class Turns:
 
     def _answered(self, program: Program, reply: ev.ReplyRead, now_ns: int) -> None:
         """The turn has ended, and so has its reply."""
-        self._asks_for(program, reply.tool, reply.tool_calls)
+        self._asks_for(program, reply.tool, reply.tool_calls, now_ns)
         if reply.is_last and program.may_end and not program.queued_turns:
             self.runs.end(program, now_ns, "its client said that this turn was the last")
             program.ended_by_word = True
 
-    def _asks_for(self, program: Program, tool: str, tool_calls: int) -> None:
+    def _asks_for(self, program: Program, tool: str, tool_calls: int, now_ns: int) -> None:
         """What the reply of the turn that ended calls; -1 calls: nobody looked."""
         program.called_nothing = tool_calls == 0
+        if tool or tool_calls > 0:  # requests aside, such as one for a title, call none
+            self.runs.tools.over_by(program, program.gap_since_ns - program.last_turn_ns, now_ns)
         if tool and not program.gap_has_tool:  # else the tool itself was reported, by the name that its times go by
             program.tool = program.gap_tool = tool
             self.programs.changed[program.program_id] = None

@@ -81,7 +81,7 @@ class RegretLedger:
 
     def event(self, event: ev.Event, now_ns: int) -> None:
         """Something happened."""
-        if (take := self._takes.get(type(event))) is not None:
+        if (take := self._takes.get(type(event))) is not None and not getattr(event, "for_now", False):
             take(event, now_ns)
 
     def command(self, command: cmd.Command, now_ns: int) -> None:

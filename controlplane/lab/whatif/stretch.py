@@ -220,7 +220,8 @@ class _Reader:
 
     def _ended(self, event: ev.ProgramEnded, now_ns: int) -> None:
         program = self._program(event, now_ns)
-        program.ended_ns = now_ns
+        if not event.for_now:
+            program.ended_ns = now_ns
         program.reports = True
 
     def _tool_asked(self, event: ev.ToolEnqueued, now_ns: int) -> None:

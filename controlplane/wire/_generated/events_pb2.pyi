@@ -466,11 +466,14 @@ class ToolEnqueued(google.protobuf.message.Message):
     CALL_ID_FIELD_NUMBER: builtins.int
     TOOL_FIELD_NUMBER: builtins.int
     WANTS_SLOT_FIELD_NUMBER: builtins.int
+    DETACHED_FIELD_NUMBER: builtins.int
     program_id: builtins.str
     call_id: builtins.str
     tool: builtins.str
     wants_slot: builtins.bool
     """It waits for a StartTool, and is sent again while none comes."""
+    detached: builtins.bool
+    """As of ToolStarted."""
     def __init__(
         self,
         *,
@@ -478,8 +481,9 @@ class ToolEnqueued(google.protobuf.message.Message):
         call_id: builtins.str = ...,
         tool: builtins.str = ...,
         wants_slot: builtins.bool = ...,
+        detached: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["call_id", b"call_id", "program_id", b"program_id", "tool", b"tool", "wants_slot", b"wants_slot"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["call_id", b"call_id", "detached", b"detached", "program_id", b"program_id", "tool", b"tool", "wants_slot", b"wants_slot"]) -> None: ...
 
 global___ToolEnqueued = ToolEnqueued
 
@@ -509,17 +513,21 @@ class ToolStarted(google.protobuf.message.Message):
     PROGRAM_ID_FIELD_NUMBER: builtins.int
     CALL_ID_FIELD_NUMBER: builtins.int
     TOOL_FIELD_NUMBER: builtins.int
+    DETACHED_FIELD_NUMBER: builtins.int
     program_id: builtins.str
     call_id: builtins.str
     tool: builtins.str
+    detached: builtins.bool
+    """Who saw it start does not live as long as the tool: nobody can be asked whether it still runs."""
     def __init__(
         self,
         *,
         program_id: builtins.str = ...,
         call_id: builtins.str = ...,
         tool: builtins.str = ...,
+        detached: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["call_id", b"call_id", "program_id", b"program_id", "tool", b"tool"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["call_id", b"call_id", "detached", b"detached", "program_id", b"program_id", "tool", b"tool"]) -> None: ...
 
 global___ToolStarted = ToolStarted
 
@@ -534,13 +542,16 @@ class ToolEnded(google.protobuf.message.Message):
     TOOL_FIELD_NUMBER: builtins.int
     DURATION_NS_FIELD_NUMBER: builtins.int
     FAILED_FIELD_NUMBER: builtins.int
+    DETACHED_FIELD_NUMBER: builtins.int
     program_id: builtins.str
     call_id: builtins.str
     tool: builtins.str
     duration_ns: builtins.int
-    """Nanoseconds from start to end, on the publisher's clock."""
+    """Nanoseconds from start to end, on the publisher's clock; 0 where it is unknown."""
     failed: builtins.bool
     """The tool raised or timed out."""
+    detached: builtins.bool
+    """As of ToolStarted."""
     def __init__(
         self,
         *,
@@ -549,29 +560,38 @@ class ToolEnded(google.protobuf.message.Message):
         tool: builtins.str = ...,
         duration_ns: builtins.int = ...,
         failed: builtins.bool = ...,
+        detached: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["call_id", b"call_id", "duration_ns", b"duration_ns", "failed", b"failed", "program_id", b"program_id", "tool", b"tool"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["call_id", b"call_id", "detached", b"detached", "duration_ns", b"duration_ns", "failed", b"failed", "program_id", b"program_id", "tool", b"tool"]) -> None: ...
 
 global___ToolEnded = ToolEnded
 
 @typing.final
 class ProgramEnded(google.protobuf.message.Message):
-    """The run is over and will not come back."""
+    """The run is over. Its children that still run are waited for."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     PROGRAM_ID_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
+    WITH_CHILDREN_FIELD_NUMBER: builtins.int
+    FOR_NOW_FIELD_NUMBER: builtins.int
     program_id: builtins.str
     reason: builtins.str
     """For a person."""
+    with_children: builtins.bool
+    """Its children have ended with it."""
+    for_now: builtins.bool
+    """It has answered and none of its own tools runs. It goes on if it is asked again, or is woken."""
     def __init__(
         self,
         *,
         program_id: builtins.str = ...,
         reason: builtins.str = ...,
+        with_children: builtins.bool = ...,
+        for_now: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["program_id", b"program_id", "reason", b"reason"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["for_now", b"for_now", "program_id", b"program_id", "reason", b"reason", "with_children", b"with_children"]) -> None: ...
 
 global___ProgramEnded = ProgramEnded
 

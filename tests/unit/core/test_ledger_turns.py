@@ -577,6 +577,7 @@ def test_memory_returns_to_nothing() -> None:
         d.start_tool(name)
         d.end_tool(name)
         d.end(name)
+    d.tick(61)  # their children, who never said goodbye, were waited for
     d.tick(61)
     ledger = d.ledger
     assert ledger.programs.by_name == ledger.gates.held == ledger.turns.running == ledger.tools.calls == {}

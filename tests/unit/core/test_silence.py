@@ -183,7 +183,9 @@ def test_a_busy_child_keeps_its_roots_slot() -> None:
     d.start_tool("child")
     assert paused(d, 100) == []
     d.end_tool("child")
-    assert "root" in paused(d, 1)
+    assert paused(d, 1) == [], "its next turn is about to come"
+    d.run_turn("child", "child.2", calls=0)
+    assert "root" in paused(d, 11)
 
 
 def test_an_idle_child_is_not_paused_by_itself() -> None:

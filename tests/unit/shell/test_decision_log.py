@@ -228,13 +228,13 @@ def test_a_root_takes_its_sub_agents_along_and_each_end_is_written_once(logged: 
     driver = logged.driver
     send_a_child(driver)
     driver.run_turn("child")
-    driver.wait(5)
+    driver.wait(11)
     logged.send(driver.tools(ev.ProgramEnded, program_id="root"))
     logged.send(driver.tools(ev.ProgramEnded, program_id="child"))
     logged.tick(1)
     runs = [each for each in read_decisions(logged.path) if isinstance(each, RunRecord)]
     assert [(each.program_id, each.account) for each in runs] == [("root", None), ("child", None)]
-    assert [(each.ended_ns - each.began_ns) / seconds(1) for each in runs] == [5, 5]
+    assert [(each.ended_ns - each.began_ns) / seconds(1) for each in runs] == [11, 11]
 
 
 def test_a_turn_that_is_told_of_behind_its_programs_goodbye_counts(logged: Logged) -> None:

@@ -1,92 +1,156 @@
-"""Claude Code's hooks: one process each, so what one knows the next one reads from a file."""
+"""The command of Claude Code's hooks: one process each, which hands its input to the daemon's socket."""
 
+import asyncio
 import json
+import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.reports import Reports
 
-from controlplane.core.events import Event, ProgramArrived, ProgramEnded, ToolEnded, ToolStarted
-from engine_hooks.tools.claude_code import report
+from controlplane.core.commands import StartTool
+from controlplane.core.events import Event, ToolEnqueued, ToolStarted
+from controlplane.shell.event_socket import EventSocket
+from controlplane.wire.codec import decode_events
+from controlplane.wire.endpoint import socket_path
+from engine_hooks.tools import claude_code
 
-
-def hook(kind: str, **more: Any) -> dict[str, Any]:
-    return {"session_id": "session", "hook_event_name": kind, **more}
-
-
-TOOL = {"tool_name": "Bash", "tool_use_id": "toolu_1", "tool_input": {"command": "cd /repo && pytest -q"}}
-
-
-def test_each_hook_is_another_process_and_durations_are_whole(tmp_path: Path) -> None:
-    events: list[Event] = []
-    story = [("SessionStart", {}), ("PreToolUse", TOOL), ("PostToolUse", TOOL), ("Stop", {})]
-    for kind, more in story:
-        reports = Reports()
-        report(hook(kind, **more), reports, tmp_path / "kept")
-        events += reports.events
-        time.sleep(0.02)
-    assert [type(event) for event in events] == [ProgramArrived, ToolStarted, ToolEnded, ProgramEnded]
-    assert isinstance(ended := events[2], ToolEnded)
-    assert 0.02e9 < ended.duration_ns < 5e9
-    assert (ended.call_id, ended.tool, ended.ok) == ("toolu_1", "pytest", True)
-    assert list((tmp_path / "kept").iterdir()) == []
+HOOK = [sys.executable, "-I", "-S", claude_code.__file__]
+LIMIT_S = 120.0
+CALL = {"session_id": "s", "tool_name": "Bash", "tool_use_id": "c", "tool_input": {"command": "cd /r && pytest -q"}}
+PRE = json.dumps({**CALL, "hook_event_name": "PreToolUse"}).encode()
+LONG = {**CALL, "hook_event_name": "PostToolUse", "duration_ms": 7, "tool_response": {"stdout": "é\n" * 4_000_000}}
 
 
-def test_an_end_whose_beginning_nobody_noted_has_no_duration(tmp_path: Path) -> None:
-    reports = Reports()
-    report(hook("PostToolUseFailure", **TOOL), reports, tmp_path / "kept")
-    (ended,) = reports.events
-    assert isinstance(ended, ToolEnded)
-    assert (ended.duration_ns, ended.ok) == (0, False)
+class Bus:
+    """A double of the bus: takes every batch, but the first one at the second try."""
+
+    node = "local"
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.tries = 0
+        self.came = asyncio.Event()
+
+    async def relay_events(self, role: str, batch: bytes) -> bool:
+        self.tries += 1
+        if self.tries > 1:
+            self.events += decode_events(batch).events
+            self.came.set()
+        return self.tries > 1
 
 
-@pytest.mark.parametrize("told", ["", "{", "[]", '{"hook_event_name": "PreToolUse"}', '{"hook_event_name": 7}'])
-def test_nothing_that_it_is_told_fails_or_prints(told: str, tmp_path: Path) -> None:
-    environment = {"PENSTOCK_NATS_URL": "nats://127.0.0.1:9", "TMPDIR": str(tmp_path), "PATH": "/usr/bin:/bin"}
-    done = subprocess.run(
-        [sys.executable, "-m", "engine_hooks.tools.claude_code"],
-        input=told,
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=120,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+async def hook(folder: Path, data: bytes, **variables: str) -> tuple[int | None, bytes]:
+    """One hook's exit status and what it printed."""
+    environment = {"PATH": "/usr/bin:/bin", "PENSTOCK_STATE_DIR": str(folder), **variables}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    process = await asyncio.create_subprocess_exec(*HOOK, env=environment, **pipes)  # type: ignore[arg-type]
+    printed, _ = await asyncio.wait_for(process.communicate(data), LIMIT_S)
+    return process.returncode, printed
 
 
-def test_a_bus_that_is_away_holds_the_agent_up_for_a_moment_only(tmp_path: Path) -> None:
-    environment = {"PENSTOCK_NATS_URL": "nats://127.0.0.1:9", "TMPDIR": str(tmp_path), "PATH": "/usr/bin:/bin"}
-
-    def takes_s(told: str) -> float:
-        began_s = time.monotonic()
-        command = [sys.executable, "-m", "engine_hooks.tools.claude_code"]
-        assert subprocess.run(command, input=told, text=True, env=environment, timeout=120).returncode == 0
-        return time.monotonic() - began_s
-
-    with_nothing_to_tell_s = takes_s("{}")
-    assert takes_s(json.dumps(hook("PreToolUse", **TOOL))) < 10 + 5 * with_nothing_to_tell_s
+async def until(bus: Bus, events: int) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while len(bus.events) < events:
+            bus.came.clear()
+            await bus.came.wait()
 
 
-def test_a_sub_agent_is_a_child_of_its_session_and_so_are_its_tools(tmp_path: Path) -> None:
-    events: list[Event] = []
-    story: list[tuple[str, dict[str, Any]]] = [
-        ("PreToolUse", {"tool_name": "Task", "tool_use_id": "toolu_9", "tool_input": {}}),
-        ("SubagentStart", {"agent_id": "a1", "agent_type": "Explore"}),
-        ("PreToolUse", {**TOOL, "agent_id": "a1"}),
-        ("PostToolUse", {**TOOL, "agent_id": "a1"}),
-        ("SubagentStop", {"agent_id": "a1"}),
-        ("SubagentStop", {}),
-    ]
-    for kind, more in story:
-        reports = Reports()
-        report(hook(kind, **more), reports, tmp_path / "kept")
-        events += reports.events
-    names = [getattr(event, "program_id", "") for event in events]
-    assert names == ["session", "session/a1", "session/a1", "session/a1", "session/a1"]
-    assert isinstance(events[1], ProgramArrived)
-    assert (events[1].parent_id, events[1].aside) == ("session", False)
-    assert isinstance(events[-1], ProgramEnded)
+@pytest.fixture
+def bus() -> Any:
+    return Bus()
+
+
+@pytest.mark.asyncio
+async def test_hooks_are_told_on_in_one_name_and_long_ones_too(tmp_path: Path, bus: Any) -> None:
+    sock = EventSocket(socket_path("local", tmp_path), bus)
+    await sock.open()
+    try:
+        for data in (PRE, json.dumps(LONG).encode(), b"{", b"[]", b'{"session_id": 7}', b"", b"[" * 200_000):
+            assert await hook(tmp_path, data) == (0, b"")
+        await until(bus, 2)
+    finally:
+        await sock.close()
+    started, ended = bus.events
+    assert (started.call_id, started.tool, started.detached) == ("c", "pytest", True)
+    assert (ended.tool, ended.duration_ns, ended.ok) == ("pytest", 7_000_000, True)
+    assert (started.publisher, started.sequence, ended.sequence) == (ended.publisher, 1, 2)
+
+
+@pytest.mark.asyncio
+async def test_a_tool_starts_when_the_host_has_room(tmp_path: Path, bus: Any) -> None:
+    bus.tries = 1
+    sock = EventSocket(socket_path("local", tmp_path), bus)
+    await sock.open()
+    try:
+        waits = asyncio.create_task(hook(tmp_path, PRE, PENSTOCK_TOOL_SLOTS="on"))
+        await until(bus, 1)
+        assert isinstance(asked := bus.events[0], ToolEnqueued)
+        assert (asked.wants_slot, asked.detached, waits.done()) == (True, True, False)
+        sock.pass_on([StartTool(program_id="s", call_id="c")])
+        assert await waits == (0, b"")
+        await until(bus, len(bus.events) if isinstance(bus.events[-1], ToolStarted) else len(bus.events) + 1)
+        assert isinstance(bus.events[-1], ToolStarted)
+    finally:
+        await sock.close()
+
+
+@pytest.mark.asyncio
+async def test_without_a_daemon_or_with_one_that_does_not_answer_the_agent_goes_on(tmp_path: Path) -> None:
+    async def frozen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await over.wait()
+        writer.close()
+
+    over = asyncio.Event()
+    assert await hook(tmp_path, PRE) == (0, b"")
+    server = await asyncio.start_unix_server(frozen, socket_path("local", tmp_path))
+    assert await hook(tmp_path, PRE) == (0, b"")
+    assert await hook(tmp_path, PRE, PENSTOCK_TOOLS="off") == (0, b"")
+    over.set()
+    server.close()
+
+
+def test_no_input_at_all_is_no_error(tmp_path: Path) -> None:
+    closed = f"exec {sys.executable} -I -S {claude_code.__file__} <&-"
+    done = subprocess.run(["sh", "-c", closed], capture_output=True, timeout=LIMIT_S, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+PLACES: list[dict[str, str]] = [
+    {},
+    {"PENSTOCK_NODE": "n1"},
+    {"PENSTOCK_STATE_DIR": "/state", "PENSTOCK_NODE": "n1"},
+    {"XDG_STATE_HOME": "/xdg"},
+    {"PENSTOCK_NATS_URL": "nats://127.0.0.1:4222", "PENSTOCK_STATE_DIR": "/state"},
+]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_it_finds_the_socket_where_the_daemon_opens_it(
+    place: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith(("PENSTOCK_", "XDG_STATE"))]:
+        monkeypatch.delenv(name)
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    assert claude_code._socket_path() == str(socket_path(place.get("PENSTOCK_NODE", "local")))
+
+
+def test_a_url_of_a_socket_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "url").write_text("PENSTOCK_NATS_URL=unix:/run/p.sock\n")
+    monkeypatch.delenv("PENSTOCK_NATS_URL", raising=False)
+    monkeypatch.setenv("PENSTOCK_NATS_URL_FILE", str(tmp_path / "url"))
+    assert claude_code._socket_path() == "/run/p.sock"
+
+
+def test_the_settings_name_a_command_that_runs_here() -> None:
+    """None is waited for but the last, behind which there is no agent."""
+    done = subprocess.run([*HOOK, "--settings"], capture_output=True, timeout=LIMIT_S, check=True)
+    hooks = json.loads(done.stdout)["hooks"]
+    ways = {kind: entry[0]["hooks"][0] for kind, entry in hooks.items()}
+    assert {way["command"] for way in ways.values()} == {" ".join(HOOK)}
+    assert [kind for kind, way in ways.items() if not way.get("async")] == ["SessionEnd"]
+    example = Path(claude_code.__file__).parents[2] / "examples" / "agents" / "claude_code_settings.json"
+    assert json.loads(example.read_text())["hooks"].keys() == hooks.keys()
