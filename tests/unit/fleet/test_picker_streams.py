@@ -142,7 +142,7 @@ async def test_a_turn_is_one_however_it_is_written(mode: int, headers: dict[str,
         await asked.body(sent[20:])
         await until(lambda: it.of(TurnQueued), "it asks")
         queued = it.of(TurnQueued)[0]
-        assert (queued.program_id, queued.prompt_bytes) == ("p", len("user") + len("one two"))
+        assert (queued.program_id, queued.prompt_bytes) == ("p", len("one two"))
         it.admit("p", A.place)
         reply = await asked.reply()
         if reply.HasField("override_message_timeout"):

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from engine_hooks.tools.mcp_calls import Calls
 from support.core_driver import Driver, Publisher, of
 from support.reports import Reports
 
@@ -14,6 +13,7 @@ from controlplane.core.commands import StateRequest
 from controlplane.core.types import Status
 from controlplane.emit import tool_reporter
 from controlplane.wire.claude_code import events_of
+from engine_hooks.tools.mcp_session import Owner, Session
 
 ROOT, CHILD, TOOL = "session", "session/a1", "make"
 
@@ -68,18 +68,19 @@ class Mcp(Sdk):
 
     def __init__(self, driver: Driver, name: str) -> None:
         super().__init__(driver, name)
-        self.calls = Calls(self.to, program=ROOT)
+        self.session = Session(self.to, Owner(self.to, ROOT))
 
     def asks_a_person(self) -> None:
         """The client calls once it may."""
 
     def starts(self, program: str = ROOT) -> None:
         parameters = {"name": TOOL, "_meta": {"program_id": program}}
-        self.calls.to_server(json.dumps({"id": 1, "method": "tools/call", "params": parameters}).encode())
+        call = {"id": 1, "method": "tools/call", "params": parameters}
+        self.session.from_client(json.dumps(call).encode(), 0.0)
         self.send()
 
     def ends(self, took_s: float) -> None:
-        self.calls.to_client(b'{"id": 1, "result": {}}')
+        self.session.from_server(b'{"id": 1, "result": {}}')
         self.send()
 
 
