@@ -239,6 +239,7 @@ class PoolSampled(Event):
     retractions: int = 0
     host_total_blocks: int = 0
     host_used_blocks: int = 0
+    context_tokens: int = 0  # the longest context that its model takes; 0: it does not say
     reason: str = ""
 
 

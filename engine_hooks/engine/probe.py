@@ -225,6 +225,7 @@ class Probe:
                 retractions=self.retractions,
                 host_total_blocks=host_total // view.page_tokens,
                 host_used_blocks=view.blocks(host_used),
+                context_tokens=view.context_tokens,
                 reason=self._passive_because(),
             )
         )

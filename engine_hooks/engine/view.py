@@ -33,6 +33,7 @@ class View(ABC):
 
     scheduler: Any
     page_tokens: int
+    context_tokens: int  # the longest context that the model takes; 0: it is not known
 
     # Sizes and queues
 

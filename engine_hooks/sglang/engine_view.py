@@ -17,6 +17,7 @@ class EngineView(View):
     def __init__(self, scheduler: Any) -> None:
         self.scheduler = scheduler
         self.page_tokens = int(getattr(scheduler, "page_size", 1) or 1)
+        self.context_tokens = int(getattr(scheduler, "max_req_len", 0) or 0)
 
     @property
     def tree(self) -> Any:

@@ -36,6 +36,7 @@ class EngineView(View):
     def __init__(self, scheduler: Any, keys: Callable[[], Iterable[ContextKey]] = tuple) -> None:
         self.scheduler = scheduler
         self.page_tokens = int(scheduler.block_size)
+        self.context_tokens = int(getattr(scheduler, "max_model_len", 0) or 0)
         self._keys = keys
         self._first_cached_tokens: dict[str, int] = {}
 
@@ -166,7 +167,7 @@ class EngineView(View):
     def program_of(self, request: Any) -> str:
         """As our carrier says; else the session that vLLM was told of by itself."""
         named = labels_of(request).get("program_id") or getattr(request, "session_id", None)
-        return made_good(str(named)) if named else unnamed(request.request_id)
+        return made_good(str(named).strip()) if named else unnamed(request.request_id)
 
     def turn_of(self, request: Any) -> str:
         """The gate's id of this turn, else vLLM's."""

@@ -213,7 +213,7 @@ class Engines:
             self._sum_up()
             return
         self.counted[place] = event
-        if event.total_blocks != before.total_blocks:
+        if _most_blocks(event) != _most_blocks(before):
             self._bound_turns()
         more = {name: getattr(event, name) - getattr(before, name) for name in _SUMMED}
         self.pool = replace(together, **{name: getattr(together, name) + by for name, by in more.items() if by})
@@ -225,8 +225,8 @@ class Engines:
         self.changes += 1
 
     def _bound_turns(self) -> None:
-        """No turn can need more than the largest engine has."""
-        self.turns.most_blocks = max((pool.total_blocks for pool in self.counted.values()), default=0)
+        """No turn can need more than the largest engine has, nor than its model takes."""
+        self.turns.most_blocks = max(map(_most_blocks, self.counted.values()), default=0)
 
     def _open_pools(self) -> Mapping[str, ev.PoolSampled]:
         """Those that count as room; all, where none takes programs."""
@@ -261,6 +261,11 @@ class Engines:
         for turn in self.turns.running.values():
             turn.blocks = ceil(turn.blocks * ratio)
         self._recount()
+
+
+def _most_blocks(pool: ev.PoolSampled) -> int:
+    longest = -(-pool.context_tokens // max(1, pool.block_tokens))
+    return min(pool.total_blocks, longest) if longest else pool.total_blocks
 
 
 def in_blocks_of(sample: ev.PoolSampled, tokens: int) -> ev.PoolSampled:

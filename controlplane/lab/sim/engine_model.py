@@ -225,7 +225,9 @@ class EngineModel:
         scheduler = self._scheduler
         if scheduler.expire_pins(now_ns):  # else a pin would end with whichever step begins next
             self._more_room(now_ns)
-        return turn_events.pool_sampled(self._publisher, scheduler, self.block_tokens, now_ns)
+        return turn_events.pool_sampled(
+            self._publisher, scheduler, self.block_tokens, self.max_context_tokens, now_ns
+        )
 
     @property
     def redone(self) -> tuple[int, int]:

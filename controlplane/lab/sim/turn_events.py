@@ -66,7 +66,9 @@ def pin_reclaimed(publisher: Publisher, program_id: str, now_ns: int) -> PinRecl
     return PinReclaimed(**publisher.stamp(now_ns), program_id=program_id)
 
 
-def pool_sampled(publisher: Publisher, scheduler: Scheduler, block_tokens: int, now_ns: int) -> PoolSampled:
+def pool_sampled(
+    publisher: Publisher, scheduler: Scheduler, block_tokens: int, context_tokens: int, now_ns: int
+) -> PoolSampled:
     """The allocator's state."""
     cache = scheduler.pool.cache
     below = cache.below
@@ -82,4 +84,5 @@ def pool_sampled(publisher: Publisher, scheduler: Scheduler, block_tokens: int, 
         retractions=scheduler.retractions,
         host_total_blocks=below.total_blocks if below is not None else 0,
         host_used_blocks=below.used_blocks if below is not None else 0,
+        context_tokens=context_tokens,
     )

@@ -612,6 +612,7 @@ class PoolSampled(google.protobuf.message.Message):
     HOST_TOTAL_BLOCKS_FIELD_NUMBER: builtins.int
     HOST_USED_BLOCKS_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
+    CONTEXT_TOKENS_FIELD_NUMBER: builtins.int
     total_blocks: builtins.int
     """KV blocks of the device's pool."""
     free_blocks: builtins.int
@@ -634,6 +635,8 @@ class PoolSampled(google.protobuf.message.Message):
     """Blocks of it in use."""
     reason: builtins.str
     """Why the engine pins nothing and orders nothing, though it is asked to; empty if it does."""
+    context_tokens: builtins.int
+    """The longest context that its model takes, in tokens; 0: it does not say."""
     def __init__(
         self,
         *,
@@ -648,8 +651,9 @@ class PoolSampled(google.protobuf.message.Message):
         host_total_blocks: builtins.int = ...,
         host_used_blocks: builtins.int = ...,
         reason: builtins.str = ...,
+        context_tokens: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["block_tokens", b"block_tokens", "evictable_blocks", b"evictable_blocks", "free_blocks", b"free_blocks", "host_total_blocks", b"host_total_blocks", "host_used_blocks", b"host_used_blocks", "reason", b"reason", "retained_blocks", b"retained_blocks", "retractions", b"retractions", "total_blocks", b"total_blocks", "turns_running", b"turns_running", "turns_waiting", b"turns_waiting"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["block_tokens", b"block_tokens", "context_tokens", b"context_tokens", "evictable_blocks", b"evictable_blocks", "free_blocks", b"free_blocks", "host_total_blocks", b"host_total_blocks", "host_used_blocks", b"host_used_blocks", "reason", b"reason", "retained_blocks", b"retained_blocks", "retractions", b"retractions", "total_blocks", b"total_blocks", "turns_running", b"turns_running", "turns_waiting", b"turns_waiting"]) -> None: ...
 
 global___PoolSampled = PoolSampled
 

@@ -3,7 +3,9 @@
 from random import Random
 
 import pytest
+from support.core_driver import Driver
 
+from controlplane.core import events as ev
 from controlplane.core.prompt_size import MEDIA, PromptSize, PromptSizes, sender_of
 
 
@@ -106,3 +108,22 @@ def test_its_tables_have_bounds() -> None:
         sizes.learn(PromptSize(prompt_bytes=4000, model=f"m{number}"), f"s{number}", 1000)
     assert len(sizes.classes) <= 257
     assert all(len(learned.sums) <= 64 for each in sizes.classes.values() for learned in each.values())
+
+
+def test_no_turn_is_taken_for_more_than_the_pool_or_the_models_context() -> None:
+    d = Driver()
+    d.pool(total=1000, free=1000)
+    d.send(d.gate(ev.TurnQueued, program_id="a", turn_id="a.1", prompt_bytes=1_000_000))
+    assert d.program("a").queued_blocks == 1000
+    d.send(d.engine(ev.PoolSampled, total_blocks=1000, free_blocks=1000, context_tokens=300))
+    d.send(d.gate(ev.TurnQueued, program_id="b", turn_id="b.1", file_tokens=50_000))
+    assert d.program("b").queued_blocks == 300
+
+
+def test_what_could_not_be_measured_is_taken_for_what_is_usual() -> None:
+    d = Driver()
+    d.pool(total=100_000, free=100_000)
+    d.send(d.gate(ev.TurnQueued, program_id="a", turn_id="a.1", prompt_bytes=4000))
+    d.run_turn("a", prompt=5000, output=100)
+    d.send(d.gate(ev.TurnQueued, program_id="b", turn_id="b.1"))
+    assert (d.program("b").queued_blocks, d.ledger.gates.guessed("b")) == (5100, ["size"])
