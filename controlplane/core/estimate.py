@@ -197,8 +197,7 @@ class Estimates:
         """That a program between two turns comes back, by how long it has been silent."""
         if program.open_tools or not program.gap_since_ns:
             return 1.0
-        silent_ns = now_ns - program.gap_since_ns
-        outlasting = self.gaps.outlasting(silent_ns, program.gap_tool, _own_gaps(program))
+        outlasting = self.gaps.outlasting(silent_ns(program, now_ns), program.gap_tool, _own_gaps(program))
         return returning(outlasting, self.end_ratio(program))
 
     # Facts
@@ -212,7 +211,7 @@ class Estimates:
         if program.delegating and program.back_at_ns:  # the last of its children to end decides (docs/adr/0058)
             return 1.0 / max(_LEAST_LEFT_NS, program.back_at_ns - now_ns)
         return self.gaps.rate(
-            now_ns - program.gap_since_ns, program.gap_tool, _own_gaps(program), self.end_ratio(program)
+            silent_ns(program, now_ns), program.gap_tool, _own_gaps(program), self.end_ratio(program)
         )
 
     def prefill_ns(self, tokens: int) -> int:
@@ -257,6 +256,12 @@ class Estimates:
     @property
     def output_tokens(self) -> float:
         return self.output.value
+
+
+def silent_ns(program: ProgramView, now_ns: int) -> int:
+    """For how long a program between two turns has not been heard of: a tool that was reported was no silence."""
+    since_ns = program.gap_since_ns
+    return now_ns - (max(since_ns, program.idle_since_ns) if program.gap_has_tool else since_ns)
 
 
 def _own_gaps(program: ProgramView) -> Sequence[int]:

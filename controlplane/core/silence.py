@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from controlplane.core.commands import Command, Pause, StateRequest
 from controlplane.core.errors import require
-from controlplane.core.estimate import as_seconds
+from controlplane.core.estimate import as_seconds, silent_ns
 from controlplane.core.ledger import Ledger
 from controlplane.core.outlook import running_blocks
 from controlplane.core.retention.overflow import keep_ratio
@@ -71,10 +71,10 @@ def sweep(ledger: Ledger, rules: SilenceRules, now_ns: int, *, lends: bool) -> I
         program = programs[name]
         if program.open_tools or program.open_turns or name in holding or _family_is_busy(ledger, program, now_ns):
             continue
-        silent_ns = now_ns - program.last_seen_ns
+        unseen_ns = now_ns - program.last_seen_ns
         chance = ledger.estimates.chance_of_return(program, now_ns)
-        if silent_ns >= seconds(rules.end_after_s) or chance < rules.end_below:
-            ledger.runs.end(program, now_ns, _why(silent_ns, chance))
+        if unseen_ns >= seconds(rules.end_after_s) or chance < rules.end_below:
+            ledger.runs.end(program, now_ns, _why(unseen_ns, chance))
     ledger.runs.leave(now_ns, seconds(rules.end_after_reply_s))
     _end_overlong(ledger, now_ns)
     ledger.holdings.retire_replaced(now_ns)
@@ -93,7 +93,7 @@ def _weigh(ledger: Ledger, program: Program, rules: SilenceRules, running: int, 
         return
     chance = ledger.estimates.chance_of_return(program, now_ns)
     if chance < rules.end_below:
-        ledger.runs.end(program, now_ns, _why(now_ns - program.gap_since_ns, chance))
+        ledger.runs.end(program, now_ns, _why(silent_ns(program, now_ns), chance))
         return
     if not program.parent_id:  # a child holds no slot
         program.keep_ratio = keep_ratio(program, ledger.estimates, running, now_ns)
@@ -109,8 +109,8 @@ def _never_came(ledger: Ledger, program: Program, rules: SilenceRules, now_ns: i
     return now_ns - program.idle_since_ns >= seconds(rules.unused_slot_s)
 
 
-def _why(silent_ns: int, chance: float) -> str:
-    return f"silent for {as_seconds(silent_ns):.0f}s: {chance:.0%} of such come back"
+def _why(for_ns: int, chance: float) -> str:
+    return f"silent for {as_seconds(for_ns):.0f}s: {chance:.0%} of such come back"
 
 
 def _family_is_busy(ledger: Ledger, root: Program, now_ns: int) -> bool:

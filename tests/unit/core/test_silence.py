@@ -66,6 +66,19 @@ def test_a_silent_client_keeps_its_slot_through_its_tools() -> None:
     assert d.program("a").status is Status.ACTIVE
 
 
+def test_a_tool_that_was_reported_was_no_silence() -> None:
+    """It ran for far longer than all gaps that were seen; its program has its next turn after it."""
+    d = Driver()
+    rests(d, "before", 2, 40)
+    d.run_turn("a")
+    d.start_tool("a")
+    d.wait(240)
+    d.end_tool("a", duration_s=240)
+    assert "a" not in paused(d, 1)
+    assert d.program("a").status is Status.ACTIVE
+    assert "a" in paused(d, 40_000), "from the tool's end on it is silent"
+
+
 def test_a_silence_that_outlasts_all_gaps_is_the_end_and_is_learned_from() -> None:
     d = Driver()
     rests(d, "a", 12, 20)
