@@ -69,11 +69,11 @@ def test_a_silent_client_keeps_its_slot_through_its_tools() -> None:
 def test_a_tool_that_was_reported_was_no_silence() -> None:
     """It ran for far longer than all gaps that were seen; its program has its next turn after it."""
     d = Driver()
-    rests(d, "before", 2, 40)
+    rests(d, "before", 2, 260)
     d.run_turn("a")
     d.start_tool("a")
-    d.wait(240)
-    d.end_tool("a", duration_s=240)
+    d.wait(400)
+    d.end_tool("a", duration_s=400)
     assert "a" not in paused(d, 1)
     assert d.program("a").status is Status.ACTIVE
     assert "a" in paused(d, 40_000), "from the tool's end on it is silent"
