@@ -107,8 +107,10 @@ def test_the_daemon_admits_programs_over_all_of_them(servers: VllmServer, server
         asked = scene.heard(TurnQueued)
         assert {place_of(event.publisher) for event in asked} == {f"{NODE}/{role}" for role in roles}
         assert most_at_once(scene) == WINDOW
-        # Who was let in at one gate passes at the other: it asks for its first turn only.
-        assert len({event.turn_id for event in asked}) == PROGRAMS
+        # Who was let in at one gate passes at the other: it asks for its first turn, and for a later one only where
+        # a busy machine's gate has not heard of the grant by then.
+        again = len({event.turn_id for event in asked}) - PROGRAMS
+        assert 0 <= again <= PROGRAMS * (TURNS - 1) // 4
 
     servers_bus.daemon(f'preset = "fcfs"\n[admission]\npolicy = "fixed"\nwindow = {WINDOW}\n')
     play(story, servers, servers_bus)
