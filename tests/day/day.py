@@ -1,0 +1,286 @@
+"""A day of a node as it is: six kinds of client at once, beside the same load by clients that say all.
+
+A plain client with a session id, Claude Code with its hooks (real processes: tools of minutes, a person's permission,
+a task in the background at ``Stop``), Codex' headers, a voice agent and an image agent with megabytes in their bodies,
+and a health checker without a name. They compact, ask for titles by the same id, and hang up in mid-stream. The
+daemon, its NATS and the engine double are real processes; the double stands for a text engine, to which a recording
+costs nothing beside its words.
+"""
+
+import asyncio
+import base64
+import json
+import os
+import random
+import statistics
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import nats
+from support.daemon_process import NODE
+from support.whole_loop import Loop
+
+from controlplane.core.commands import Discard, Pause
+from controlplane.emit.tool_reporter import ToolReporter
+from controlplane.wire.codec import decode_commands
+from controlplane.wire.endpoint import resolve_url
+from controlplane.wire.roles import BusRole
+from controlplane.wire.subjects import command_subject
+
+ROOT = Path(__file__).resolve().parents[2]
+HOOK = ROOT / "engine_hooks" / "tools" / "claude_code.py"
+TURNS = 6
+MB = 1_000_000
+
+
+@dataclass
+class Kind:
+    """What one kind of client saw."""
+
+    ended: int = 0
+    holds_s: list[float] = field(default_factory=list)
+    completions_s: list[float] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Day:
+    """One run. ``tells_all``: tools are reported by one process that lives, and bodies are text alone."""
+
+    loop: Loop
+    seed: int
+    tells_all: bool
+    kinds: dict[str, Kind] = field(default_factory=lambda: defaultdict(Kind))
+    live: set[str] = field(default_factory=set)
+    given_away: Counter[str] = field(default_factory=Counter)
+    reporter: ToolReporter | None = None
+    http: aiohttp.ClientSession | None = None
+
+    async def wait(self, model_s: float) -> None:
+        await asyncio.sleep(model_s / self.loop.time_scale)
+
+    def now_s(self) -> float:
+        return asyncio.get_running_loop().time() * self.loop.time_scale
+
+    async def run(self, programs: int) -> None:
+        agent = resolve_url(None, NODE, self.loop.folder, role=BusRole.AGENT)
+        reader = await nats.connect(resolve_url(None, NODE, self.loop.folder, role=BusRole.READER)())
+        await reader.subscribe(command_subject(NODE), cb=self._hear)
+        if self.tells_all:
+            self.reporter = ToolReporter(url=agent, node=NODE)
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=600)) as self.http:
+            checking = asyncio.ensure_future(self._check_health())
+            rng = random.Random(self.seed)
+            runs = [
+                self._program(
+                    kind, f"{kind}-{number}", rng.uniform(0, 240), random.Random(f"{self.seed}{kind}{number}")
+                )
+                for number in range(programs)
+                for kind in CLIENTS
+            ]
+            await asyncio.gather(*runs)
+            checking.cancel()
+        if self.reporter is not None:
+            await asyncio.to_thread(self.reporter.close)
+        await reader.close()
+
+    async def _hear(self, message: Any) -> None:
+        for command in decode_commands(message.data):
+            root = str(getattr(command, "program_id", "")).partition("/")[0]
+            ends = isinstance(command, Pause) and command.reason.startswith("ended")
+            if root in self.live and (ends or isinstance(command, Discard)):
+                self.given_away[f"{type(command).__name__} of {root}: {command.reason}"] += 1
+
+    async def _check_health(self) -> None:
+        while True:
+            await self.ask("health check", "", [{"role": "user", "content": "ping"}], output_tokens=1)
+            await self.wait(10)
+
+    async def _program(self, kind: str, name: str, begins_s: float, rng: random.Random) -> None:
+        await self.wait(begins_s)
+        began_s, turns = self.now_s(), 0
+        self.live.add(name)
+        try:
+            turns = await CLIENTS[kind](Client(self, kind, name, rng))
+        except (aiohttp.ClientError, TimeoutError, AssertionError, KeyError) as error:
+            self.kinds[kind].failures.append(f"{name}: {error!r:.200}")
+        self.live.discard(name)
+        self.kinds[kind].ended += turns == TURNS
+        self.kinds[kind].completions_s.append(self.now_s() - began_s)
+
+    async def ask(
+        self, kind: str, name: str, messages: list[Any], *, headers: str = "x-session-id", output_tokens: int = 2000
+    ) -> str:
+        """One turn; its hold is noted in the engine's seconds."""
+        assert self.http is not None
+        body = {"model": "m", "messages": messages, "max_tokens": output_tokens}
+        url, named = f"{self.loop.url}/v1/chat/completions", {headers: name} if name else {}
+        async with self.http.post(url, json=body, headers=named) as response:
+            reply = await response.json()
+            assert response.status == 200, f"{response.status}: {reply}"
+            self.kinds[kind].holds_s.append(int(response.headers["x-penstock-hold-ms"]) / 1000)
+            return str(reply["choices"][0]["message"]["content"])
+
+    async def hang_up(self, name: str, messages: list[Any], headers: str) -> None:
+        """Ask for a stream and leave once its first words have come."""
+        assert self.http is not None
+        body = {"model": "m", "messages": messages, "max_tokens": 5000, "stream": True}
+        async with self.http.post(f"{self.loop.url}/v1/chat/completions", json=body, headers={headers: name}) as it:
+            await it.content.read(200)
+
+
+@dataclass
+class Client:
+    """One program as its client sees it."""
+
+    day: Day
+    kind: str
+    name: str
+    rng: random.Random
+    headers: str = "x-session-id"
+    messages: list[Any] = field(default_factory=list)
+
+    def words(self, count: int) -> str:
+        return " ".join(f"{self.name}w{self.rng.randrange(10_000)}" for _ in range(count))
+
+    async def turn(self, content: Any = None) -> None:
+        self.messages.append({"role": "user", "content": content or self.words(self.rng.randint(10, 60))})
+        reply = await self.day.ask(self.kind, self.name, self.messages, headers=self.headers)
+        self.messages.append({"role": "assistant", "content": reply})
+
+    async def title(self) -> None:
+        """By the conversation's own id, with another system prompt."""
+        asked = [{"role": "system", "content": "Give a title."}, {"role": "user", "content": self.words(5)}]
+        await self.day.ask(self.kind, self.name, asked, headers=self.headers, output_tokens=64)
+
+    def compact(self) -> None:
+        self.messages = [self.messages[0], {"role": "user", "content": self.words(20)}]
+
+    async def tool(self, tool: str, takes_s: float, permission_s: float = 0.0) -> None:
+        """Nobody hears of it, but from those who tell all."""
+        reporter, call = self.day.reporter, f"{self.name}-{len(self.messages)}"
+        await self.day.wait(permission_s)
+        if reporter is not None:
+            reporter.tool_started(self.name, call, tool)
+        await self.day.wait(takes_s)
+        if reporter is not None:
+            reporter.tool_ended(self.name, call)
+
+    async def hook(self, event: str, **more: Any) -> None:
+        """Claude Code's hook, as it runs it: a process for each."""
+        if self.day.reporter is not None:
+            return
+        said = {"session_id": self.name, "hook_event_name": event, **more}
+        environment = {**os.environ, "PENSTOCK_STATE_DIR": str(self.day.loop.folder), "PENSTOCK_NODE": NODE}
+        environment.pop("PENSTOCK_NATS_URL", None)
+        command = (sys.executable, "-I", "-S", str(HOOK))
+        process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE, env=environment)
+        await process.communicate(json.dumps(said).encode())
+        assert process.returncode == 0
+
+
+async def plain(client: Client) -> int:
+    for turn in range(TURNS):
+        await client.turn()
+        if turn == 1:
+            await client.title()
+        if turn == 3:
+            client.compact()
+        if turn == 4:
+            await client.day.hang_up(client.name, client.messages, client.headers)
+        await client.tool("bash", client.rng.uniform(1, 20))
+    return TURNS
+
+
+async def claude_code(client: Client) -> int:
+    client.headers = "x-claude-code-session-id"
+    await client.hook("SessionStart", source="startup")
+    for turn in range(TURNS):
+        await client.turn()
+        took_s = client.rng.uniform(60, 240) if turn == 2 else client.rng.uniform(1, 30)
+        waits_s = 60.0 if turn == 3 else 0.0
+        asked = {"tool_name": "Bash", "tool_use_id": f"toolu_{turn}", "tool_input": {"command": "make -j test"}}
+        await client.hook("PreToolUse", **asked)
+        await client.tool("make", took_s, permission_s=waits_s)
+        await client.hook("PostToolUse", **asked, duration_ms=round(took_s * 1000), tool_response="x" * 20_000)
+        if turn == 4:
+            task = {"id": "b1", "type": "shell", "status": "running", "command": "npm run dev"}
+            await client.hook("Stop", stop_hook_active=False, background_tasks=[task])
+            await client.day.wait(30)
+            await client.hook("UserPromptSubmit", prompt="go on")
+    client.day.live.discard(client.name)
+    await client.hook("SessionEnd", reason="exit")
+    return TURNS
+
+
+async def codex(client: Client) -> int:
+    client.headers = "session-id"
+    for turn in range(TURNS):
+        await client.turn()
+        if turn == 2:
+            client.compact()
+        await client.tool("apply_patch", client.rng.uniform(0.5, 5))
+    return TURNS
+
+
+def with_media(part: Callable[[str], dict[str, Any]], size: int) -> Callable[[Client], Coroutine[Any, Any, int]]:
+    async def run(client: Client) -> int:
+        for _ in range(TURNS):
+            text = {"type": "text", "text": client.words(30)}
+            blob = base64.b64encode(client.rng.randbytes(size)).decode()
+            await client.turn([text] if client.day.tells_all else [text, part(blob)])
+            await client.tool("wait", client.rng.uniform(2, 15))
+        return TURNS
+
+    return run
+
+
+CLIENTS: dict[str, Callable[[Client], Coroutine[Any, Any, int]]] = {
+    "plain": plain,
+    "Claude Code": claude_code,
+    "Codex": codex,
+    "voice": with_media(
+        lambda blob: {"type": "input_audio", "input_audio": {"data": blob, "format": "mp3"}}, MB // 2
+    ),
+    "images": with_media(
+        lambda blob: {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{blob}"}}, MB // 4
+    ),
+}
+
+
+def play(folder: Path, programs: int, seed: int, *, tells_all: bool, time_scale: float) -> Day:
+    """A day in a state directory of its own."""
+    loop = Loop(folder, "penstock", pool_tokens=60_000, time_scale=time_scale)
+    day = Day(loop, seed, tells_all)
+    try:
+        loop.start()
+        asyncio.run(day.run(programs))
+    finally:
+        loop.stop()
+    return day
+
+
+def table(day: Day, control: Day) -> str:
+    """By kind of client: what became of it, beside the day on which everybody told all."""
+    lines = [f"{'kind':<14}{'ended':>8}{'hold mean':>11}{'p95':>8}{'longest':>9}{'JCT':>8}   of the control's"]
+    for kind in [*CLIENTS, "health check"]:
+        one, other = day.kinds[kind], control.kinds[kind]
+        holds = sorted(one.holds_s)
+        jct = statistics.mean(one.completions_s) if one.completions_s else 0.0
+        of = jct / statistics.mean(other.completions_s) if jct else 0.0
+        ended = f"{one.ended}/{len(one.completions_s)}"
+        lines.append(
+            f"{kind:<14}{ended:>8}{statistics.mean(holds):>10.1f}s{holds[int(len(holds) * 0.95)]:>7.1f}s"
+            f"{holds[-1]:>8.1f}s{jct:>7.0f}s   JCT {of:.2f}, hold {statistics.mean(other.holds_s):.1f} s"
+        )
+    means = [statistics.mean(h for k in each.kinds.values() for h in k.holds_s) for each in (day, control)]
+    jcts = [statistics.mean(c for k in each.kinds.values() for c in k.completions_s) for each in (day, control)]
+    lines.append(f"all: hold {means[0]:.2f} s, the control's {means[1]:.2f} s; JCT {jcts[0] / jcts[1]:.2f} of it")
+    lines += [f"given away: {what} ({count})" for what, count in day.given_away.items()]
+    lines += [f"failed: {what}" for kind in day.kinds.values() for what in kind.failures]
+    return "\n".join(lines)
