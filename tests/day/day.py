@@ -1,14 +1,15 @@
 """A day of a node as it is: six kinds of client at once, beside the same load by clients that say all.
 
-A plain client with a session id, Claude Code with its hooks (real processes: tools of minutes, a person's permission,
-a task in the background at ``Stop``), Codex' headers, a voice agent and an image agent with megabytes in their bodies,
-and a health checker without a name. They compact, ask for titles by the same id, and hang up in mid-stream. The
-daemon, its NATS and the engine double are real processes; the double stands for a text engine, to which a recording
-costs nothing beside its words.
+A plain client with a session id, Claude Code with its hooks (real processes: tools of minutes, a person's
+permission, a task in the background at ``Stop``), Codex' headers, a voice agent and an image agent with much in
+their bodies, and a health checker without a name. They compact, ask for titles by the same id, and hang up in
+mid-stream. The daemon, its NATS and the engine double are real processes; the double stands for a text engine, to
+which a recording costs nothing beside its words.
 """
 
 import asyncio
 import base64
+import io
 import json
 import os
 import random
@@ -120,7 +121,10 @@ class Day:
         assert self.http is not None
         body = {"model": "m", "messages": messages, "max_tokens": output_tokens}
         url, named = f"{self.loop.url}/v1/chat/completions", {headers: name} if name else {}
-        async with self.http.post(url, json=body, headers=named) as response:
+        sent = io.BytesIO(json.dumps(body).encode())
+        async with self.http.post(
+            url, data=sent, headers={"content-type": "application/json", **named}
+        ) as response:
             reply = await response.json()
             assert response.status == 200, f"{response.status}: {reply}"
             self.kinds[kind].holds_s.append(int(response.headers["x-penstock-hold-ms"]) / 1000)
