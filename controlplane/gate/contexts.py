@@ -17,6 +17,7 @@ from controlplane.gate.sizing import Media, Prompt, measure
 _LARGE_BODY = 1 << 20  # bytes
 _MOST_CONTEXTS = 4  # of a program
 _MOST_PARTS = 1_000_000  # of all prompts together, in 16 bytes each: the program unused for longest is forgotten
+_PARTS_A_CONTEXT = 32  # what one takes beside its parts, in such parts
 _TOKENS_PER_BYTE = 0.25  # only to weigh text against images
 
 
@@ -31,6 +32,11 @@ class _Context:
     chain: "array[int]"
     text: "array[int]"
     media: tuple[Media, ...]  # by part; empty where there is none
+
+    @property
+    def size(self) -> int:
+        """What it takes of ``most_parts``."""
+        return len(self.chain) + _PARTS_A_CONTEXT
 
 
 class Contexts:
@@ -67,17 +73,17 @@ class Contexts:
         self._by_program.move_to_end(program_id)
         for index, each in enumerate(contexts):
             if _shared_parts(each, prompt) == len(each.chain):  # it goes on: nothing else can continue that one
-                self._parts -= len(contexts.pop(index).chain)
+                self._parts -= contexts.pop(index).size
                 break
         has_media = any(prompt.media[-1]) if prompt.media else False
         media = tuple(prompt.media) if has_media else ()
         contexts.append(_Context(turn_id, array("q", prompt.chain), array("q", prompt.text), media))
-        self._parts += len(prompt.chain)
+        self._parts += contexts[-1].size
         if len(contexts) > _MOST_CONTEXTS:
-            self._parts -= len(contexts.pop(0).chain)
+            self._parts -= contexts.pop(0).size
         while self._parts > self._most_parts:
             _, gone = self._by_program.popitem(last=False)
-            self._parts -= sum(len(each.chain) for each in gone)
+            self._parts -= sum(each.size for each in gone)
 
 
 def _shared_parts(context: _Context, prompt: Prompt) -> int:

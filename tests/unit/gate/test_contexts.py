@@ -62,7 +62,7 @@ def test_a_program_goes_back_and_forth_between_its_contexts() -> None:
 
 
 def test_other_programs_and_forgotten_ones_share_nothing() -> None:
-    contexts = Contexts(most_parts=7)
+    contexts = Contexts(most_parts=2 * 32 + 7)
     one, other = Program(contexts), Program(contexts, name="q")
     one.asks(texts("a"))
     assert other.asks(texts("a")).continues == ""
