@@ -7,6 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from controlplane.core import events as ev
+from controlplane.core.prompt_size import PromptSize
 from controlplane.emit.emitter import Emitter
 from controlplane.gate import Ticket
 
@@ -161,8 +162,7 @@ class Agents(Process):
                 program_id=script.name,
                 parent_id=parent,
                 parent_turn=self.answered.get(parent, ""),
-                prompt_tokens=tokens,
-                prompt_bytes=4 * tokens,
+                prompt=PromptSize(prompt_tokens=tokens, prompt_bytes=4 * tokens),
             )
             request = Request(ticket=ticket, service_s=service_s, tokens=tokens, tools=tools, answer=answer)
             self.world.scheduler.after(_NETWORK_S, lambda s=server, r=request: s.take(r))  # type: ignore[misc]
