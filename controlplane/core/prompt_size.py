@@ -20,7 +20,7 @@ MEDIA = ("image", "audio", "video", "file")
 """What a prompt may hold beside text."""
 
 _PRIORS = {"text": 0.25, "template": 16.0} | dict.fromkeys(MEDIA, 1.0)  # tokens per byte of English, or of code
-_BOUNDS = {"text": (0.02, 1.5), "template": (0.0, 65_536.0)} | dict.fromkeys(MEDIA, (0.02, 50.0))
+_BOUNDS = {"text": (0.02, 1.5), "template": (0.0, 8192.0)} | dict.fromkeys(MEDIA, (0.02, 50.0))
 _WEIGHTS = {"text": 4096.0, "template": 1.0} | dict.fromkeys(
     MEDIA, 500.0
 )  # that a sender's own figure is shrunk by
@@ -130,7 +130,7 @@ class PromptSizes:
         """Take what the engine counted in the prompt, where it can be told which part of it cost what."""
         kinds = [kind for kind, amount in zip(MEDIA, size.media, strict=True) if amount]
         continues = bool(size.continues and known_tokens)
-        if size.prompt_tokens or not counted_tokens or len(kinds) > 1 or (continues and size.shared_ratio < 1):
+        if size.prompt_tokens or not counted_tokens or len(kinds) > 1 or 0 < size.shared_ratio < 1:
             return
         text_bytes = size.new_bytes if continues else size.prompt_bytes
         rest = counted_tokens - (known_tokens if continues else self._value(size, sender, "template")[0])

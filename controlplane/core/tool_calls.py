@@ -34,10 +34,11 @@ _SHELL_TOOLS = frozenset(  # of Claude Code, Codex, OpenHands, Cline, Gemini, Cu
 )
 _COMMAND_FIELDS = ("command", "commands", "cmd", "script")
 _SHELL = "bash"  # what a script is called that names no program
+_MOST_CALLS = 256  # of a reply; more are no calls
 _WORD = re.compile(r"\w")
-_BASH_BLOCK = re.compile(r"```(?:bash|sh|shell)\s*\n(.*?)\n?```", re.DOTALL)
+_BASH_BLOCK = re.compile(r"```(?:bash|sh|shell)[ \t\r]*\n")
 _QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"", re.DOTALL)
-_QWEN = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
+_QWEN = re.compile(r"<tool_call>")
 _QWEN_FUNCTION = re.compile(r"<function=([^>\s]+)>")
 _PYTHON_CALL = re.compile(r"([A-Za-z_][\w.]*)\s*\(")
 _PYTHON_TAG = "<|python_tag|>"
@@ -80,10 +81,21 @@ def _called_name(tool: str, arguments: object) -> str:
 
 def bash_block(text: str) -> Sequence[str]:
     """A single fenced bash block: the programs that it runs. Two blocks are none, as in mini-swe-agent."""
-    blocks = _BASH_BLOCK.findall(text)
+    blocks = list(_between(_BASH_BLOCK, "```", text))
     if len(blocks) != 1:
         return ()
     return command_names(blocks[0]) or ([_SHELL] if _WORD.search(blocks[0]) else [])
+
+
+def _between(opens: re.Pattern[str], closes: str, text: str) -> Iterator[str]:
+    """What stands between marks, in time linear in the text: a model may write anything."""
+    at = 0
+    while (found := opens.search(text, at)) is not None:
+        end = text.find(closes, found.end())
+        if end < 0:
+            return
+        yield text[found.end() : end].strip()
+        at = end + len(closes)
 
 
 def json_commands(text: str) -> Sequence[str]:
@@ -98,7 +110,7 @@ def json_commands(text: str) -> Sequence[str]:
 
 def qwen(text: str) -> Sequence[str]:
     """``<tool_call>{"name": ..., "arguments": ...}</tool_call>``, or ``<function=name>`` inside it."""
-    return [name for inside in _QWEN.findall(text) for name in _qwen_names(inside)]
+    return [name for inside in _between(_QWEN, "</tool_call>", text) for name in _qwen_names(inside)]
 
 
 def _qwen_names(inside: str) -> list[str]:
@@ -132,14 +144,15 @@ def _python_calls(said: str) -> Iterator[str]:
     """Names of ``f(...), g(...)`` if that is all there is."""
     bare = _QUOTED.sub("_", said)
     names, at = [], 0
-    while at < len(bare):
+    while at < len(bare) and len(names) < _MOST_CALLS:
         found = _PYTHON_CALL.match(bare, at)
         end = _closing(bare, found.end()) if found is not None else -1
         if found is None or end < 0:
             return
         names.append(found[1])
-        rest = bare[end:].lstrip(" ,;\n")
-        at = len(bare) - len(rest)
+        at = end
+        while at < len(bare) and bare[at] in " ,;\n":
+            at += 1
     yield from names
 
 

@@ -14,7 +14,7 @@ from controlplane.gate.asgi import ClientGone, Receive
 from controlplane.gate.encodings import Decoder
 from controlplane.gate.limits import GateLimits
 
-_SMALL = 1 << 20  # bytes: a body up to this is parsed in milliseconds, whatever it is made of
+_SMALL = 1 << 16  # bytes: a body up to this is parsed in milliseconds, whatever it is made of
 _WINDOW = 1 << 16  # bytes looked at at once
 _VALUES_A_CONTAINER = 20  # an object or a list costs about as much as so many numbers
 

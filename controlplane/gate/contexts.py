@@ -14,10 +14,14 @@ from controlplane.core.prompt_size import MEDIA, PromptSize
 from controlplane.gate.identity import Body, Identity
 from controlplane.gate.sizing import Media, Prompt, measure
 
-_LARGE_BODY = 1 << 20  # bytes
+_LARGE_BODY = 1 << 17  # bytes
 _MOST_CONTEXTS = 4  # of a program
 _MOST_PARTS = 1_000_000  # of all prompts together, in 16 bytes each: the program unused for longest is forgotten
 _PARTS_A_CONTEXT = 32  # what one takes beside its parts, in such parts
+_MOST_OF_ONE = 16_384  # parts of a prompt that is remembered: what is longer is no conversation
+_STORED_RATIO = (
+    0.999  # of the last prompt of who continues what the server has; from part of one nothing is learned
+)
 _TOKENS_PER_BYTE = 0.25  # only to weigh text against images
 
 
@@ -54,6 +58,8 @@ class Contexts:
             parts = _shared_parts(context, prompt)
             if parts > shared and (of_it := _ratio(context, parts)):
                 known, shared, ratio = context, parts, of_it
+        if prompt.is_stored and (contexts := self._by_program.get(identity.program_id)):
+            known, shared, ratio = contexts[-1], 0, _STORED_RATIO  # all of it, and the answer
         whole = prompt.media[-1] if prompt.media else (0, 0, 0, 0)
         before = prompt.media[shared - 1] if shared else (0, 0, 0, 0)
         return PromptSize(
@@ -69,6 +75,8 @@ class Contexts:
 
     def remember(self, program_id: str, turn_id: str, prompt: Prompt) -> None:
         """The program's turn with that prompt goes to the engine."""
+        if len(prompt.chain) > _MOST_OF_ONE:
+            return
         contexts = self._by_program.setdefault(program_id, [])
         self._by_program.move_to_end(program_id)
         for index, each in enumerate(contexts):

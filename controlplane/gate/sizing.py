@@ -48,6 +48,8 @@ _UNSEEN = frozenset(
     ("type", "role", "id", "status", "call_id", "tool_call_id", "tool_use_id", "cache_control", "signature",
      "encrypted_content", "thought_signature", "thoughtSignature", "extra_content", "container")
 )  # fmt: skip
+_TOKEN_IDS = "input_ids"
+_NUMBER_CHARACTERS = 4  # of a number as text, with its comma
 _JSON_CHARACTERS = 4  # around a key: quotes, a colon, a comma
 _RENDERED = frozenset(("tools", "functions", "input", "parameters", "input_schema", "json_schema"))
 _MIME_KEYS = ("media_type", "mime_type", "mimeType")
@@ -58,6 +60,8 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/_-]+={0,2}", re.ASCII)
 _BASE64_LOOK = 256  # characters that are looked at
 _LEAST_BLOB = 1024  # characters; what is shorter may be a name, and costs little either way
 
+_STORED = ("previous_response_id", "conversation")
+_BILLING = "x-anthropic-billing-header"
 _MOST_MODEL = 128  # characters of a model's name
 _SLICE = 4096  # characters: a plain prompt is compared in so many parts
 _MOST_SLICES = 1024
@@ -90,6 +94,7 @@ class Prompt:
 
     model: str = ""
     tokens: int = 0  # where it came as token ids
+    is_stored: bool = False  # the server has what is before it, of which the request says nothing
     chain: list[int] = field(default_factory=list)
     text: list[int] = field(default_factory=list)
     media: list[Media] = field(default_factory=list)
@@ -111,14 +116,16 @@ class Prompt:
 def measure(body: Mapping[str, Any]) -> Prompt:
     """Measure a request's prompt. Takes some 2 ms for 1 MB of messages; the size of a blob does not count."""
     model = body.get("model")
-    walk = _Walk(model[:_MOST_MODEL] if isinstance(model, str) else "")
+    walk = _Walk(model[:_MOST_MODEL] if isinstance(model, str) and model.isprintable() else "")
     prompt = Prompt(model=walk.model)
-    prompt.add(*walk.part([(name, body[name]) for name in _HEAD if name in body]))
+    head = [
+        (name, _without_billing(body[name]) if name == "system" else body[name]) for name in _HEAD if name in body
+    ]
+    beside = {name: body[name] for name in _BESIDE if body.get(name)}
+    prompt.add(*walk.part([*head, ("", beside)]))
     for part in _turns(body):
         prompt.add(*walk.part([part]))
-    beside = {name: body[name] for name in _BESIDE if body.get(name)}
-    if beside:
-        prompt.add(*walk.part([("", beside)]))
+    prompt.is_stored = any(body.get(name) for name in _STORED)
     prompt.tokens = walk.tokens
     return prompt
 
@@ -129,6 +136,13 @@ def prompt_size(body: Mapping[str, Any]) -> tuple[int, int]:
     return prompt.text_bytes, prompt.tokens
 
 
+def _without_billing(system: Any) -> Any:
+    """Claude Code's first line differs with each request, and engines leave it out."""
+    if not isinstance(system, list):
+        return system
+    return [part for part in system if not (isinstance(part, dict) and str(part.get("text")).startswith(_BILLING))]
+
+
 def _turns(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name in _TURNS:
         value = body.get(name)
@@ -136,11 +150,13 @@ def _turns(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             size = max(_SLICE, -(-len(value) // _MOST_SLICES // _SLICE) * _SLICE)
             for at in range(0, len(value), size):
                 yield name, value[at : at + size]
+        elif name == "text" and isinstance(value, dict):
+            continue  # Responses' form of the answer
         elif isinstance(value, list) and value and type(value[0]) is not int:
             for each in value:
-                yield "content", each
+                yield _TOKEN_IDS if name in ("prompt", "input_ids") else "content", each
         elif value:
-            yield "content", value
+            yield _TOKEN_IDS if name in ("prompt", "input_ids") else "content", value
 
 
 class _Walk:
@@ -168,10 +184,12 @@ class _Walk:
             elif type(value) is dict:
                 text_bytes += self._object(key, value, pending)
             elif type(value) is list:
-                if value and type(value[0]) is int:
+                if key == _TOKEN_IDS and value and type(value[0]) is int:
                     self.tokens += len(value)
                 else:
                     pending += [(key, each) for each in value]
+            elif type(value) is int or type(value) is float:
+                text_bytes += _NUMBER_CHARACTERS
         media, self._media = self._media, _NO_MEDIA
         return hash(tuple(seen)), text_bytes, media
 

@@ -60,7 +60,7 @@ class Hooks:
     async def _until_slot(self, start: ToolStarted) -> None:
         name, call_id = start.program_id, start.call_id
         wanted = ToolEnqueued(program_id=name, call_id=call_id, tool=start.tool, wants_slot=True, detached=True)
-        has_slot = self._slots[name, call_id] = asyncio.Event()
+        has_slot = self._slots.setdefault((name, call_id), asyncio.Event())  # two hooks may tell of one call
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 while not has_slot.is_set():
@@ -70,7 +70,7 @@ class Hooks:
         except TimeoutError:
             pass
         finally:
-            del self._slots[name, call_id]
+            self._slots.pop((name, call_id), None)
 
     def pass_on(self, commands: Iterable[Command]) -> None:
         """Give tools the slots that they were granted."""

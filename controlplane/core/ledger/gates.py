@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 
 from controlplane.core.ledger.kept import kept
 from controlplane.core.ledger.programs import Programs, note_idle
-from controlplane.core.prompt_size import PromptSize
 from controlplane.core.types import Program, Status
 
 
@@ -15,7 +14,6 @@ class Held:
     program_id: str
     publisher: str
     blocks: int
-    size: PromptSize | None = None  # of its prompt; None where nothing could be measured
     guessed: tuple[str, ...] = ()  # what of the estimate nobody has taught
 
 

@@ -24,6 +24,8 @@ from controlplane.core.sharing import Prefilled
 from controlplane.core.types import Program, Status, Tier, seconds
 
 _MOST_PROMPTS = 3  # of a program, before its last: it may alternate between a few contexts
+_UNMEASURED = ("size",)  # what is guessed of a prompt that nobody measured
+_MOST_SIZES = 8192  # of turns that were held and have not been submitted
 _MOST_REPLIES = 1024  # of turns that have not ended
 _LEAST_PREFILL_TOKENS = 64  # below that a prefill measures the step's overhead, not its length
 _EARLIER_NS = -seconds(1)  # a gate's clock beside ours: it says at once when a turn is asked for
@@ -89,6 +91,7 @@ class Turns:
     signals: Signals = kept(Signals)
     engine_idle_since_ns: int = kept(int)  # 0 while a turn runs
     block_tokens: dict[str, int] = kept(dict)  # by place, of engines whose blocks are not of the ledger's size
+    sizes: dict[str, PromptSize] = field(default_factory=dict)  # of prompts, by turn, until it is submitted
     most_blocks: int = 0  # of the largest engine's pool; 0: none was told of
     cold_return_ratio: float = 0.5  # a turn that finds less of its program's last prompt than that is a cold return
     load: Load = field(default_factory=Load)  # counted where there are several engines
@@ -116,7 +119,12 @@ class Turns:
         programs.move(program, Trigger.QUEUE, now_ns)
         if root is not program:
             programs.move(root, Trigger.QUEUE, now_ns)
-        if event.turn_id in self.gates.held or event.turn_id in self.running:
+        known = self.gates.held.get(event.turn_id)
+        if known is not None or event.turn_id in self.running:
+            if known is not None and known.guessed == _UNMEASURED:  # a state told of it, which has no size
+                held = self._held(program, event)
+                programs.queue_more(root, 0, held.blocks - known.blocks)
+                known.blocks, known.guessed = held.blocks, held.guessed
             return  # asked again while held: it keeps its place
         self._close_gap(program, now_ns)  # from here on it is us who are waited for
         program.called_nothing = False
@@ -128,7 +136,6 @@ class Turns:
         turn_id, programs = event.turn_id, self.programs
         if turn_id in self.running:
             return  # requeued after a retraction
-        held = self.gates.held.get(turn_id)
         self.gates.let_go(turn_id, now_ns)
         if self.publishers.early_ends.pop(turn_id, None) is not None:
             return
@@ -137,7 +144,7 @@ class Turns:
         if program.status is not Status.ACTIVE and not late:
             self._admitted_unasked(program, now_ns)
         blocks = self._in_our_blocks(event.projected_blocks, event.publisher)
-        size = held.size if held is not None else None
+        size = self.sizes.pop(turn_id, None)
         if size is None and event.prompt_bytes:
             size = PromptSize(prompt_bytes=event.prompt_bytes, agent=program.agent)
         turn = Running(program_id=event.program_id, publisher=event.publisher, blocks=blocks, size=size)
@@ -316,7 +323,11 @@ class Turns:
             prompt = estimates.prompts.estimate(size, sender_of(program.account, program.program_id), known_tokens)
         else:
             usual = program.context_tokens or estimates.lives.first_tokens(program.tenant, event.agent)
-            prompt = PromptTokens(usual, ("size",))
+            prompt = PromptTokens(usual, _UNMEASURED)
+        if size.is_measured:  # granted, it is held no more when it is submitted
+            self.sizes[event.turn_id] = size
+            if len(self.sizes) > _MOST_SIZES:
+                del self.sizes[next(iter(self.sizes))]
         blocks = max(1, estimates.blocks(prompt.tokens + estimates.output.value))
         if self.most_blocks:
             blocks = min(blocks, self.most_blocks)
@@ -324,7 +335,6 @@ class Turns:
             program_id=event.program_id,
             publisher=event.publisher,
             blocks=blocks,
-            size=size if size.is_measured else None,
             guessed=prompt.guessed,
         )
 

@@ -120,6 +120,29 @@ def test_no_turn_is_taken_for_more_than_the_pool_or_the_models_context() -> None
     assert d.program("b").queued_blocks == 300
 
 
+def test_a_ledger_learns_from_turns_that_were_held_and_granted() -> None:
+    """As they are live: granted first, and submitted then by an engine that has seen no bytes."""
+    d = Driver()
+    d.pool(total=1_000_000, free=1_000_000)
+    for number in range(5):
+        name = f"p{number}"
+        d.send(d.gate(ev.TurnQueued, program_id=name, turn_id=f"{name}.1", prompt_bytes=40_000, model="m"))
+        d.tick(1)
+        d.run_turn(name, prompt=20_000, output=100)
+    d.send(d.gate(ev.TurnQueued, program_id="x", turn_id="x.1", prompt_bytes=40_000, model="m"))
+    assert d.program("x").queued_blocks == pytest.approx(20_000, rel=0.05)
+    assert d.ledger.gates.guessed("x") == []
+
+
+def test_a_turn_that_a_state_told_of_has_its_size_once_the_gate_asks_again() -> None:
+    d = Driver()
+    d.pool(total=100_000, free=100_000)
+    held = ev.OpenTurn(program_id="a", turn_id="a.1")
+    d.send(d.gate(ev.PublisherState, role="gate", held_turns=(held,)))
+    d.send(d.gate(ev.TurnQueued, program_id="a", turn_id="a.1", prompt_tokens=5000))
+    assert d.program("a").queued_blocks == d.ledger.programs.charges.queued_blocks == 5000
+
+
 def test_what_could_not_be_measured_is_taken_for_what_is_usual() -> None:
     d = Driver()
     d.pool(total=100_000, free=100_000)

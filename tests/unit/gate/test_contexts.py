@@ -71,6 +71,21 @@ def test_other_programs_and_forgotten_ones_share_nothing() -> None:
     assert one.asks(texts("a", "b", "c")).continues == "", "it was used longest ago"
 
 
+def test_what_the_server_has_stored_is_known_and_teaches_nothing() -> None:
+    program = Program()
+    program.asks(texts("a", "b"))
+    size = program.asks(texts("c")[1:], previous_response_id="resp_1")
+    assert (size.continues, size.new_bytes) == ("p.1", 100) and 0.99 < size.shared_ratio < 1
+
+
+def test_a_prompt_of_very_many_parts_makes_nobody_forgotten() -> None:
+    contexts = Contexts()
+    one, flood = Program(contexts), Program(contexts, name="q")
+    one.asks(texts("a"))
+    flood.asks([{}] * 100_000)
+    assert one.asks(texts("a", "b")).continues == "p.1"
+
+
 def test_a_plain_prompt_continues_too() -> None:
     contexts, text = Contexts(), "words " * 4000
     first, second = {"prompt": text, "program_id": "p"}, {"prompt": text + "more", "program_id": "p"}

@@ -145,6 +145,11 @@ FORMS: list[tuple[str, dict[str, Any], int, dict[str, int | None]]] = [
     ("completions: several prompts", {"prompt": ["ab", "c"]}, 3, {}),
     ("tools as JSON",
      {"tools": [{"type": "function", "function": {"name": "sh", "parameters": {"a": "b"}}}]}, 58, {}),
+    ("numbers in a call", message({"type": "tool_use", "name": "v", "input": {"view_range": [1, 50]}}), 23, {}),
+    ("a schema with numbers", {"tools": [{"enum": [1, 2, 3]}]}, 20, {}),
+    ("Responses: verbosity", {"input": "abc", "text": {"verbosity": "low"}}, 3, {}),
+    ("Claude Code's first line", {"system": [
+        {"type": "text", "text": "x-anthropic-billing-header: cch=1;"}, {"type": "text", "text": "abc"}]}, 3, {}),
     ("a schema that speaks of images", {"tools": [{"properties": {"image_url": {"type": "string"}}}]}, 41, {}),
     ("a model's fixed price", {"model": "google/gemma-3-12b", "image_data": IMAGE}, 0, {"image": 256}),
 ]  # fmt: skip
