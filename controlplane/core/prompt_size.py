@@ -132,6 +132,8 @@ class PromptSizes:
         continues = bool(size.continues and known_tokens)
         if size.prompt_tokens or not counted_tokens or len(kinds) > 1 or 0 < size.shared_ratio < 1:
             return
+        if size.continues and not continues:
+            return  # what it shares holds media, perhaps, of which nothing is known here
         text_bytes = size.new_bytes if continues else size.prompt_bytes
         rest = counted_tokens - (known_tokens if continues else self._value(size, sender, "template")[0])
         text_tokens = text_bytes * self._value(size, sender, "text")[0]
@@ -163,9 +165,12 @@ class PromptSizes:
             del self.classes[next(iter(self.classes))]
 
 
-def sender_of(account: str, program_id: str) -> str:
-    """Whose experience a turn is: an account's or, without one, a program's; all anonymous ones are one."""
-    return account or ("" if program_id.startswith(ANONYMOUS) else program_id)
+def sender_of(program_id: str) -> str:
+    """Whose experience a turn is: its program's; all anonymous ones are one.
+
+    Not an account's: one tenant decides as none does.
+    """
+    return "" if program_id.startswith(ANONYMOUS) else program_id
 
 
 def _key(size: PromptSize) -> str:

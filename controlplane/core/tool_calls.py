@@ -143,7 +143,8 @@ def llama(text: str) -> Sequence[str]:
 def _python_calls(said: str) -> Iterator[str]:
     """Names of ``f(...), g(...)`` if that is all there is."""
     bare = _QUOTED.sub("_", said)
-    names, at = [], 0
+    names: list[str] = []
+    at = 0
     while at < len(bare) and len(names) < _MOST_CALLS:
         found = _PYTHON_CALL.match(bare, at)
         end = _closing(bare, found.end()) if found is not None else -1

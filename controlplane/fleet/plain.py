@@ -152,9 +152,7 @@ class PlainEngines:
             return
         size = ticket.prompt
         tokens = ceil(
-            plain.prompts.estimate(
-                size, sender_of(ticket.account, ticket.program_id), plain.counted.get(size.continues, 0)
-            ).tokens
+            plain.prompts.estimate(size, sender_of(ticket.program_id), plain.counted.get(size.continues, 0)).tokens
         )
         blocks = ceil((tokens + plain.output.value) / plain.block_tokens)
         turn = self._turns[ticket.turn_id] = _Turn(
@@ -227,7 +225,7 @@ class PlainEngines:
             size, known = turn.ticket.prompt, plain.counted
             plain.prompts.learn(
                 size,
-                sender_of(turn.ticket.account, turn.ticket.program_id),
+                sender_of(turn.ticket.program_id),
                 usage.prompt_tokens,
                 known.get(size.continues, 0),
             )

@@ -125,7 +125,7 @@ def measure(body: Mapping[str, Any]) -> Prompt:
     prompt.add(*walk.part([*head, ("", beside)]))
     for part in _turns(body):
         prompt.add(*walk.part([part]))
-    prompt.is_stored = any(body.get(name) for name in _STORED)
+    prompt.is_stored = "messages" not in body and any(body.get(name) for name in _STORED)
     prompt.tokens = walk.tokens
     return prompt
 
@@ -269,7 +269,9 @@ def _payloads(value: Any, mime: str, form: str = "") -> Iterator[tuple[str, str,
     elif isinstance(value, dict):
         mime = _mime(value) or mime
         form = str(value.get("format") or form)
-        inner = [each for each in value.values() if isinstance(each, dict | list) and each]
+        inner = [
+            each for name, each in value.items() if name not in _UNSEEN and isinstance(each, dict | list) and each
+        ]
         texts = [each for each in value.values() if isinstance(each, str)]
         longest = max(texts, key=len, default="")
         if inner and len(longest) < _LEAST_BLOB:
@@ -315,7 +317,7 @@ def _seconds(header: bytes, size: float, form: str) -> float:
             with wave.open(io.BytesIO(header)) as recording:
                 a_second: int = recording.getframerate() * recording.getnchannels() * recording.getsampwidth()
                 return size / a_second
-        except (wave.Error, EOFError, ZeroDivisionError):
+        except (wave.Error, EOFError, ZeroDivisionError, RuntimeError):
             pass
     return size / next((rate for name, rate in _AUDIO_BYTES_A_SECOND.items() if name in form), 16_000.0)
 

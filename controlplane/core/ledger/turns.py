@@ -217,9 +217,7 @@ class Turns:
         program.last_seen_ns = now_ns
         if turn is not None and turn.size is not None and not (program.quarantined or event.estimated):
             known_tokens = _prompt_of(program, turn.size.continues)
-            estimates.prompts.learn(
-                turn.size, sender_of(program.account, program.program_id), event.prompt_tokens, known_tokens
-            )
+            estimates.prompts.learn(turn.size, sender_of(program.program_id), event.prompt_tokens, known_tokens)
         if program.prompt_tokens:
             program.prompts = (*program.prompts[1 - _MOST_PROMPTS :], (program.last_turn_id, program.prompt_tokens))
         program.turn_index += 1
@@ -320,7 +318,7 @@ class Turns:
         size = PromptSize(**{name: getattr(event, name) for name in SIZE_FIELDS})
         if size.is_measured:
             known_tokens = _prompt_of(program, size.continues)
-            prompt = estimates.prompts.estimate(size, sender_of(program.account, program.program_id), known_tokens)
+            prompt = estimates.prompts.estimate(size, sender_of(program.program_id), known_tokens)
         else:
             usual = program.context_tokens or estimates.lives.first_tokens(program.tenant, event.agent)
             prompt = PromptTokens(usual, _UNMEASURED)

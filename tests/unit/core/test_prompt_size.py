@@ -56,7 +56,7 @@ def test_a_guess_says_so_until_somebody_has_taught_it() -> None:
 def spoil(what: str) -> list[tuple[PromptSize, str, int]]:
     """A client's day: what it sends, by whom, and what the engine counts."""
     if what == "health checks":
-        return [(size(20), sender_of("", f"anonymous-{number}"), 9) for number in range(20_000)]
+        return [(size(20), sender_of(f"anonymous-{number}"), 9) for number in range(20_000)]
     if what == "a health check by one name":
         return [(size(20), "check", 9)] * 20_000
     if what == "text of another kind":

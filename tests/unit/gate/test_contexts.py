@@ -74,7 +74,8 @@ def test_other_programs_and_forgotten_ones_share_nothing() -> None:
 def test_what_the_server_has_stored_is_known_and_teaches_nothing() -> None:
     program = Program()
     program.asks(texts("a", "b"))
-    size = program.asks(texts("c")[1:], previous_response_id="resp_1")
+    body = {"input": texts("c")[1:], "program_id": "p", "previous_response_id": "resp_1"}
+    size = program.contexts.size(identify([], body), measure(body))
     assert (size.continues, size.new_bytes) == ("p.1", 100) and 0.99 < size.shared_ratio < 1
 
 

@@ -103,6 +103,8 @@ FORMS: list[tuple[str, dict[str, Any], int, dict[str, int | None]]] = [
     ("chat: Gemini's signature",
      message({"type": "text", "text": "a"}, extra_content={"google": {"x": BLOB}}), 1, {}),
     ("Anthropic: image", message({"type": "image", "source": SOURCE}), 0, {"image": IMAGE_TOKENS}),
+    ("Anthropic: cached", message({"type": "image", "source": SOURCE, "cache_control": {"type": "ephemeral"}}), 0,
+     {"image": IMAGE_TOKENS}),
     ("Anthropic: link",
      message({"type": "image", "source": {"type": "url", "url": "http://h/a"}}), 0, {"image": None}),
     ("Anthropic: in a tool's result", message(

@@ -262,6 +262,6 @@ def test_from_the_command_line(tmp_path: Path) -> None:
     (told,) = json.loads(run.stdout)
     assert told["tool_slowdown_ratio"] >= 1.0
     (plain,) = json.loads(CliRunner().invoke(app, simulated).stdout)
-    assert plain["tool_slowdown_ratio"] == 0.0
+    assert plain["tool_slowdown_ratio"] is None
     assert isinstance(CliRunner().invoke(app, [*simulated, *contended[1:]]).exception, ConfigError)
     assert isinstance(CliRunner().invoke(app, [*simulated, "--tools", "none"]).exception, ConfigError)
