@@ -71,8 +71,8 @@ _HEADER = 1 << 16  # characters of an encoded image or recording that have its h
 
 _PATCH = 28  # pixels: an image costs a token for each such square, as most models' do, unless the model is listed
 _MOST_IMAGE = 16_384  # tokens
-_PATCHES = {"qwen3": 32, "pixtral": 16, "mistral": 28, "kimi": 28, "glm": 28}
-_FIXED = {"gemma": 256, "llava": 576, "phi": 625, "minicpm": 640, "paligemma": 256}
+_PATCHES = {"qwen3": 32, "pixtral": 16}
+_FIXED = {"gemma": 256, "llava": 576, "phi": 625, "minicpm": 640}
 _UNSEEN_TOKENS = (1024, 750, 2000, 2000)  # of what is only referred to: an image, a recording, a film, a file
 _AUDIO_TOKENS_A_SECOND = 25.0
 _AUDIO_BYTES_A_SECOND = {"wav": 32_000.0, "pcm16": 48_000.0, "flac": 24_000.0, "mp3": 16_000.0, "opus": 4_000.0}
@@ -145,7 +145,7 @@ def _without_billing(system: Any) -> Any:
 
 def _turns(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name in _TURNS:
-        value = body.get(name)
+        value, key = body.get(name), _TOKEN_IDS if name in ("prompt", "input_ids") else "content"
         if isinstance(value, str):
             size = max(_SLICE, -(-len(value) // _MOST_SLICES // _SLICE) * _SLICE)
             for at in range(0, len(value), size):
@@ -154,9 +154,9 @@ def _turns(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             continue  # Responses' form of the answer
         elif isinstance(value, list) and value and type(value[0]) is not int:
             for each in value:
-                yield _TOKEN_IDS if name in ("prompt", "input_ids") else "content", each
+                yield key, each
         elif value:
-            yield _TOKEN_IDS if name in ("prompt", "input_ids") else "content", value
+            yield key, value
 
 
 class _Walk:

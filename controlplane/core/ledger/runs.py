@@ -103,9 +103,9 @@ class Runs:
 
         ``by_word``: its root will not come back, so that what is only likely does not count.
         """
-        family = [self.programs.by_name[name] for name in self.programs.children_of(root.program_id)]
-        if any(child.open_turns or child.open_tools for child in family):
+        if self._has_busy_child(root):
             return True
+        family = [self.programs.by_name[name] for name in self.programs.children_of(root.program_id)]
         chance = self.programs.estimates.chance_of_return
         between = [c for c in family if c.status is Status.ACTIVE and c.gap_since_ns and not c.called_nothing]
         return any(
