@@ -197,7 +197,8 @@ class Estimates:
         """That a program between two turns comes back, by how long it has been silent."""
         if program.open_tools or not program.gap_since_ns:
             return 1.0
-        outlasting = self.gaps.outlasting(silent_ns(program, now_ns), program.gap_tool, _own_gaps(program))
+        silent, tool = silent_ns(program, now_ns), program.gap_tool
+        outlasting = max(self.gaps.outlasting(silent, tool, _own_gaps(program)), self.gaps.tail(silent, tool))
         return returning(outlasting, self.end_ratio(program))
 
     # Facts

@@ -53,6 +53,17 @@ class Gaps:
             share = (beyond + prior * share) / (len(seen) + prior)
         return share
 
+    def tail(self, silent_ns: int, tool: str) -> float:
+        """S beyond the longest gap of the tool, where the guess goes on from that gap; 0 before it, and of no tool.
+
+        ``outlasting`` shrinks level by level, so beyond all that was seen it takes for evidence three times that no
+        gap was so long: a tool's gaps are among its programs' and among all.
+        """
+        seen = self.of(tool) if tool else ()
+        if not seen or silent_ns < seen[-1]:
+            return 0.0
+        return (_GUESS_NS + seen[-1]) / (_GUESS_NS + silent_ns) / (len(seen) + _PRIOR_GAPS)
+
     def rate(self, silent_ns: int, tool: str, own_ns: Iterable[int], end_ratio: float) -> float:
         """How soon a gap that has lasted for ``silent_ns`` may be expected to end, as a rate (1/ns).
 

@@ -28,9 +28,9 @@ FREE_SLOT_S = 6.0
 FREE_SLOT_WITH_FAULTS_S = 75.0
 # "A queue, and the engine idle for 1 s: the head of the queue is admitted", and the way there.
 IDLE_S = 6.0
-# What a gate read of a reply is said once: agents' hooks alone say their words again.
-_UNREAD = "ended with a reply that no stream kept"
-_UNDER_WAY_S = 5.0
+# What a gate read of a reply is said once, and agents' hooks say their words until the stream has them.
+_UNREAD = "ended with a word that the stream lost before a daemon had kept it"
+_UNDER_WAY_S = 6.0  # to a snapshot
 _TOLD_S = 5.0  # "a message that was lost is sent again after 2 s"
 # A daemon that was replaced hears of it as soon as the stream delivers.
 STANDS_DOWN_S = 2.0
@@ -82,6 +82,7 @@ class Auditor:
         self._unasked: dict[str, None] = {}  # roots that a gate without a daemon let in
         self._unknown: dict[str, int] = {}  # calls that the daemon believes in and that are over, since when
         self._agents_back_ns = 0
+        self._read_ns = 0  # until when a daemon read the stream
         self._daemon_heard = ""  # that agents' hooks spoke to last
         self._told_late: dict[str, None] = {}  # programs that ended while their agents were cut off
         self._goodbyes: dict[str, int] = {}  # by program, where it stands in the stream
@@ -226,7 +227,8 @@ class Auditor:
         self._forgotten |= self._granted  # "a grant that was sent holds"
         self._granted.clear()
         for name, over_ns in self._over.items():
-            if self._manners[name] == "replies" and over_ns >= self._now_ns - round(_UNDER_WAY_S * 1e9):
+            unread = over_ns >= self._read_ns - round(_UNDER_WAY_S * 1e9)
+            if unread and self._manners[name] in ("replies", "tells"):
                 self._manners[name] = _UNREAD
 
     # From time to time
@@ -234,6 +236,8 @@ class Auditor:
     def look(self) -> None:
         """Every half second."""
         now_ns = self._now_ns
+        if any(one.serves for one in self._world.daemons):
+            self._read_ns = now_ns
         self._drop_who_is_over()
         free = not self._limit or len(self._slots) < self._limit
         self._free_since_ns = (self._free_since_ns or now_ns) if free else None

@@ -122,6 +122,15 @@ def test_the_gap_that_lasts_is_none_of_those_that_ended() -> None:
     assert estimates.chance_of_return(first, now_ns) == estimates.chance_of_return(program(), now_ns)
 
 
+@pytest.mark.parametrize("gaps_seen", [40, 100, 200])
+def test_a_tool_that_outlasts_all_that_was_seen_of_it_is_not_the_end(gaps_seen: int) -> None:
+    gaps = seen(*[1, 5, 20, 25, 30] * (gaps_seen // 5), tool="shell")
+    assert returning(gaps.outlasting(200 * S, "shell", [10 * S] * 5), 0.01) < 0.03, "level by level it vanishes"
+    assert returning(gaps.tail(200 * S, "shell"), 0.01) > 0.03
+    assert returning(gaps.tail(8000 * S, "shell"), 0.01) < 0.03, "in the end it is"
+    assert gaps.tail(29 * S, "shell") == gaps.tail(200 * S, "") == gaps.tail(200 * S, "other") == 0
+
+
 # Whatever was seen
 
 ages = st.integers(0, seconds(100_000))
@@ -142,7 +151,8 @@ def test_the_chance_of_a_return_never_rises_with_silence(
     history: list[tuple[str, int]], own_ns: list[int], tool: str, silences: list[int], end_ratio: float
 ) -> None:
     gaps = of(history)
-    chances = [returning(gaps.outlasting(age, tool, own_ns), end_ratio) for age in sorted(silences)]
+    shares = [max(gaps.outlasting(age, tool, own_ns), gaps.tail(age, tool)) for age in sorted(silences)]
+    chances = [returning(share, end_ratio) for share in shares]
     assert all(0 <= chance <= 1 for chance in chances)
     assert all(later <= earlier for earlier, later in pairwise(chances))
 
