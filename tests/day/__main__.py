@@ -12,14 +12,19 @@ from . import day
 parser = argparse.ArgumentParser(prog="python -m tests.day", description=day.__doc__)
 parser.add_argument("--programs", type=int, default=6, help="of each kind (6)")
 parser.add_argument("--seed", type=int, default=1)
-parser.add_argument("--time-scale", type=float, default=10.0, help="how much faster than the wall (10)")
+parser.add_argument("--time-scale", type=float, default=10.0, help="of the double: faster than the wall (10)")
+parser.add_argument("--arrive", type=float, default=4.0, help="minutes in which they arrive (4)")
+parser.add_argument("--engine", choices=["double", "sglang", "vllm"], default="double")
 options = parser.parse_args()
+scale = options.time_scale if options.engine == "double" else 1.0
 with tempfile.TemporaryDirectory() as folder:
-    days = [
-        day.play(
-            Path(folder, str(all_)), options.programs, options.seed, tells_all=all_, time_scale=options.time_scale
-        )
-        for all_ in (True, False)
-    ]
-sys.stdout.write(f"{day.table(days[1], days[0])}\n")
-sys.exit(bool(days[1].given_away or any(kind.failures for kind in days[1].kinds.values())))
+    control, real = day.play(
+        Path(folder),
+        options.programs,
+        options.seed,
+        time_scale=scale,
+        arrive_s=60 * options.arrive,
+        engine=options.engine,
+    )
+sys.stdout.write(f"{day.table(real, control)}\n")
+sys.exit(bool(real.given_away or any(kind.failures for kind in real.kinds.values())))

@@ -4,11 +4,12 @@ A plain client with a session id, Claude Code with its hooks (real processes: to
 permission, a task in the background at ``Stop``), Codex' headers, a voice agent and an image agent with much in
 their bodies, and a health checker without a name. They compact, ask for titles by the same id, and hang up in
 mid-stream. The daemon, its NATS and the engine double are real processes; the double stands for a text engine, to
-which a recording costs nothing beside its words.
+which a recording costs nothing beside its words. A real engine's model knows text alone, and refuses what is not.
 """
 
 import asyncio
 import base64
+import contextlib
 import io
 import json
 import os
@@ -16,7 +17,7 @@ import random
 import statistics
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,10 +34,15 @@ from controlplane.wire.endpoint import resolve_url
 from controlplane.wire.roles import BusRole
 from controlplane.wire.subjects import command_subject
 
+from .real_engine import RealEngine
+
+DOUBLE = "double"
 ROOT = Path(__file__).resolve().parents[2]
 HOOK = ROOT / "engine_hooks" / "tools" / "claude_code.py"
 TURNS = 6
 MB = 1_000_000
+CPU_SIZE = 24  # on a CPU, prompts and replies are so much shorter
+_DOUBLE_TOKENS_PER_WORD = 64
 
 
 @dataclass
@@ -56,6 +62,8 @@ class Day:
     loop: Loop
     seed: int
     tells_all: bool
+    arrive_s: float = 240
+    model: str = ""  # of a real engine
     kinds: dict[str, Kind] = field(default_factory=lambda: defaultdict(Kind))
     live: set[str] = field(default_factory=set)
     given_away: Counter[str] = field(default_factory=Counter)
@@ -64,6 +72,9 @@ class Day:
 
     async def wait(self, model_s: float) -> None:
         await asyncio.sleep(model_s / self.loop.time_scale)
+
+    def tokens(self, count: int) -> int:
+        return -(-count // CPU_SIZE) if self.model else count
 
     def now_s(self) -> float:
         return asyncio.get_running_loop().time() * self.loop.time_scale
@@ -79,7 +90,10 @@ class Day:
             rng = random.Random(self.seed)
             runs = [
                 self._program(
-                    kind, f"{kind}-{number}", rng.uniform(0, 240), random.Random(f"{self.seed}{kind}{number}")
+                    kind,
+                    f"{kind}-{number}",
+                    rng.uniform(0, self.arrive_s),
+                    random.Random(f"{self.seed}{kind}{number}"),
                 )
                 for number in range(programs)
                 for kind in CLIENTS
@@ -119,7 +133,7 @@ class Day:
     ) -> str:
         """One turn; its hold is noted in the engine's seconds."""
         assert self.http is not None
-        body = {"model": "m", "messages": messages, "max_tokens": output_tokens}
+        body = {"model": self.model or "m", "messages": messages, "max_tokens": self.tokens(output_tokens)}
         url, named = f"{self.loop.url}/v1/chat/completions", {headers: name} if name else {}
         sent = io.BytesIO(json.dumps(body).encode())
         async with self.http.post(
@@ -133,7 +147,8 @@ class Day:
     async def hang_up(self, name: str, messages: list[Any], headers: str) -> None:
         """Ask for a stream and leave once its first words have come."""
         assert self.http is not None
-        body = {"model": "m", "messages": messages, "max_tokens": 5000, "stream": True}
+        tokens = self.tokens(5000)
+        body = {"model": self.model or "m", "messages": messages, "max_tokens": tokens, "stream": True}
         async with self.http.post(f"{self.loop.url}/v1/chat/completions", json=body, headers={headers: name}) as it:
             await it.content.read(200)
 
@@ -150,12 +165,23 @@ class Client:
     messages: list[Any] = field(default_factory=list)
 
     def words(self, count: int) -> str:
+        if self.day.model:  # a word is a token or two
+            letters = "abcdefghijklmnopqrstuvwxyz"
+            return " ".join(
+                self.rng.choice(letters) for _ in range(self.day.tokens(count * _DOUBLE_TOKENS_PER_WORD))
+            )
         return " ".join(f"{self.name}w{self.rng.randrange(10_000)}" for _ in range(count))
 
     async def turn(self, content: Any = None) -> None:
         self.messages.append({"role": "user", "content": content or self.words(self.rng.randint(10, 60))})
         reply = await self.day.ask(self.kind, self.name, self.messages, headers=self.headers)
         self.messages.append({"role": "assistant", "content": reply})
+
+    async def is_refused(self, content: Any) -> None:
+        """What the model does not know is no turn; the client goes on with text."""
+        asked = [*self.messages, {"role": "user", "content": content}]
+        with contextlib.suppress(AssertionError):
+            await self.day.ask(self.kind, self.name, asked, headers=self.headers, output_tokens=1)
 
     async def title(self) -> None:
         """By the conversation's own id, with another system prompt."""
@@ -236,8 +262,11 @@ def with_media(part: Callable[[str], dict[str, Any]], size: int) -> Callable[[Cl
     async def run(client: Client) -> int:
         for _ in range(TURNS):
             text = {"type": "text", "text": client.words(30)}
-            blob = base64.b64encode(client.rng.randbytes(size)).decode()
-            await client.turn([text] if client.day.tells_all else [text, part(blob)])
+            medium = part(base64.b64encode(client.rng.randbytes(size)).decode())
+            if client.day.model and not client.day.tells_all:
+                await client.is_refused([text, medium])
+            alone = client.day.tells_all or client.day.model
+            await client.turn([text] if alone else [text, medium])
             await client.tool("wait", client.rng.uniform(2, 15))
         return TURNS
 
@@ -257,16 +286,40 @@ CLIENTS: dict[str, Callable[[Client], Coroutine[Any, Any, int]]] = {
 }
 
 
-def play(folder: Path, programs: int, seed: int, *, tells_all: bool, time_scale: float) -> Day:
-    """A day in a state directory of its own."""
-    loop = Loop(folder, "penstock", pool_tokens=60_000, time_scale=time_scale)
-    day = Day(loop, seed, tells_all)
+def play(
+    folder: Path,
+    programs: int,
+    seed: int,
+    *,
+    days: Sequence[bool] = (True, False),
+    time_scale: float = 1.0,
+    arrive_s: float = 240,
+    engine: str = DOUBLE,
+) -> list[Day]:
+    """Days at the same time, each with a daemon and an engine of its own; ``days``: whether all is told on it."""
+    played = []
     try:
-        loop.start()
-        asyncio.run(day.run(programs))
+        for tells_all in days:
+            at = folder / f"tells-all-{tells_all}"
+            at.mkdir()
+            loop: Loop
+            if engine == DOUBLE:
+                loop = Loop(at, "penstock", pool_tokens=60_000, time_scale=time_scale)
+            else:
+                loop = RealEngine(at, engine)
+            played.append(Day(loop, seed, tells_all, arrive_s))
+            loop.start()
+            if isinstance(loop, RealEngine):
+                played[-1].model = loop.model
+
+        async def run() -> None:
+            await asyncio.gather(*(day.run(programs) for day in played))
+
+        asyncio.run(run())
     finally:
-        loop.stop()
-    return day
+        for day in played:
+            day.loop.stop()
+    return played
 
 
 def table(day: Day, control: Day) -> str:

@@ -6,7 +6,7 @@ from . import day
 
 
 def test_everybody_ends_with_all_turns_and_keeps_what_is_its(tmp_path: Path) -> None:
-    played = day.play(tmp_path, 1, seed=1, tells_all=False, time_scale=30)
+    (played,) = day.play(tmp_path, 1, seed=1, days=[False], time_scale=30)
     assert not played.given_away
     assert [each for kind in played.kinds.values() for each in kind.failures] == []
     assert {name: played.kinds[name].ended for name in day.CLIENTS} == dict.fromkeys(day.CLIENTS, 1)
