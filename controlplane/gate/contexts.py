@@ -14,7 +14,7 @@ from controlplane.core.prompt_size import MEDIA, PromptSize
 from controlplane.gate.identity import Body, Identity
 from controlplane.gate.sizing import Media, Prompt, measure
 
-_LARGE_BODY = 1 << 17  # bytes
+_LARGE_BODY = 1 << 15  # bytes
 _MOST_CONTEXTS = 4  # of a program
 _MOST_PARTS = 1_000_000  # of all prompts together, in 16 bytes each: the program unused for longest is forgotten
 _PARTS_A_CONTEXT = 32  # what one takes beside its parts, in such parts
@@ -74,7 +74,7 @@ class Contexts:
         )
 
     def remember(self, program_id: str, turn_id: str, prompt: Prompt) -> None:
-        """The program's turn with that prompt goes to the engine."""
+        """An engine took the program's turn with that prompt."""
         if len(prompt.chain) > _MOST_OF_ONE:
             return
         contexts = self._by_program.setdefault(program_id, [])

@@ -11,6 +11,7 @@ from http import HTTPStatus
 CONTENT_ENCODING, CONTENT_LENGTH = b"content-encoding", b"content-length"
 _ACCEPTED = "gzip, deflate"
 _PIECE = 1 << 18  # bytes that are undone at once: under a millisecond
+_MOST_MEMBERS = 256  # of a gzip body: a few bytes are one, of which nothing comes out
 
 
 class UnknownEncoding(Exception):
@@ -20,7 +21,6 @@ class UnknownEncoding(Exception):
     code = "unsupported_encoding"
 
     def __init__(self, encoding: str) -> None:
-        what = f"content-encoding {encoding[:40]!r} is not read here"
         what = f"content-encoding {encoding[:40]!r} is not read here"
         super().__init__(f"{what}: send the body plain, or as {_ACCEPTED}")
 
@@ -41,6 +41,7 @@ class Decoder:
     def __init__(self) -> None:
         self._inflate = zlib.decompressobj(wbits=47)  # gzip, or zlib, which is what deflate means
         self._has_begun = False
+        self._members = 1
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
         """What comes out of the next piece, a bounded part at a time."""
@@ -57,6 +58,9 @@ class Decoder:
                 data = self._inflate.unused_data
                 if not data.startswith(b"\x1f\x8b"):
                     return
+                self._members += 1
+                if self._members > _MOST_MEMBERS:
+                    raise ValueError(f"it has more than {_MOST_MEMBERS} gzip members")
                 self._inflate = zlib.decompressobj(wbits=47)
 
     def end(self) -> None:

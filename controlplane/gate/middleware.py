@@ -176,8 +176,6 @@ class GateMiddleware:
         if entered is None:
             await _say_gone(path, send)
             return
-        if not identity.anonymous:
-            self._contexts.remember(identity.program_id, ticket.turn_id, prompt)
         identity = replace(identity, parent_id=self._gate.parent_of(identity.program_id))  # claimed, it proved none
         place = self._gate.places.of(identity.program_id)
         request = GatedRequest(identity=identity, ticket=ticket, body=body, entered=entered, place=place)
@@ -185,7 +183,7 @@ class GateMiddleware:
             scope["penstock"] = request
             scope.setdefault("state", {})["penstock"] = request
             tape = ReplyTape(path, None if identity.anonymous or is_last(body) else body)
-            ended = functools.partial(self._ended, request, tape)
+            ended = functools.partial(self._ended, request, tape, prompt)
             try:
                 await self._app(scope, replay.receive, _watched(scope, send, request, tape, ended))
             except Exception:
@@ -197,9 +195,11 @@ class GateMiddleware:
         finally:
             self._gate.leave(ticket)
 
-    def _ended(self, request: GatedRequest, tape: ReplyTape) -> None:
+    def _ended(self, request: GatedRequest, tape: ReplyTape, prompt: Prompt) -> None:
         """Report what became of the turn: once, whether its reply is complete, was cut or never began."""
         ticket, body = request.ticket, request.body
+        if not (ticket.anonymous or tape.status >= HTTPStatus.BAD_REQUEST):  # what was refused is nowhere's context
+            self._contexts.remember(ticket.program_id, ticket.turn_id, prompt)
         if not self._gate.leave(ticket, abandoned=tape.refusal) or ticket.anonymous:
             return
         if is_last(body):

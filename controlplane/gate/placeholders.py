@@ -21,9 +21,11 @@ _ANYWHERE = re.compile(
     r"|\[object \w+\]|%!\w?\(.*\)|<nil>"  # JavaScript, Go
 )
 _WHOLE = re.compile(
-    r"[<{\[(][A-Za-z_][\w.\- ]*[>}\])]"  # <session-id>, {session_id}
+    r"[<{][A-Za-z_][\w.\- ]*[>}]|[\[(][A-Za-z_][A-Za-z_.\- ]*[\])]"  # <session-id>, {session_id}, [SESSION_ID]
     r"|\$(env:)?[A-Za-z_]+|%[A-Za-z_]\w*%|%(\(\w+\))?[sdvi@]|:[a-z_]+_?id|__[A-Z_]+__"
-    r"|(your|insert|enter|replace)[-_ ].*(id|here|session|uuid|name|key)"
+    r"|your[-_ ].*(id|here|session|uuid|name|key)"
+    r"|(insert|enter|replace)[-_ ]((your|the|a|with|this|session|program|user|unique)[-_ ])*"
+    r"(id|here|session|uuid|name|key)"
     r"|x{3,}([-_]x+)*|[0-]{16,}|(?=.{32})[f-]{32,36}|[!-/:-@\[-`{-~]+",
     re.IGNORECASE,
 )

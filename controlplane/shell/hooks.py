@@ -19,6 +19,7 @@ from controlplane.wire.codec import encode_events
 from controlplane.wire.subjects import TOOL_ROLE, publisher_name
 
 _MOST_WAITING = 8192  # hooks, while the bus is away
+_MOST_EVENTS = 256  # of a message: a bus takes 1 MiB, and a name has 256 characters at most
 _AGAIN_S = 0.25
 _ASK_AGAIN_S = 2.0
 _PATIENCE_S = 300.0  # for a slot of the host: the hook itself may have less
@@ -39,15 +40,14 @@ class Hooks:
         """Queue one hook's events. Raises ``RemoteEventError`` if they cannot be encoded."""
         now_ns = time.monotonic_ns()
         items = [(now_ns, event) for event in events]
-        if not items:
-            return
         try:
-            batch = encode_events(self._publisher, self._sequence, items)
+            for begin in range(0, len(items), _MOST_EVENTS):
+                some = items[begin : begin + _MOST_EVENTS]
+                self._batches.append(encode_events(self._publisher, self._sequence, some))
+                self._sequence += len(some)
+                self._filled.set()
         except LocalEventError as error:
             raise RemoteEventError(str(error)) from None
-        self._sequence += len(items)
-        self._batches.append(batch)
-        self._filled.set()
 
     async def send_with_slot(self, events: Iterable[Event]) -> None:
         """Send them once the host has room for the tool that they start."""

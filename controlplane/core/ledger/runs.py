@@ -91,6 +91,8 @@ class Runs:
             self.leaving[program.program_id] = Leaving(reason=reason, for_now=event.for_now, since_ns=now_ns)
         elif not event.for_now:
             self.end_by_word(program, now_ns, reason)
+        elif not program.ended_by_word:  # silence was quicker than its word
+            program.rests = True
 
     def end_by_word(self, program: Program, now_ns: int, reason: str) -> None:
         """Its agent said that the run is over; its children have ended with it."""
@@ -124,7 +126,7 @@ class Runs:
                 del self.leaving[name]
             elif program.status is Status.ENDED:  # from silence
                 del self.leaving[name]
-                program.rests = goodbye.for_now
+                program.rests = goodbye.for_now and not program.ended_by_word
             elif self.family_runs(program, now_ns, by_word=not goodbye.for_now):
                 continue
             elif not goodbye.for_now:

@@ -14,13 +14,23 @@ PLACEHOLDERS = (
     *("session-undefined", "user_null_session_None", "{{session_id}}", "{{ .SessionID }}", "agent-${SESSION_ID}"),
     *("$SESSION_ID", "$(SESSION_ID)", "%SESSION_ID%", "%s", "%(session)s", "{session_id}", "<session-id>", "<nil>"),
     *("%!s(<nil>)", "[object Object]", "[object Promise]", "<%= session.id %>", ":session_id", "__SESSION_ID__"),
-    *("YOUR_SESSION_ID", "your-session-id-here", "insert session id", "xxx", "xxxx-xxxx", "---", "..."),
+    *(
+        "YOUR_SESSION_ID",
+        "your-session-id-here",
+        "insert session id",
+        "[SESSION]",
+        "xxx",
+        "xxxx-xxxx",
+        "---",
+        "...",
+    ),
     *("00000000-0000-0000-0000-000000000000", "0" * 32, "ffffffff-ffff-ffff-ffff-ffffffffffff"),
 )
 LOOSE = ("default", "unknown", "string", "anonymous", "session_id", "Session-Id", "default-session")
 IDS = (
     *("p", "s", "0", "17", "00000000", "none-such", "nullable-7", "default-7", "conv_1", "ef-01", "abcd/ef", "a b"),
     *("0b5a3c52-93b5-4f0e-9d6c-000000000000", "sess_undefined_42", "replay-ab12cd-00000", "x", "xx", "user@host"),
+    *("insert-rows-by-key", "replace-api-key", "enter-the-dungeon", "[agent-1]", "(run 7)"),
     *("{7}", "sha256-" + "0" * 31 + "1", "session-1", "<a@b.c>", "anonymous-" + "0" * 31 + "1"),
 )
 
