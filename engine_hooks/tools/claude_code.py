@@ -15,6 +15,7 @@ _HOOK, _ASKS = 5, 6  # kinds of ``wire/frames.py``
 _MOST_BYTES = 1 << 16  # of an input that is handed over as it is; of a longer one what counts
 _MOST_CHARACTERS = 16_384  # of a command
 _ANSWER_S = 0.5
+_GREETING_S = 5.0
 _PATIENCE_S = 300.0
 _KINDS = (
     *("SessionStart", "PreToolUse", "PostToolUse", "PostToolUseFailure", "PermissionDenied"),
@@ -69,6 +70,8 @@ def _hand_over(data: bytes) -> None:
     daemon.sendall(len(data).to_bytes(4, "big") + bytes([_ASKS if asks else _HOOK]) + data)
     daemon.shutdown(_socket.SHUT_WR)
     if asks:
+        daemon.settimeout(_GREETING_S)
+        daemon.recv(1)  # of its greeting: one that is frozen gives no slots, and is not waited for
         daemon.settimeout(float(os.environ.get("PENSTOCK_TOOL_PATIENCE_S") or _PATIENCE_S))
     while daemon.recv(1 << 16):
         pass  # it hangs up once it has answered

@@ -107,6 +107,7 @@ async def test_without_a_daemon_or_with_one_that_does_not_answer_the_agent_goes_
     assert await hook(tmp_path, PRE) == (0, b"")
     server = await asyncio.start_unix_server(frozen, socket_path("local", tmp_path))
     assert await hook(tmp_path, PRE) == (0, b"")
+    assert await hook(tmp_path, PRE, PENSTOCK_TOOL_SLOTS="on") == (0, b"")  # not for its patience of 300 s
     assert await hook(tmp_path, PRE, PENSTOCK_TOOLS="off") == (0, b"")
     over.set()
     server.close()
