@@ -33,7 +33,7 @@ def about_to_serve(log_level: str) -> None:
     """What a daemon's command does first. Raises ``BadParameter`` for a level that there is not."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the file is about to be read; a reload must not end the start
     from controlplane.shell.logs import LEVELS, configure
-    from controlplane.wire.listener import raise_open_files
+    from controlplane.wire.bounds import raise_open_files
 
     if log_level not in LEVELS:
         raise typer.BadParameter(

@@ -19,11 +19,12 @@ from controlplane.core.errors import ControlPlaneError, RemoteEventError
 from controlplane.shell.bus import Bus
 from controlplane.shell.hooks import Hooks
 from controlplane.shell.logs import logger
+from controlplane.wire.bounds import Bounds, Reason
 from controlplane.wire.claude_code import events_of
 from controlplane.wire.codec import decode_events, encode_commands
 from controlplane.wire.endpoint import MOST_SOCKET_PATH_BYTES
 from controlplane.wire.frames import Frame, pack, read
-from controlplane.wire.listener import Bounds, Connection, Listener, Reason
+from controlplane.wire.listener import Connection, Listener
 from controlplane.wire.senders import FOR_TOOLS, believed
 from controlplane.wire.subjects import TOOL_ROLE, event_subject
 

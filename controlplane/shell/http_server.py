@@ -21,8 +21,8 @@ from controlplane.shell.telemetry import Telemetry
 from controlplane.shell.timeline_view import timeline
 from controlplane.shell.timelines import Timelines
 from controlplane.shell.views import listing
+from controlplane.wire.bounds import Bounds
 from controlplane.wire.http_listener import HttpListener
-from controlplane.wire.listener import Bounds
 from controlplane.wire.loopback import is_loopback
 
 _PAGE = Path(__file__).with_name("page")
@@ -55,7 +55,8 @@ class HttpServer:
         self.listen = listen
         self._daemon, self._telemetry, self._is_default = daemon, telemetry, is_default
         self._regret, self._timelines, self.orders = regret, timelines, orders
-        self._one_scrape = Lock()
+        self._one_scrape, self._scrapes, self._scraped = Lock(), 0, b""
+        self._one_listing = Lock()
         self.listener: HttpListener | None = None
         self._streams: dict[CancelScope, None] = {}  # of pages that are open without the key, the oldest first
         self._latest, self._latest_s = b"", 0.0
@@ -114,10 +115,13 @@ class HttpServer:
         return web.FileResponse(_PAGE / "index.html")
 
     async def _metrics(self, _: web.Request) -> web.StreamResponse:
+        wanted = self._scrapes + 1  # one that begins after it was asked for; who waits together shares it
         async with self._one_scrape:
-            await self._telemetry.look()
-            body = await to_thread.run_sync(self._telemetry.prometheus)
-        return web.Response(body=body, headers={"Content-Type": _PROMETHEUS})
+            if self._scrapes < wanted:
+                self._scrapes += 1
+                await self._telemetry.look()
+                self._scraped = await to_thread.run_sync(self._telemetry.prometheus)
+        return web.Response(body=self._scraped, headers={"Content-Type": _PROMETHEUS})
 
     async def _healthz(self, _: web.Request) -> web.StreamResponse:
         """200 while events reach the daemon over its bus, else 503: what a supervisor asks."""
@@ -173,14 +177,15 @@ class HttpServer:
         if not 1 <= page <= _MOST_PAGES:
             told = f"page: expected a number from 1 to {_MOST_PAGES}, got {asked['page'][:40]!r}"
             return web.json_response({"error": told}, status=400)
-        found = listing(
-            controller.ledger,
-            self._daemon.clock.now_ns(),
-            contains=asked.get("contains", "")[:_MOST_SEARCH],
-            most=_MOST_PROGRAMS,
-            page=page,
-            limit=controller.window.limit,
-        )
+        async with self._one_listing:  # one in a turn of the loop: of very many programs each takes a while
+            found = listing(
+                controller.ledger,
+                self._daemon.clock.now_ns(),
+                contains=asked.get("contains", "")[:_MOST_SEARCH],
+                most=_MOST_PROGRAMS,
+                page=page,
+                limit=controller.window.limit,
+            )
         return web.Response(body=msgspec.json.encode(found), content_type="application/json")
 
     @property

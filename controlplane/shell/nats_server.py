@@ -44,6 +44,7 @@ _POLL_S = 0.02
 _ANSWERS_WITHIN_S = 1.0
 _END_OF_LINE = b"\r\n"
 _LONGEST_LINE_BYTES = 1 << 16
+_TAIL_BYTES = 1 << 14  # of a log, for its last line
 _HOST = "127.0.0.1"
 _SYNC_INTERVAL = "1s"  # of the store to the disk
 
@@ -303,5 +304,7 @@ def _runs_with(process: psutil.Process, settings: Path) -> bool:
 
 
 def _last_line(path: Path) -> str:
-    lines = path.read_text(errors="replace").splitlines()
+    with path.open("rb") as file:  # it may have grown for months
+        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+        lines = file.read(_TAIL_BYTES).decode(errors="replace").splitlines()
     return lines[-1] if lines else "nothing"

@@ -11,7 +11,8 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from controlplane.wire.listener import Bounds, Listener, Reason, Tell
+from controlplane.wire.bounds import Bounds, Reason
+from controlplane.wire.listener import Listener, Tell
 
 _BACKLOG = 1024
 _STATUS = {Reason.FULL: 503, Reason.DISPLACED: 503, Reason.SLOW: 408, Reason.LARGE: 503}

@@ -1,91 +1,50 @@
 """Bound what strangers can take of a listening socket: places, time, and room for answers that they do not read.
 
-When all places are taken, a newcomer displaces the connection that has waited longest without a request, of the peer
-that has the most. So nobody is locked out by connections that ask nothing, and a flood displaces its own. A connection
-with a request under way is never displaced.
+When all places are taken, a newcomer displaces the connection that has waited longest without a request, of the
+peer that has the most. So nobody is locked out by connections that ask nothing, and a flood displaces its own. A
+connection with a request under way is never displaced.
 """
 
 import asyncio
 import contextlib
 import errno
-import fcntl
-import ipaddress
 import os
-import resource
 import socket
-import struct
-import termios
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import Any, Protocol, cast
+from weakref import WeakSet
+
+from controlplane.wire.bounds import Bounds, Reason
+from controlplane.wire.peers import acknowledged, peer_of, unsent
 
 _AT_ONCE = 32  # connections accepted before others have their turn
 _PAUSE_S = 0.005  # after so many
 _NO_FILES_S = 0.5  # between two attempts while the process can open no more files
 _LOOK_S = 0.5
+_LOOKS_AT_ONCE = 1000
+_FROZEN_S = 2.0  # between two looks
 _SPELL_S = 30.0  # without a refusal, until the next one is logged again
-_MOST_FILES = 1 << 20  # beyond, programs that walk all descriptors take seconds
 _UNPROVEN = "unproven"  # the peer of who may prove to be the operator
-_BYTES_ACKED = struct.Struct("=120xQ")  # of Linux's tcp_info
 _FULL_TABLES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
-class Reason(StrEnum):
-    """Why a connection was ended, or not taken."""
-
-    FULL = "every place is taken"
-    DISPLACED = "a newcomer took the place"
-    SLOW = "the request was not whole in time"
-    IDLE = "no other request came in time"
-    UNREAD = "the answer is not read"
-    LARGE = "requests under way hold too much memory"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """Bounds of one listener; a time of ``inf`` is none.
+class ListenerRow:
+    """A listener as an operator sees it. ``refused`` counts connections that it did not take, or ended."""
 
-    ``by_peer`` counts those of one address (an IPv6 network of 64 bits), or of one user of a Unix socket.
-    ``reserved`` places lie beyond ``connections``, for the operator: whoever proves it with the first request, or
-    connects as our own user or root.
-    """
-
-    connections: int
-    by_peer: int
-    reserved: int = 0
-    request_s: float = 10.0  # from the first byte, or from the connection on, until the whole head
-    body_s: float = 30.0
-    idle_s: float = 75.0  # between two requests
-    unread_s: float = 10.0  # in which the peer takes nothing of what waits for it
-    unread_bytes: int = 1 << 20  # in this process
-    arrived_bytes: int = 64 << 20  # of all requests that are not answered yet
-    send_buffer: int = 0  # bytes that the kernel takes for a peer that reads nothing; 0: as it likes
-
-    def within(self, share: float) -> "Bounds":
-        """The same, but no more places than this share of the files that the process may open."""
-        most = max(8, int(share * resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
-        connections = min(self.connections, most)
-        by_peer = max(1, self.by_peer * connections // self.connections)
-        return replace(self, connections=connections, by_peer=by_peer, reserved=min(self.reserved, most // 4))
+    name: str
+    open: int
+    most: int
+    refused: int
 
 
 class Tell(Protocol):
     """Log one warning with its fields, as structlog does."""
 
     def __call__(self, event: str, /, **fields: Any) -> Any: ...
-
-
-def raise_open_files() -> tuple[int, int]:
-    """Let the process open as many files as it may, a million at most; the limit before and now."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return soft, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 class Connection:
@@ -166,8 +125,8 @@ class Connection:
         waiting = transport.get_write_buffer_size()
         if waiting > self._listener.bounds.unread_bytes:
             return Reason.UNREAD
-        unread = waiting + _unsent(self._socket)
-        taken = _acknowledged(self._socket)
+        unread = waiting + unsent(self._socket)
+        taken = acknowledged(self._socket)
         if not unread or unread < self._unread or taken > self._taken or not self._unread:
             self._taken_at_s = now_s
         self._unread, self._taken = unread, taken
@@ -218,7 +177,6 @@ class Listener:
         self.counts = dict.fromkeys(Reason, 0)
         self._make, self._warn = make, warn
         self._loop = asyncio.get_running_loop()
-        self.now_s = self._loop.time
         self._sockets: list[socket.socket] = []
         self._by_peer: dict[Hashable, tuple[dict[Connection, None], dict[Connection, None]]] = {}
         self._places = 0  # taken by strangers
@@ -226,8 +184,11 @@ class Listener:
         self._of: dict[asyncio.BaseTransport, Connection] = {}
         self._beginning: set[asyncio.Task[None]] = set()
         self._looking: asyncio.TimerHandle | None = None
+        self._looks: list[Connection] = []  # still to be looked at in this round
+        self._looked_at_s, self._frozen_s = self._loop.time(), 0.0
         self._refused_at_s = -inf
         self._arrived = 0  # bytes of requests that are not answered yet
+        _listeners.add(self)
 
     def listen(self, sock: socket.socket) -> None:
         """Accept at a socket that listens, and close it in the end."""
@@ -251,6 +212,11 @@ class Listener:
             self._looking.cancel()
         for connection in self._all():
             connection.hang_up()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it accepts."""
+        return bool(self._sockets)
 
     @property
     def open(self) -> int:
@@ -337,8 +303,8 @@ class Listener:
         return None if full and not self._displace(waiting) else _UNPROVEN
 
     def _most_waiting(self) -> dict[Connection, None]:
-        taken = ((waiting, len(waiting) + len(busy)) for waiting, busy in self._by_peer.values() if waiting)
-        return max(taken, key=lambda pair: pair[1], default=({}, 0))[0]
+        strangers = (pair for peer, pair in self._by_peer.items() if pair[0] and peer != _UNPROVEN)
+        return max(strangers, key=lambda pair: len(pair[0]) + len(pair[1]), default=({}, {}))[0]
 
     def _displace(self, waiting: dict[Connection, None]) -> bool:
         if not waiting:
@@ -374,7 +340,9 @@ class Listener:
     def _take(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         try:
-            peer = _peer(sock)
+            peer = peer_of(sock)
+            if self.bounds.send_buffer:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.bounds.send_buffer)
         except OSError:  # it has left
             sock.close()
             return
@@ -386,8 +354,6 @@ class Listener:
                 sock.recv(1 << 16)  # what is left unread has the kernel take the answer back
             sock.close()
             return
-        if self.bounds.send_buffer:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.bounds.send_buffer)
         connection = Connection(self, sock, place)
         self._by_peer.setdefault(place, ({}, {}))[0][connection] = None
         self._places += place != _UNPROVEN
@@ -416,12 +382,22 @@ class Listener:
 
     # Looking
 
+    def now_s(self) -> float:
+        """Seconds of this clock, which stands still while the process does."""
+        return self._loop.time() - self._frozen_s
+
     def _look(self) -> None:
-        self._looking = self._loop.call_later(_LOOK_S, self._look)
-        now_s = self.now_s()
-        for connection in self._all():
-            if (reason := connection.look(now_s)) is not None:
+        """Look at everybody, at some thousands in several steps, and end who has broken a bound."""
+        now_s = self._loop.time()
+        if now_s - self._looked_at_s > _FROZEN_S:
+            self._frozen_s += now_s - self._looked_at_s - _LOOK_S
+        self._looked_at_s = now_s
+        self._looks = self._looks or self._all()
+        for connection in self._looks[-_LOOKS_AT_ONCE:]:
+            if not connection.is_over and (reason := connection.look(self.now_s())) is not None:
                 connection.end(reason)
+        del self._looks[-_LOOKS_AT_ONCE:]
+        self._looking = self._loop.call_later(_PAUSE_S if self._looks else _LOOK_S, self._look)
 
     def _refused(self, reason: Reason, peer: Hashable) -> None:
         self.counts[reason] += 1
@@ -431,32 +407,19 @@ class Listener:
         self._refused_at_s = now_s
 
 
-def _peer(sock: socket.socket) -> Hashable:
-    """Whose connection it is: a user's number, or an address."""
-    if sock.family == socket.AF_UNIX:
-        return int(struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1])
-    address = ipaddress.ip_address(sock.getpeername()[0].partition("%")[0])
-    if isinstance(address, ipaddress.IPv6Address):
-        address = address.ipv4_mapped or address
-    if address.is_loopback:  # which has millions of addresses
-        return "this machine"
-    return str(address) if address.version == 4 else str(ipaddress.ip_network((address, 64), strict=False))
+_listeners: WeakSet[Listener] = WeakSet()
 
 
-def _unsent(sock: socket.socket) -> int:
-    """Bytes in the kernel that the peer has not taken."""
-    try:
-        return int(struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, b"\0" * 4))[0])
-    except OSError:
-        return 0
-
-
-def _acknowledged(sock: socket.socket) -> int:
-    """Bytes that the peer's kernel has taken; 0 where that is not known."""
-    if sock.family == socket.AF_UNIX:
-        return 0
-    try:
-        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_ACKED.size)
-    except OSError:
-        return 0
-    return int(_BYTES_ACKED.unpack(info)[0]) if len(info) == _BYTES_ACKED.size else 0
+def listener_rows() -> tuple[ListenerRow, ...]:
+    """The listeners of this process, by name; no gRPC server, which counts nothing."""
+    rows = (
+        ListenerRow(
+            name=each.name,
+            open=each.open,
+            most=each.bounds.connections + each.bounds.reserved,
+            refused=sum(each.counts.values()),
+        )
+        for each in list(_listeners)
+        if each.is_open
+    )
+    return tuple(sorted(rows, key=lambda row: row.name))

@@ -17,6 +17,7 @@ import msgspec
 from controlplane.core.commands import COMMAND_TYPES, Command
 from controlplane.core.errors import ConfigError
 from controlplane.core.events import EVENT_TYPES, EnginesListed, Event, OperatorOrders, PublisherState
+from controlplane.wire.files import bounded_lines
 from controlplane.wire.log_records import (
     FORMAT,
     VERSION,
@@ -30,6 +31,8 @@ from controlplane.wire.log_records import (
     Truncated,
 )
 from controlplane.wire.names import snake_case
+
+_MOST_LINE_BYTES = 1 << 30  # a recorded run begins with a whole state
 
 __all__ = [
     "CommandRecord",
@@ -169,7 +172,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes | None, bool]]:
     try:
         with _open(path, "rb") as file:
             try:
-                for line in file:
+                for line in bounded_lines(file, _MOST_LINE_BYTES):
                     number += 1
                     yield number, line, not line.endswith(b"\n")
             except EOFError:

@@ -24,8 +24,8 @@ import aiohttp
 from aiohttp import ClientResponse, web
 from yarl import URL
 
+from controlplane.wire.bounds import Bounds, raise_open_files
 from controlplane.wire.http_listener import HttpListener
-from controlplane.wire.listener import Bounds, raise_open_files
 from engine_hooks.guard import log
 from engine_hooks.tools.mcp_http_exchange import ClientLeft, Exchange, of_a_connection
 from engine_hooks.tools.mcp_messages import MOST_BYTES
