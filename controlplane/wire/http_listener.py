@@ -4,17 +4,18 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from controlplane.wire.bounds import Bounds, Reason
 from controlplane.wire.listener import Listener, Tell
 
 _BACKLOG = 1024
+_CLIENTS = (HttpProcessingError, web.RequestPayloadError, ConnectionError)  # errors that are not ours
 _STATUS = {Reason.FULL: 503, Reason.DISPLACED: 503, Reason.SLOW: 408, Reason.LARGE: 503}
 
 
@@ -34,9 +35,7 @@ class HttpListener:
         is_operator: Callable[[web.Request], bool] = lambda _: False,
         **options: Any,
     ) -> None:
-        self.malformed = 0  # requests that are no HTTP
         self._is_operator = is_operator
-        app.middlewares.insert(0, self._watch)
         self._runner = web.AppRunner(
             app,
             access_log=None,
@@ -51,6 +50,9 @@ class HttpListener:
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; the first address. Raises ``OSError``."""
         await self._runner.setup()
+        assert self._runner.server is not None
+        self._handle = self._runner.server.request_handler
+        self._runner.server.request_handler = self._watch  # a middleware comes after what may fail already
         try:
             addresses = await _bound(host, port)
         except BaseException:
@@ -71,10 +73,7 @@ class HttpListener:
         assert self._runner.server is not None
         return self._runner.server()
 
-    @web.middleware
-    async def _watch(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
+    async def _watch(self, request: Any) -> web.StreamResponse:
         connection = self.listener.connection_of(request.transport)
         if connection is None:
             return web.Response()  # which nobody reads
@@ -87,19 +86,19 @@ class HttpListener:
                 connection.trust()
             elif connection.is_unproven:
                 return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, Reason.FULL)
-            return await handler(request)
+            if request.headers.get(hdrs.EXPECT, "100-continue").lower() != "100-continue":
+                return _refusal(HTTPStatus.EXPECTATION_FAILED, "expected 100-continue")  # aiohttp would repeat it
+            return await self._handle(request)
         except web.RequestPayloadError as error:
             return _refusal(HTTPStatus.BAD_REQUEST, f"the body cannot be read: {error}")
         finally:
             connection.done()
 
     def _quiet(self, name: str) -> logging.Logger:
-        """aiohttp's log, without what is the client's mistake: anybody could fill it."""
+        """aiohttp's log, without tracebacks of clients' mistakes: anybody could fill it."""
 
         def is_ours(record: logging.LogRecord) -> bool:
-            error = record.exc_info[1] if record.exc_info else None
-            self.malformed += isinstance(error, HttpProcessingError)
-            return not isinstance(error, HttpProcessingError)
+            return not isinstance(record.exc_info[1] if record.exc_info else None, _CLIENTS)
 
         log = logging.Logger(f"aiohttp.{name}", logging.INFO)
         log.parent = logging.getLogger("aiohttp.server")
