@@ -2,7 +2,7 @@
 
 When all places are taken, a newcomer displaces the connection that has waited longest without a request, of the
 peer that has the most. So nobody is locked out by connections that ask nothing, and a flood displaces its own. A
-connection with a request under way is never displaced.
+connection whose request is there and is being answered is never displaced.
 """
 
 import asyncio
@@ -53,7 +53,8 @@ class Connection:
     def __init__(self, listener: "Listener", sock: socket.socket, peer: Hashable) -> None:
         self.peer, self.transport = peer, None  # type: tuple[Hashable, asyncio.Transport | None]
         self.on_lost: Callable[[], object] = lambda: None
-        self.has_begun = False  # a request is under way
+        self.has_begun = False  # a request is there, and is answered
+        self._lacks_body = False
         self.is_over = False  # its place is free again
         self.deadline_s = listener.now_s() + listener.bounds.request_s
         self.late = Reason.SLOW  # what it is if that passes
@@ -67,8 +68,8 @@ class Connection:
         return self.peer == _UNPROVEN
 
     def begin(self, *, has_body: bool = False) -> None:
-        """The head of a request is there; ``has_body``: more of it comes."""
-        self.has_begun = True
+        """The head of a request is there; ``has_body``: more of it comes, and until ``received`` it waits."""
+        self.has_begun, self._lacks_body = not has_body, has_body
         self.deadline_s, self.late = inf, Reason.SLOW
         if has_body:
             self.deadline_s = self._listener.now_s() + self._listener.bounds.body_s
@@ -76,11 +77,12 @@ class Connection:
 
     def received(self) -> None:
         """All of the request is there."""
-        self.deadline_s = inf
+        if self._lacks_body:  # else it was answered without
+            self.begin()
 
     def done(self) -> None:
         """The request is answered, and another one may come."""
-        self.has_begun = False
+        self.has_begun = self._lacks_body = False
         self._listener.count(self, -self.arrived)
         self.deadline_s, self.late = self._listener.now_s() + self._listener.bounds.idle_s, Reason.IDLE
         self._listener.sort(self)
