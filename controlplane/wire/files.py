@@ -3,7 +3,10 @@
 import errno
 import os
 import stat
+import sys
 from collections.abc import Iterator
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import IO
 
@@ -34,9 +37,9 @@ def read_text(path: Path, most_bytes: int) -> str:
     return read_bytes(path, most_bytes).decode()
 
 
-def bounded_lines(file: IO[bytes], most_bytes: int) -> Iterator[bytes]:
-    """The lines of an open file. Raises ``OSError`` for one of more than ``most_bytes``."""
-    while line := file.readline(most_bytes + 1):
+def bounded_lines(file: IO[bytes], most_bytes: int, count: int = sys.maxsize) -> Iterator[bytes]:
+    """The next ``count`` lines of an open file. Raises ``OSError`` for one of more than ``most_bytes``."""
+    for line in islice(iter(partial(file.readline, most_bytes + 1), b""), count):
         if len(line) > most_bytes:
             raise OSError(errno.EFBIG, f"a line of more than {most_bytes:,} bytes")
         yield line

@@ -8,6 +8,7 @@ import gzip
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Literal, cast
@@ -32,6 +33,7 @@ from controlplane.wire.log_records import (
 )
 from controlplane.wire.names import snake_case
 
+_MOST_HEADER_BYTES = 1 << 22
 _MOST_LINE_BYTES = 1 << 30  # a recorded run begins with a whole state
 
 __all__ = [
@@ -172,7 +174,9 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes | None, bool]]:
     try:
         with _open(path, "rb") as file:
             try:
-                for line in bounded_lines(file, _MOST_LINE_BYTES):
+                for line in chain(
+                    bounded_lines(file, _MOST_HEADER_BYTES, 1), bounded_lines(file, _MOST_LINE_BYTES)
+                ):
                     number += 1
                     yield number, line, not line.endswith(b"\n")
             except EOFError:
