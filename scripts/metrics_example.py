@@ -1,5 +1,7 @@
 """Every metric of a daemon, with every label: what the reference page and the check of ``deploy/`` go by."""
 
+from dataclasses import replace
+
 from controlplane.config import Config, Resolved, Source, TelemetryConfig
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
@@ -15,6 +17,7 @@ from controlplane.shell.reload import Reloader
 from controlplane.shell.shadow import EstimatedChange, Shadow, ShadowEstimate
 from controlplane.shell.status import Status, describe
 from controlplane.shell.telemetry import Telemetry
+from controlplane.wire.listener import ListenerRow
 
 
 def exposed_example() -> bytes:
@@ -43,7 +46,7 @@ def exposed_example() -> bytes:
 
     def status() -> Status:
         beside = shadow.status(1, ShadowEstimate(changes=(change,)))
-        return describe(
+        told = describe(
             pump,
             reloader,
             boot_id="",
@@ -54,6 +57,7 @@ def exposed_example() -> bytes:
             shadow=beside,
             advise=advice,
         )
+        return replace(told, listeners=(ListenerRow(name="page", open=0, most=1, refused=0),))
 
     def engines() -> list[EngineRow]:
         return engine_rows(pump.controller.ledger, (), 1)
