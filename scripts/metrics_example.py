@@ -46,7 +46,7 @@ def exposed_example() -> bytes:
 
     def status() -> Status:
         beside = shadow.status(1, ShadowEstimate(changes=(change,)))
-        told = describe(
+        described = describe(
             pump,
             reloader,
             boot_id="",
@@ -57,7 +57,7 @@ def exposed_example() -> bytes:
             shadow=beside,
             advise=advice,
         )
-        return replace(told, listeners=(ListenerRow(name="page", open=0, most=1, refused=0),))
+        return replace(described, listeners=(ListenerRow(name="page", open=0, most=1, refused=0),))
 
     def engines() -> list[EngineRow]:
         return engine_rows(pump.controller.ledger, (), 1)

@@ -12,7 +12,7 @@ from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from controlplane.wire.bounds import Bounds, Reason
-from controlplane.wire.listener import Listener, Tell
+from controlplane.wire.listener import Listener, Warn
 
 _BACKLOG = 1024
 _CLIENTS = (HttpProcessingError, web.RequestPayloadError, ConnectionError)  # errors that are not ours
@@ -30,7 +30,7 @@ class HttpListener:
         name: str,
         app: web.Application,
         bounds: Bounds,
-        warn: Tell,
+        warn: Warn,
         *,
         is_operator: Callable[[web.Request], bool] = lambda _: False,
         **options: Any,

@@ -41,7 +41,7 @@ class ListenerRow:
     refused: int
 
 
-class Tell(Protocol):
+class Warn(Protocol):
     """Log one warning with its fields, as structlog does."""
 
     def __call__(self, event: str, /, **fields: Any) -> Any: ...
@@ -171,7 +171,7 @@ class Listener:
         name: str,
         bounds: Bounds,
         make: Callable[[Connection], asyncio.Protocol],
-        warn: Tell,
+        warn: Warn,
         *,
         farewell: Callable[[Reason], bytes] = lambda _: b"",
     ) -> None:

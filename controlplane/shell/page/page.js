@@ -313,14 +313,14 @@ function draw() {
 let heardAt = Date.now(), everyS = 0;
 // Not before the other scripts are there, which take() needs: what is told while they load would be an error.
 window.addEventListener("DOMContentLoaded", () => {
-  follow((told) => {
+  follow((state) => {
     heardAt = Date.now();
-    everyS = told.every_s;
-    take(told);
+    everyS = state.every_s;
+    take(state);
   });
 });
 // An EventSource cannot show the key, by which a page keeps its place when others take all the rest.
-async function follow(heard) {
+async function follow(use) {
   for (;;) {
     try {
       const key = sessionStorage.getItem(KEY);
@@ -329,7 +329,7 @@ async function follow(heard) {
       for (let text = "", part; reader && !(part = await reader.read()).done;) {
         const messages = (text + part.value).split("\n\n");
         text = messages.pop();
-        for (const message of messages) setTimeout(heard, 0, JSON.parse(message.slice("data: ".length)));
+        for (const message of messages) setTimeout(use, 0, JSON.parse(message.slice("data: ".length)));
       }
     } catch { /* it went away */ }
     byId("warnings").textContent = "the daemon does not answer; trying again";
