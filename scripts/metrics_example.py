@@ -1,7 +1,5 @@
 """Every metric of a daemon, with every label: what the reference page and the check of ``deploy/`` go by."""
 
-from dataclasses import replace
-
 from controlplane.config import Config, Resolved, Source, TelemetryConfig
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
@@ -46,7 +44,7 @@ def exposed_example() -> bytes:
 
     def status() -> Status:
         beside = shadow.status(1, ShadowEstimate(changes=(change,)))
-        described = describe(
+        return describe(
             pump,
             reloader,
             boot_id="",
@@ -56,8 +54,8 @@ def exposed_example() -> bytes:
             fence=1,
             shadow=beside,
             advise=advice,
+            listeners=(ListenerRow(name="page", open=0, most=1, refused=0),),
         )
-        return replace(described, listeners=(ListenerRow(name="page", open=0, most=1, refused=0),))
 
     def engines() -> list[EngineRow]:
         return engine_rows(pump.controller.ledger, (), 1)

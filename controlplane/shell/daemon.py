@@ -38,6 +38,7 @@ from controlplane.shell.status import Status, describe
 from controlplane.shell.stretch import Stretch
 from controlplane.wire.codec import Heartbeat, encode_events, last_command_id
 from controlplane.wire.files import read_bytes
+from controlplane.wire.listener import listener_rows
 from controlplane.wire.log import Header, LogWriter
 from controlplane.wire.nats_url import shown
 from controlplane.wire.subjects import publisher_name
@@ -573,6 +574,7 @@ class Daemon:
             fence=self.leads.fence,
             shadow=self.shadow.status(self.clock.now_ns(), self.estimates.latest),
             advise=self.advice.status(self.clock.now_ns()),
+            listeners=listener_rows(),
         )
 
     def engines(self) -> Iterator[EngineRow]:

@@ -19,7 +19,7 @@ from controlplane.shell.reload import ConfigState, Reloader
 from controlplane.shell.shadow import ShadowStatus
 from controlplane.shell.tenants import TenantRow, jain_index, tenant_rows
 from controlplane.wire.bounds import OpenFiles
-from controlplane.wire.listener import ListenerRow, listener_rows
+from controlplane.wire.listener import ListenerRow
 
 _FILES = OpenFiles()
 _MOST_FORECASTS = 16  # classes whose forecast is told of, those that the most programs are of
@@ -110,6 +110,7 @@ def describe(
     fence: int = 0,
     shadow: ShadowStatus | None = None,
     advise: AdviseStatus | None = None,
+    listeners: tuple[ListenerRow, ...] = (),
 ) -> Status:
     """The status now; ``roster`` has the engines that there should be, where somebody knows."""
     controller, config = pump.controller, reloader.config
@@ -147,7 +148,7 @@ def describe(
         advise=advise,
         files_open=_FILES.count,
         files_limit=_FILES.most,
-        listeners=listener_rows(),
+        listeners=listeners,
     )
 
 
