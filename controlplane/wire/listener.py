@@ -18,7 +18,7 @@ from typing import Any, Protocol, cast
 from weakref import WeakSet
 
 from controlplane.wire.bounds import Bounds, Reason
-from controlplane.wire.peers import acknowledged, peer_of, unsent
+from controlplane.wire.peers import acknowledged, has_left, peer_of, unsent
 
 _AT_ONCE = 32  # connections accepted before others have their turn
 _PAUSE_S = 0.005  # after so many
@@ -123,6 +123,9 @@ class Connection:
         if now_s >= self.deadline_s:
             return self.late
         if transport is None or self._socket.fileno() < 0:
+            return None
+        if self.has_begun and has_left(self._socket):  # what it asked for may take minutes
+            self.hang_up()
             return None
         waiting = transport.get_write_buffer_size()
         if waiting > self._listener.bounds.unread_bytes:

@@ -2,6 +2,7 @@
 
 import fcntl
 import ipaddress
+import select
 import socket
 import struct
 import termios
@@ -20,6 +21,13 @@ def peer_of(sock: socket.socket) -> Hashable:
     if address.is_loopback:  # which has millions of addresses
         return "this machine"
     return str(address) if address.version == 4 else str(ipaddress.ip_network((address, 64), strict=False))
+
+
+def has_left(sock: socket.socket) -> bool:
+    """Whether the peer reads and writes no more, where one that only writes no more may wait for an answer."""
+    poll = select.poll()
+    poll.register(sock, 0)
+    return bool(poll.poll(0))
 
 
 def unsent(sock: socket.socket) -> int:
