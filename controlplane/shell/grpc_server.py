@@ -21,7 +21,7 @@ from controlplane.wire.names import in_snake_case
 _UNIX = "unix:"
 _MOST_REQUEST_BYTES = 1 << 20
 OPTIONS = (
-    *grpc_options(connections=64, streams=16),
+    *grpc_options(connections=64, streams=128),
     ("grpc.max_receive_message_length", _MOST_REQUEST_BYTES),
     ("grpc.so_reuseport", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 1000),  # who watches a quiet node asks whether we are there
