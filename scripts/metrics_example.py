@@ -15,6 +15,7 @@ from controlplane.shell.reload import Reloader
 from controlplane.shell.shadow import EstimatedChange, Shadow, ShadowEstimate
 from controlplane.shell.status import Status, describe
 from controlplane.shell.telemetry import Telemetry
+from controlplane.wire.listener import ListenerRow
 
 
 def exposed_example() -> bytes:
@@ -53,6 +54,7 @@ def exposed_example() -> bytes:
             fence=1,
             shadow=beside,
             advise=advice,
+            listeners=(ListenerRow(name="page", open=0, most=1, refused=0),),
         )
 
     def engines() -> list[EngineRow]:

@@ -33,12 +33,14 @@ def about_to_serve(log_level: str) -> None:
     """What a daemon's command does first. Raises ``BadParameter`` for a level that there is not."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the file is about to be read; a reload must not end the start
     from controlplane.shell.logs import LEVELS, configure
+    from controlplane.wire.bounds import raise_open_files
 
     if log_level not in LEVELS:
         raise typer.BadParameter(
             f"expected one of {', '.join(LEVELS)}, got {log_level!r}", param_hint="--log-level"
         )
     configure(log_level)
+    raise_open_files()
 
 
 def ranged(command: _Command) -> _Command:

@@ -15,7 +15,7 @@ from controlplane.config.override import overridden, parse_setting
 from controlplane.config.parse import parse
 from controlplane.config.shadow import promoted
 from controlplane.config.show import show, template
-from controlplane.config.sources import Resolved, Source, is_stream, load
+from controlplane.config.sources import Resolved, Source, content_of, is_stream, load
 
 __all__ = [
     "DEFAULT_HTTP",
@@ -28,6 +28,7 @@ __all__ = [
     "Source",
     "TelemetryConfig",
     "changes",
+    "content_of",
     "is_stream",
     "keep_until_restart",
     "load",

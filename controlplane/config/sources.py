@@ -17,10 +17,12 @@ from controlplane.config.parse import parse
 from controlplane.config.shadow import put, shadowed
 from controlplane.core.errors import ConfigError
 from controlplane.core.tuning import Bound
+from controlplane.wire.files import read_bytes
 
 TUNED = "automatic advice"
 """The origin of what it changed."""
 _LINK = "link_tokens_per_s"
+_MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,17 +127,29 @@ def load(path: Path | None, options: Mapping[str, Any] | None = None) -> Config:
     return Source(path=path, options=options or {}).read().config
 
 
-def _text(path: Path, content: bytes | None, *, again: bool) -> str:
-    """The file's text. A pipe is read to its end at the start only: later it would keep the daemon waiting."""
+def content_of(path: Path, *, again: bool = False) -> bytes:
+    """What is in the file: one rule for the start and for each reload, by whomever.
+
+    A pipe is read to its end at the start only: later it would keep the daemon waiting. An empty file is refused,
+    since it is about to be written, or its writer died. Raises ``ConfigError``.
+    """
     try:
-        if content is not None:
-            return TextIOWrapper(BytesIO(content), encoding="utf-8").read()
-        if is_stream(path) and (again or not path.is_relative_to("/dev")):
+        stream = is_stream(path)
+        if stream and (again or not path.is_relative_to("/dev")):
             hint = "it cannot be read again" if again else "to read standard input, name /dev/stdin"
             raise ConfigError(f"{path}: expected a regular file; {hint}")
-        return path.read_text(encoding="utf-8")
+        content = read_bytes(path, _MOST_BYTES)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
+    if not stream and not content.strip():
+        raise ConfigError(f"{path}: it is empty; for the defaults, leave a comment in it")
+    return content
+
+
+def _text(path: Path, content: bytes | None, *, again: bool) -> str:
+    data = content_of(path, again=again) if content is None else content
+    try:
+        return TextIOWrapper(BytesIO(data), encoding="utf-8").read()
     except ValueError as error:
         raise ConfigError(f"{path}: not TOML: {error}") from error
 

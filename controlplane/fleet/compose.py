@@ -34,6 +34,7 @@ from controlplane.shell.compose import UMASK, ending_stack, surround
 from controlplane.shell.daemon import Daemon
 from controlplane.shell.only_one import only_one
 from controlplane.wire.endpoint import default_state_dir, told_url
+from controlplane.wire.files import MOST_SECRET_BYTES, read_text
 
 _BEGIN_S = 60.0  # a cluster that was just started elects its leaders first
 _AGAIN_S = 0.2
@@ -150,7 +151,7 @@ def _identity(folder: Path) -> str:
     """Who this daemon is, to the lease: what its state folder says, which one process at a time has locked."""
     path = folder / "identity"
     with suppress(OSError, ValueError):
-        if known := path.read_text(encoding="ascii").strip():
+        if known := read_text(path, MOST_SECRET_BYTES).strip():
             return known
     name = secrets.token_hex(8)
     try:

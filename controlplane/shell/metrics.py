@@ -102,6 +102,13 @@ STATES = (
         description="Time for which the first program of the queue has waited",
         read=lambda s: one(s.held.longest_s),
     ),
+    State(
+        name="penstock.connections.refused",
+        unit="{connection}",
+        description="Connections that a listener did not take, or ended as they broke a bound",
+        read=lambda s: [(row.refused, {"listener": row.name}) for row in s.listeners],
+        grows=True,
+    ),
     State(name="penstock.kv.blocks", unit="{block}", description="Blocks of the KV pool by state", read=_kv),
     State(
         name="penstock.kv.block_tokens",

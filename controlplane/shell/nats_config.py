@@ -12,6 +12,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from controlplane.core.errors import ConfigError
 from controlplane.wire.endpoint import URL_VARIABLE
+from controlplane.wire.files import MOST_SECRET_BYTES, read_text
 from controlplane.wire.roles import BusRole, permissions, user_name
 from controlplane.wire.subjects import check_name
 
@@ -46,7 +47,7 @@ def url_as(url: str, node: str, role: BusRole, passwords: Passwords) -> str:
 def kept_passwords(path: Path) -> dict[BusRole, str]:
     """Those in the file; what it lacks is made up and kept there, so that a restart changes nobody's."""
     try:
-        known = json.loads(path.read_text(encoding="utf-8"))
+        known = json.loads(read_text(path, MOST_SECRET_BYTES))
         found = {role: known[role] for role in BusRole if isinstance(known.get(role), str) and known[role]}
     except (OSError, ValueError, AttributeError):
         found = {}
@@ -92,7 +93,7 @@ def _new_password() -> str:
 
 def _password_in(path: Path) -> str:
     try:
-        written = urlsplit(path.read_text(encoding="utf-8").strip().partition("=")[2]).password
+        written = urlsplit(read_text(path, MOST_SECRET_BYTES).strip().partition("=")[2]).password
         return unquote(written or "")
     except (OSError, ValueError):
         return ""
@@ -101,7 +102,7 @@ def _password_in(path: Path) -> str:
 def write_secret(path: Path, text: str) -> bool:
     """Write a file that only its owner can read, or who could read the one before; whether it was another."""
     try:
-        if path.read_text(encoding="utf-8") == text:
+        if read_text(path, MOST_SECRET_BYTES) == text:
             return False
     except (OSError, ValueError):
         pass

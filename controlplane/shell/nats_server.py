@@ -32,6 +32,7 @@ from controlplane.shell.installed import installed
 from controlplane.shell.logs import logger
 from controlplane.shell.nats_config import Passwords, kept_passwords, url_as, users, write_secret
 from controlplane.shell.ports import free_ports
+from controlplane.wire.bounds import OpenFiles
 from controlplane.wire.endpoint import Endpoint, read_endpoint, remove_endpoint, write_endpoint
 from controlplane.wire.nats_url import shown
 from controlplane.wire.roles import BusRole, user_name
@@ -44,7 +45,9 @@ _POLL_S = 0.02
 _ANSWERS_WITHIN_S = 1.0
 _END_OF_LINE = b"\r\n"
 _LONGEST_LINE_BYTES = 1 << 16
+_TAIL_BYTES = 1 << 14  # of a log, for its last line
 _HOST = "127.0.0.1"
+_MOST_CONNECTIONS = 1 << 16
 _SYNC_INTERVAL = "1s"  # of the store to the disk
 
 
@@ -207,6 +210,7 @@ class EmbeddedNats:
         settings = {
             "host": _HOST,
             "port": self._port,
+            "max_connections": min(_MOST_CONNECTIONS, OpenFiles().most // 2),  # its store needs files, too
             "authorization": {"users": users(self.node, self._passwords)},
             "jetstream": {"store_dir": str(self.folder / "jetstream"), "sync_interval": _SYNC_INTERVAL},
         }
@@ -303,5 +307,7 @@ def _runs_with(process: psutil.Process, settings: Path) -> bool:
 
 
 def _last_line(path: Path) -> str:
-    lines = path.read_text(errors="replace").splitlines()
+    with path.open("rb") as file:  # it may have grown for months
+        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+        lines = file.read(_TAIL_BYTES).decode(errors="replace").splitlines()
     return lines[-1] if lines else "nothing"

@@ -33,7 +33,7 @@ def only_one(node: str, state_dir: Path) -> Iterator[None]:
         except BlockingIOError:
             file.seek(0)
             raise ConfigError(
-                f"node {node!r} already has a daemon: process {file.read().strip() or 'unknown'} holds {path}; "
+                f"node {node!r} already has a daemon: process {file.read(64).strip() or 'unknown'} holds {path}; "
                 f"end it, or choose another --node"
             ) from None
         with suppress(OSError):  # a full disk: then its number stays unknown

@@ -40,10 +40,14 @@ class PageOrders:
             web.delete("/what-if", self._for_who_may(self._cancel)),
         ]
 
+    def has_key(self, request: web.Request) -> bool:
+        """Whether it shows the key. A header may have any bytes."""
+        shown = request.headers.get("Authorization", "").encode(errors="surrogateescape")
+        return secrets.compare_digest(shown, f"{_SCHEME}{self.key}".encode())
+
     def _for_who_may(self, handler: _Handler) -> _Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
-            shown = request.headers.get("Authorization", "")
-            if not secrets.compare_digest(shown.encode(), f"{_SCHEME}{self.key}".encode()):
+            if not self.has_key(request):
                 return web.Response(text=_WITHOUT_KEY, status=401, headers={"WWW-Authenticate": "Bearer"})
             return await handler(request)
 

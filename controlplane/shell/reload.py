@@ -16,6 +16,7 @@ from controlplane.config import (
     Resolved,
     Source,
     changes,
+    content_of,
     is_stream,
     keep_until_restart,
     overridden,
@@ -31,6 +32,7 @@ from controlplane.shell.logs import logger
 
 _SETTLE_MS = 200  # an editor writes more than once
 _LOOK_MS = 50
+_LOOKS_WITHOUT = 20  # until a file that is missing or empty is taken for one that stays so
 _DECIDE = (*POLICIES, "preset", "control", "tenants", "advise")  # tables whose change makes other decisions
 
 
@@ -174,7 +176,7 @@ class Reloader:
         if path is None:
             return
         before = _content(path)
-        if before is None and path.exists():
+        if path.exists() and is_stream(path):
             self._log.warning("not watched: no regular file", file=str(path))
             return
         over = Event()
@@ -185,9 +187,10 @@ class Reloader:
                     path.absolute().parent, recursive=False, debounce=_SETTLE_MS, step=_LOOK_MS, stop_event=over
                 ):
                     now = await _settled(path)
-                    if now and now != before:  # an empty one is about to be written
+                    if now != before:
                         before = now
-                        self.reload(f"{path} changed", now)  # what was settled: by now it may be written again
+                        content = None if isinstance(now, str) else now  # by now it may be written again
+                        self.reload(f"{path} changed", content)
             except OSError as error:
                 self._log.warning("not watched: send SIGHUP after a change", file=str(path), error=str(error))
             group.cancel_scope.cancel()
@@ -205,20 +208,23 @@ async def _set_when_cancelled(event: Event) -> None:
         event.set()
 
 
-async def _settled(path: Path) -> bytes | None:
-    """The content once it is the same twice: an editor may still be writing."""
-    seen = _content(path)
-    while True:
+async def _settled(path: Path) -> bytes | str:
+    """The content once it is the same twice, or why there is none once that has been so for a while.
+
+    An editor may still be writing, or have the file replaced.
+    """
+    seen, alike = _content(path), 0
+    while alike < (_LOOKS_WITHOUT if isinstance(seen, str) else 1):
         await sleep(_LOOK_MS / 1000)
         again = _content(path)
-        if again == seen:
-            return again
+        alike = alike + 1 if again == seen else 0
         seen = again
+    return seen
 
 
-def _content(path: Path) -> bytes | None:
-    """None while there is no such file: it is being replaced. Nor has a pipe any, which would be waited for."""
+def _content(path: Path) -> bytes | str:
+    """What a reload would read, or why it would be refused."""
     try:
-        return None if is_stream(path) else path.read_bytes()
-    except OSError:
-        return None
+        return content_of(path, again=True)
+    except ConfigError as error:
+        return str(error)

@@ -18,7 +18,10 @@ from controlplane.shell.pump import Pump
 from controlplane.shell.reload import ConfigState, Reloader
 from controlplane.shell.shadow import ShadowStatus
 from controlplane.shell.tenants import TenantRow, jain_index, tenant_rows
+from controlplane.wire.bounds import OpenFiles
+from controlplane.wire.listener import ListenerRow
 
+_FILES = OpenFiles()
 _MOST_FORECASTS = 16  # classes whose forecast is told of, those that the most programs are of
 
 
@@ -66,6 +69,9 @@ class Status:
     fence: int = 0  # the lease by which this one does, where several may
     shadow: ShadowStatus | None = None
     advise: AdviseStatus | None = None
+    files_open: int = 0
+    files_limit: int = 0
+    listeners: tuple[ListenerRow, ...] = ()
 
     def encode(self) -> bytes:
         """As JSON."""
@@ -104,6 +110,7 @@ def describe(
     fence: int = 0,
     shadow: ShadowStatus | None = None,
     advise: AdviseStatus | None = None,
+    listeners: tuple[ListenerRow, ...] = (),
 ) -> Status:
     """The status now; ``roster`` has the engines that there should be, where somebody knows."""
     controller, config = pump.controller, reloader.config
@@ -139,6 +146,9 @@ def describe(
         fence=fence,
         shadow=shadow,
         advise=advise,
+        files_open=_FILES.count,
+        files_limit=_FILES.most,
+        listeners=listeners,
     )
 
 

@@ -8,6 +8,9 @@ import msgspec
 
 from controlplane.core.errors import ConfigError
 from controlplane.core.regret import Verdict
+from controlplane.wire.files import bounded_lines
+
+_MOST_LINE_BYTES = 1 << 24
 
 
 class Numbers(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,7 +140,7 @@ def read_decisions(path: Path) -> Iterator[Record]:
         try:
             with file.open("rb") as lines:
                 found = True
-                for line in lines:
+                for line in bounded_lines(lines, _MOST_LINE_BYTES):
                     try:
                         yield _decode(line)
                     except (msgspec.DecodeError, UnicodeDecodeError):

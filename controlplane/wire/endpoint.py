@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from controlplane.core.errors import ConfigError, EngineUnavailable
+from controlplane.wire.files import MOST_SECRET_BYTES, read_text
 from controlplane.wire.roles import BusRole
 from controlplane.wire.subjects import check_name
 
@@ -76,7 +77,7 @@ def read_endpoint(node: str, state_dir: Path | None = None) -> Endpoint | None:
     """
     path = endpoint_path(node, state_dir)
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(read_text(path, MOST_SECRET_BYTES))
         return Endpoint(
             url=_text(values, "url"),
             pid=int(values.get("pid", 0)),
@@ -143,7 +144,7 @@ def told_url(environment: Mapping[str, str] = os.environ) -> str:
     if (url := environment.get(URL_VARIABLE, "")) or not path:
         return url
     try:
-        return Path(path).read_text(encoding="utf-8").strip().removeprefix(f"{URL_VARIABLE}=")
+        return read_text(Path(path), MOST_SECRET_BYTES).strip().removeprefix(f"{URL_VARIABLE}=")
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "no text"
         raise ConfigError(f"{URL_FILE_VARIABLE}: {path}: {why}", field=URL_FILE_VARIABLE) from None

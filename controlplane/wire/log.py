@@ -8,6 +8,7 @@ import gzip
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Literal, cast
@@ -17,6 +18,7 @@ import msgspec
 from controlplane.core.commands import COMMAND_TYPES, Command
 from controlplane.core.errors import ConfigError
 from controlplane.core.events import EVENT_TYPES, EnginesListed, Event, OperatorOrders, PublisherState
+from controlplane.wire.files import bounded_lines
 from controlplane.wire.log_records import (
     FORMAT,
     VERSION,
@@ -30,6 +32,9 @@ from controlplane.wire.log_records import (
     Truncated,
 )
 from controlplane.wire.names import snake_case
+
+_MOST_HEADER_BYTES = 1 << 22
+_MOST_LINE_BYTES = 1 << 30  # a recorded run begins with a whole state
 
 __all__ = [
     "CommandRecord",
@@ -169,7 +174,9 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes | None, bool]]:
     try:
         with _open(path, "rb") as file:
             try:
-                for line in file:
+                for line in chain(
+                    bounded_lines(file, _MOST_HEADER_BYTES, 1), bounded_lines(file, _MOST_LINE_BYTES)
+                ):
                     number += 1
                     yield number, line, not line.endswith(b"\n")
             except EOFError:

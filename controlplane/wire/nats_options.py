@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.core.errors import ConfigError
+from controlplane.wire.files import MOST_SECRET_BYTES, read_bytes
 from controlplane.wire.nats_url import HOW_TO_WRITE, connection_of
 
 CREDENTIALS = "PENSTOCK_NATS_CREDENTIALS"
@@ -63,8 +64,8 @@ def _file(environment: Mapping[str, str], name: str) -> str | None:
     if not path:
         return None
     try:
-        with Path(path).open("rb"):
-            return path
+        read_bytes(Path(path), MOST_SECRET_BYTES)
+        return path
     except OSError as error:
         raise ConfigError(f"{name}: {path}: {error.strerror}", field=name) from None
 

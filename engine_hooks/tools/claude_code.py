@@ -29,7 +29,7 @@ def _socket_path() -> str:
     url = environment.get("PENSTOCK_NATS_URL", "")
     if not url and (file := environment.get("PENSTOCK_NATS_URL_FILE")):
         with open(file, encoding="utf-8") as told:  # noqa: PTH123 - pathlib takes long to import
-            url = told.read().strip().removeprefix("PENSTOCK_NATS_URL=")
+            url = told.read(_MOST_BYTES).strip().removeprefix("PENSTOCK_NATS_URL=")
     if url.startswith("unix:"):
         return url[5:]
     folder = environment.get("PENSTOCK_STATE_DIR")

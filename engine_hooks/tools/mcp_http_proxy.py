@@ -24,6 +24,9 @@ import aiohttp
 from aiohttp import ClientResponse, web
 from yarl import URL
 
+from controlplane.wire.bounds import Bounds, raise_open_files
+from controlplane.wire.http_listener import HttpListener
+from engine_hooks.guard import log
 from engine_hooks.tools.mcp_http_exchange import ClientLeft, Exchange, of_a_connection
 from engine_hooks.tools.mcp_messages import MOST_BYTES
 from engine_hooks.tools.mcp_proxy import add_common
@@ -40,6 +43,8 @@ _KEEP_ALIVE_S = (
 _MOST_SESSIONS = 4096
 _MOST_HEADER_BYTES = 64 << 10  # a bearer token may be long
 _MOST_MOVES = 3
+_SHARE = 0.4  # of the files that may be open: each request has a connection to the server, too
+BOUNDS = Bounds(connections=4096, by_peer=3072, body_s=300.0, unread_s=60.0, arrived_bytes=8 * MOST_BYTES)
 _READ_BYTES = 1 << 20
 _DECODED = ("", "identity", "gzip", "deflate", "br", "zstd")  # by aiohttp, which refuses what is not installed
 # Of the request as it came, not of the message; "mcp-method" and "mcp-name" repeat what is in the body.
@@ -202,29 +207,31 @@ def sent_headers(request: web.Request) -> list[tuple[str, str]]:
     return [*passing, ("accept-encoding", "identity")]
 
 
+def _warn(event: str, /, **fields: Any) -> None:
+    log.warning("penstock: %s %s", event, fields)
+
+
 async def serve(url: str, host: str, port: int, program: str, timeout_s: float) -> None:
     """Serve until cancelled or terminated; print the address on standard error."""
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
-    runner = web.AppRunner(
+    listener = HttpListener(
+        "MCP proxy",
         Proxy(url, program, timeout_s).app(),
-        access_log=None,
-        handler_cancellation=True,  # the server is to see it when a client hangs up
+        BOUNDS.within(_SHARE),
+        _warn,
         shutdown_timeout=_SHUTDOWN_S,
         max_line_size=_MOST_HEADER_BYTES,
         max_field_size=_MOST_HEADER_BYTES,
     )
-    await runner.setup()
+    address = await listener.start(host, port)
     try:
-        site = web.TCPSite(runner, host, port)
-        await site.start()
-        address = runner.addresses[0]
         own = URL(url).with_scheme("http").with_host(address[0]).with_port(address[1]).with_user(None)
         sys.stderr.write(f"penstock: {own} passes on to {url}\n")
         sys.stderr.flush()
         await ended.wait()
     finally:
-        await runner.cleanup()
+        await listener.stop()
         reporter().close()
 
 
@@ -246,6 +253,7 @@ def main() -> int:
         parser.error(f"{options.url!r} is no http:// or https:// address")
     if not is_on():
         parser.error("PENSTOCK_TOOLS is off: let the client speak to the server itself")
+    raise_open_files()
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(serve(options.url, options.host, options.port, options.program, max(0.0, options.timeout)))
     return 0

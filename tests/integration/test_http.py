@@ -142,29 +142,6 @@ def test_a_page_of_this_machine_answers_to_its_names_alone(
         assert refused.code == status
 
 
-@pytest.mark.asyncio
-async def test_pages_that_nobody_reads_are_so_many_at_most(page: tuple[DaemonProcess, str]) -> None:
-    """And the daemon serves others as before."""
-    _, url = page
-    host, port = url.removeprefix("http://").split(":")
-
-    async def run() -> list[bytes]:
-        pages = [await asyncio.open_connection(host, int(port)) for _ in range(100)]
-        try:
-            for _, writer in pages:
-                writer.write(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            lines = [await reader.readline() for reader, _ in pages]
-            assert await asyncio.to_thread(get, f"{url}/healthz") == "ok\n"
-            return [line.split()[1] for line in lines]
-        finally:
-            for _, writer in pages:
-                writer.close()
-            await asyncio.gather(*(writer.wait_closed() for _, writer in pages), return_exceptions=True)
-
-    statuses = await run()
-    assert (statuses.count(b"200"), statuses.count(b"503")) == (64, 36)
-
-
 def test_an_address_in_use_is_refused_and_the_default_gives_way(
     page: tuple[DaemonProcess, str], tmp_path: Path
 ) -> None:

@@ -1,6 +1,5 @@
 """A running daemon's configuration: edited, refused, switched, and nothing is lost."""
 
-import os
 import random
 import signal
 import tomllib
@@ -172,32 +171,6 @@ async def test_what_cannot_change_live_says_so(daemon: DaemonProcess, file: Path
     assert seen["status"]["node"] == "test"
     await bus.close()
     assert "not before a restart" in daemon.log
-
-
-async def test_a_pipe_in_the_files_place_is_refused_and_not_waited_for(daemon: DaemonProcess, file: Path) -> None:
-    bus = await serving(daemon)
-    file.unlink()
-    os.mkfifo(file)
-    signalled(daemon)
-    seen = await bus.status_where(lambda s: s["status"]["config"]["refused"], "a refusal")
-    assert "expected a regular file" in seen["status"]["config"]["refused"]
-    file.unlink()
-    file.write_text(WINDOW.format(4))
-    await version(bus, 2)
-    await bus.close()
-    assert daemon.stop() == 0
-
-
-async def test_a_file_that_vanishes_changes_nothing(daemon: DaemonProcess, file: Path) -> None:
-    bus = await serving(daemon)
-    file.unlink()
-    signalled(daemon)
-    seen = await bus.status_where(lambda s: s["status"]["config"]["refused"], "a refusal")
-    assert seen["status"]["config"]["refused"] == f"{file}: No such file or directory"
-    file.write_text(WINDOW.format(4))
-    await version(bus, 2)
-    await bus.close()
-    assert daemon.stop() == 0
 
 
 async def test_a_config_map_that_is_swapped_as_kubernetes_does(tmp_path: Path) -> None:

@@ -7,6 +7,9 @@ import msgspec
 
 from controlplane.core.errors import ConfigError
 from controlplane.lab.sim.hardware import Profile
+from controlplane.wire.files import read_bytes
+
+_MOST_BYTES = 1 << 24
 
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
 _NotNegative = Annotated[float, msgspec.Meta(ge=0)]
@@ -93,7 +96,9 @@ class AnalyticProfile(msgspec.Struct, tag_field="kind", tag="analytic", forbid_u
 def read_profile(path: Path) -> Profile:
     """Read a profile file. Raises ``ConfigError`` with the path of the file and of the field."""
     try:
-        data = msgspec.json.decode(path.read_bytes(), type=MeasuredProfile | FittedProfile | AnalyticProfile)
+        data = msgspec.json.decode(
+            read_bytes(path, _MOST_BYTES), type=MeasuredProfile | FittedProfile | AnalyticProfile
+        )
         if isinstance(data, FittedProfile):
             return fitted(data)
         return _measured(data) if isinstance(data, MeasuredProfile) else _analytic(data)

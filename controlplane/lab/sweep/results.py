@@ -11,6 +11,9 @@ from controlplane.lab.compare.rows import COSTS, Row
 from controlplane.lab.sweep.run_cell import Outcome
 from controlplane.lab.sweep.spec import Cell
 from controlplane.lab.workload.summary import Summary
+from controlplane.wire.files import read_text
+
+_MOST_BYTES = 1 << 30
 
 KEYS = ("workload", "hardware", "preset", "arrival", "seed", "digest", "telemetry")
 KNOWN = ("kv_pool_tokens", "saturation_rate", "bound_jct_mean_s")  # before the run, of what is run
@@ -31,7 +34,7 @@ def read(path: Path) -> list[Row]:
     if not path.exists():
         return []
     try:
-        text = path.read_text()
+        text = read_text(path, _MOST_BYTES)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot read the results: {error}") from error
     reader = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]))

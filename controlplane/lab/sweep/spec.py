@@ -44,6 +44,9 @@ from controlplane.lab.sweep.resolve import check_arrival, resolved
 from controlplane.lab.workload.arrivals import parse_arrival
 from controlplane.lab.workload.provenance import digest
 from controlplane.lab.workload.telemetry import Telemetry
+from controlplane.wire.files import read_text
+
+_MOST_BYTES = 1 << 24
 
 
 class SweepSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -104,7 +107,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 def load_sweep(path: Path) -> SweepSpec:
     """Read and check a sweep's file. Raises ``ConfigError`` with the path of what is wrong."""
     try:
-        data = tomllib.loads(path.read_text())
+        data = tomllib.loads(read_text(path, _MOST_BYTES))
     except OSError as error:
         raise ConfigError(f"{path}: cannot read the sweep: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -12,6 +12,9 @@ from controlplane.lab.workload.scale import Scale
 from controlplane.lab.workload.series import Series
 from controlplane.lab.workload.summary import Summary
 from controlplane.lab.workload.tenants import TenantResult
+from controlplane.wire.files import read_bytes
+
+_MOST_BYTES = 1 << 30
 
 FORMAT = 1
 
@@ -47,7 +50,7 @@ class RunResult:
 def load_run(path: str | Path) -> RunResult:
     """Read a saved run. Raises ``ConfigError`` with the path and what is wrong."""
     try:
-        result = msgspec.json.decode(Path(path).read_bytes(), type=RunResult)
+        result = msgspec.json.decode(read_bytes(Path(path), _MOST_BYTES), type=RunResult)
     except OSError as error:
         raise ConfigError(f"{path}: cannot read the run: {error.strerror}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

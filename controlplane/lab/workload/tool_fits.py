@@ -22,6 +22,9 @@ import msgspec
 from controlplane.core.errors import ConfigError
 from controlplane.lab.workload.durations import Calls, Empirical, LogNormal, empirical, log_normal, uniform
 from controlplane.lab.workload.trace import ProgramTrace
+from controlplane.wire.files import read_bytes
+
+_MOST_BYTES = 1 << 28
 
 FORMAT = 1
 FEWEST_EMPIRICAL = 20
@@ -110,7 +113,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 def load_fits(path: Path) -> ToolFits:
     """Read what ``save`` wrote. Raises ``ConfigError`` with the path of the file and of the field."""
     try:
-        body = msgspec.json.decode(path.read_bytes(), type=_File)
+        body = msgspec.json.decode(read_bytes(path, _MOST_BYTES), type=_File)
     except OSError as error:
         raise ConfigError(f"{path}: cannot read the tool times: {error.strerror}", field="tools") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -5,6 +5,7 @@ const KEPT_MS = 5 * 60 * 1000;
 const MOST_ROWS = 60;
 const ROW_PX = 16;
 const SILENT_S = 10;         // without a word: more than a busy machine makes of it
+const TRY_AGAIN_MS = 3000;
 const looks = [];            // {at, limit, active, waiting, kv, cpu, stall}
 let present = { programs: [], total: 0 };   // who is there now
 const spans = new Map();     // program -> [{from, to, phase, pinned}]
@@ -312,15 +313,29 @@ function draw() {
 let heardAt = Date.now(), everyS = 0;
 // Not before the other scripts are there, which take() needs: what is told while they load would be an error.
 window.addEventListener("DOMContentLoaded", () => {
-  const live = new EventSource("/live");
-  live.onmessage = (message) => {
+  follow((state) => {
     heardAt = Date.now();
-    const told = JSON.parse(message.data);
-    everyS = told.every_s;
-    take(told);
-  };
-  live.onerror = () => { byId("warnings").textContent = "the daemon does not answer; trying again"; };
+    everyS = state.every_s;
+    take(state);
+  });
 });
+// An EventSource cannot show the key, by which a page keeps its place when others take all the rest.
+async function follow(use) {
+  for (;;) {
+    try {
+      const key = sessionStorage.getItem(KEY);
+      const reply = await fetch("/live", { headers: key ? { Authorization: `Bearer ${key}` } : {}, cache: "no-store" });
+      const reader = reply.ok && reply.body.pipeThrough(new TextDecoderStream()).getReader();
+      for (let text = "", part; reader && !(part = await reader.read()).done;) {
+        const messages = (text + part.value).split("\n\n");
+        text = messages.pop();
+        for (const message of messages) setTimeout(use, 0, JSON.parse(message.slice("data: ".length)));
+      }
+    } catch { /* it went away */ }
+    byId("warnings").textContent = "the daemon does not answer; trying again";
+    await new Promise((again) => setTimeout(again, TRY_AGAIN_MS));
+  }
+}
 // A daemon that is frozen, or behind a network that is gone, keeps the connection open: what is shown would look live.
 setInterval(() => {
   const silentS = (Date.now() - heardAt) / 1000;

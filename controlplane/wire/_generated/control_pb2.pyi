@@ -1097,6 +1097,9 @@ class NodeStatus(google.protobuf.message.Message):
     ADVISE_FIELD_NUMBER: builtins.int
     TENANTS_FIELD_NUMBER: builtins.int
     TENANTS_JAIN_INDEX_FIELD_NUMBER: builtins.int
+    FILES_OPEN_FIELD_NUMBER: builtins.int
+    FILES_LIMIT_FIELD_NUMBER: builtins.int
+    LISTENERS_FIELD_NUMBER: builtins.int
     node: builtins.str
     boot_id: builtins.str
     preset: builtins.str
@@ -1119,6 +1122,9 @@ class NodeStatus(google.protobuf.message.Message):
     """The lease by which this one decides: a lower one was lost since; 0: it is the only one, or follows."""
     tenants_jain_index: builtins.float
     """Jain's index over what tenants have had for their weights since the state began; 1: all alike, 0: no tenants."""
+    files_open: builtins.int
+    """That the daemon's process has open, connections among them, and may have; the former is some seconds old."""
+    files_limit: builtins.int
     @property
     def window(self) -> global___WindowState: ...
     @property
@@ -1147,6 +1153,10 @@ class NodeStatus(google.protobuf.message.Message):
     def tenants(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TenantRow]:
         """Those that the configuration has tables of, and who shares what is left; none without tables."""
 
+    @property
+    def listeners(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ListenerRow]:
+        """Those of the daemon that count: the page and the agents' socket."""
+
     def __init__(
         self,
         *,
@@ -1174,11 +1184,42 @@ class NodeStatus(google.protobuf.message.Message):
         advise: global___AdviseState | None = ...,
         tenants: collections.abc.Iterable[global___TenantRow] | None = ...,
         tenants_jain_index: builtins.float = ...,
+        files_open: builtins.int = ...,
+        files_limit: builtins.int = ...,
+        listeners: collections.abc.Iterable[global___ListenerRow] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["advise", b"advise", "config", b"config", "counts", b"counts", "engines", b"engines", "orders", b"orders", "pressure", b"pressure", "shadow", b"shadow", "window", b"window"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["advise", b"advise", "boot_id", b"boot_id", "bus_connected", b"bus_connected", "config", b"config", "counts", b"counts", "engines", b"engines", "fence", b"fence", "forecasts", b"forecasts", "last_rejection", b"last_rejection", "node", b"node", "now_ns", b"now_ns", "orders", b"orders", "passive_engines", b"passive_engines", "preset", b"preset", "pressure", b"pressure", "programs", b"programs", "refused", b"refused", "rejected", b"rejected", "shadow", b"shadow", "stands_by", b"stands_by", "stream_sequence", b"stream_sequence", "tenants", b"tenants", "tenants_jain_index", b"tenants_jain_index", "window", b"window"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["advise", b"advise", "boot_id", b"boot_id", "bus_connected", b"bus_connected", "config", b"config", "counts", b"counts", "engines", b"engines", "fence", b"fence", "files_limit", b"files_limit", "files_open", b"files_open", "forecasts", b"forecasts", "last_rejection", b"last_rejection", "listeners", b"listeners", "node", b"node", "now_ns", b"now_ns", "orders", b"orders", "passive_engines", b"passive_engines", "preset", b"preset", "pressure", b"pressure", "programs", b"programs", "refused", b"refused", "rejected", b"rejected", "shadow", b"shadow", "stands_by", b"stands_by", "stream_sequence", b"stream_sequence", "tenants", b"tenants", "tenants_jain_index", b"tenants_jain_index", "window", b"window"]) -> None: ...
 
 global___NodeStatus = NodeStatus
+
+@typing.final
+class ListenerRow(google.protobuf.message.Message):
+    """Where others connect."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    OPEN_FIELD_NUMBER: builtins.int
+    MOST_FIELD_NUMBER: builtins.int
+    REFUSED_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    open: builtins.int
+    """Connections."""
+    most: builtins.int
+    refused: builtins.int
+    """Connections that were not taken, or were ended as they broke a bound."""
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        open: builtins.int = ...,
+        most: builtins.int = ...,
+        refused: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["most", b"most", "name", b"name", "open", b"open", "refused", b"refused"]) -> None: ...
+
+global___ListenerRow = ListenerRow
 
 @typing.final
 class TenantRow(google.protobuf.message.Message):

@@ -175,8 +175,8 @@ def test_what_is_not_toml(tmp_path: Path, data: bytes) -> None:
         load(path)
 
 
-def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
-    assert read(tmp_path, "") == Config() == load(None)
+def test_a_file_with_a_comment_alone_is_the_defaults(tmp_path: Path) -> None:
+    assert read(tmp_path, "# nothing") == Config() == load(None)
 
 
 # What overrides what

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ def test_one_that_is_gone_while_its_report_is_relayed_ends_nobody(tmp_path: Path
 
 
 def test_one_that_reads_nothing_is_dropped_and_comes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_socket, "_MOST_UNREAD_BYTES", 100_000)
+    monkeypatch.setattr(event_socket, "BOUNDS", replace(event_socket.BOUNDS, unread_bytes=100_000))
 
     async def test(path: Path) -> None:
         async with opened(path) as (sock, _):

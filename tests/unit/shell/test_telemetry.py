@@ -30,6 +30,7 @@ from controlplane.shell.reload import Reloader
 from controlplane.shell.shadow import EstimatedChange, Shadow, ShadowEstimate
 from controlplane.shell.status import Status, describe
 from controlplane.shell.traces import Traces
+from controlplane.wire.listener import ListenerRow
 
 CHANGE = EstimatedChange(name="mean_jct_s", value=-0.2, low=-0.3, high=-0.1, is_bounded=True, replay_error=0.0)
 
@@ -76,6 +77,7 @@ class Measured:
             fence=7,
             shadow=self.shadow.status(self.driver.now_ns, ShadowEstimate(changes=(CHANGE,))),
             advise=ADVICE,
+            listeners=(ListenerRow(name="page", open=1, most=9, refused=3),),
         )
 
     def engines(self) -> list[EngineRow]:
@@ -113,6 +115,7 @@ def test_every_state_is_read() -> None:
     assert measured.values("penstock.events")["applied"] == 4
     assert measured.values("penstock.shadow.deciding") == {"penstock": 0}, "it has heard nothing yet"
     assert measured.values("penstock.shadow.change_ratio") == {"mean_jct_s": -0.2}
+    assert measured.values("penstock.connections.refused") == {"page": 3}
     assert measured.values("penstock.advise.steps") == {"tried": 3, "kept": 2, "taken_back": 1}
 
 

@@ -1,17 +1,20 @@
 """The thread that watches a configuration file: it does not keep a daemon that ends, and takes what it has seen."""
 
 import itertools
+import os
+import resource
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 import watchfiles
-from anyio import sleep
+from anyio import move_on_after, sleep
 
 from controlplane.config import Config, Source
+from controlplane.core.errors import ConfigError
 from controlplane.eventloop import task_group
-from controlplane.shell import reload
 from controlplane.shell.reload import Reloader
 
 BY_ITSELF_S = 600.0  # the thread looks up; a look at whether it is over comes 20 times a second
@@ -41,30 +44,58 @@ async def test_who_watches_ends_at_once(tmp_path: Path, monkeypatch: pytest.Monk
     assert time.monotonic() - began_s < BY_ITSELF_S / 10
 
 
+def sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(3 << 30)
+
+
+BAD: dict[str, tuple[Callable[[Path], object], str]] = {
+    "emptied": (lambda path: path.write_text(""), "it is empty"),
+    "blank": (lambda path: path.write_text(" \n\n"), "it is empty"),
+    "of 3 GB": (sparse, "more than 1,048,576 bytes"),
+    "one byte too long": (lambda path: path.write_bytes(b"#" * ((1 << 20) + 1)), "more than 1,048,576 bytes"),
+    "without end": (lambda path: path.symlink_to("/dev/zero"), "expected a regular file"),
+    "a pipe": (os.mkfifo, "expected a regular file"),
+    "a folder": (lambda path: path.mkdir(), "Is a directory"),
+    "gone": (lambda path: None, "No such file"),
+    "no text": (lambda path: path.write_bytes(b"\xff\xfe"), "not TOML"),
+    "zeros": (lambda path: path.write_bytes(bytes(4096)), "not TOML"),
+}
+
+
 @pytest.mark.asyncio
-async def test_a_file_that_is_written_again_meanwhile_is_not_read_half(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An empty file is a good one, in which everything is as by default."""
-    file = tmp_path / "penstock.toml"
-    file.write_text('preset = "fcfs"\n')
+@pytest.mark.parametrize("form", BAD)
+async def test_a_file_is_judged_alike_whoever_has_it_read(form: str, tmp_path: Path) -> None:
+    """At the start, by a signal or an operator, and as it is watched; nothing of a wrong one is taken over."""
+    make, reason = BAD[form]
+    file, good = tmp_path / "penstock.toml", 'preset = "fcfs"\nlease_s = {}\n'
+    file.write_text(good.format(6))
     source = Source(path=file)
     taken_over: list[Config] = []
-    settled = reload._settled
-
-    async def settled_and_begun_again(path: Path) -> bytes | None:
-        content = await settled(path)
-        path.write_text("")
-        return content
-
-    monkeypatch.setattr(reload, "_settled", settled_and_begun_again)
     reloader = Reloader(source, source.read(), taken_over.append)
+    peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     async with task_group() as group:
         group.start_soon(reloader.watch)
-        lease_s = 6
-        while not taken_over:
-            file.write_text(f'preset = "fcfs"\nlease_s = {lease_s}\n')
-            lease_s += 1
+        for lease_s in itertools.count(7):  # until it watches
+            file.write_text(good.format(lease_s))
             await sleep(0.5)
+            if taken_over:
+                break
+        draft = tmp_path / "draft"
+        make(draft)
+        file.unlink()
+        if os.path.lexists(draft):
+            draft.rename(file)
+        before = len(taken_over)
+        with move_on_after(BY_ITSELF_S / 10):
+            while reason not in reloader.state.refused:  # noqa: ASYNC110  by the thread that watches
+                await sleep(0.05)
+        watched, by_signal = reloader.state.refused, reloader.reload("SIGHUP").refused
+        with pytest.raises(ConfigError) as at_start:
+            source.read()
+        assert reason in watched
+        assert watched == by_signal
+        assert reason in str(at_start.value)
+        assert len(taken_over) == before
         group.cancel_scope.cancel()
-    assert {config.preset for config in taken_over} == {"fcfs"}
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak_kb < 100 << 10

@@ -15,6 +15,7 @@ from controlplane.core.events import Event, ToolEnqueued, ToolStarted
 from controlplane.shell.event_socket import EventSocket
 from controlplane.wire.codec import decode_events
 from controlplane.wire.endpoint import socket_path
+from controlplane.wire.frames import Frame, pack
 from engine_hooks.tools import claude_code
 
 HOOK = [sys.executable, "-I", "-S", claude_code.__file__]
@@ -93,6 +94,26 @@ async def test_a_tool_starts_when_the_host_has_room(tmp_path: Path, bus: Any) ->
         assert await waits == (0, b"")
         await until(bus, len(bus.events) if isinstance(bus.events[-1], ToolStarted) else len(bus.events) + 1)
         assert isinstance(bus.events[-1], ToolStarted)
+    finally:
+        await sock.close()
+
+
+@pytest.mark.asyncio
+async def test_a_hook_that_is_gone_waits_for_no_slot(tmp_path: Path, bus: Any) -> None:
+    """Its tool runs without; else as many waits as come and go would stay for minutes."""
+    bus.tries = 1
+    sock = EventSocket(socket_path("local", tmp_path), bus)
+    await sock.open()
+    try:
+        _, writer = await asyncio.open_unix_connection(socket_path("local", tmp_path))
+        writer.write(pack(Frame.HOOK_ASKS, PRE))
+        await until(bus, 1)
+        assert sock.listener.open == 1
+        writer.close()
+        await until(bus, len(bus.events) + 1)
+        while not isinstance(bus.events[-1], ToolStarted):
+            await until(bus, len(bus.events) + 1)
+        assert sock.listener.open == 0
     finally:
         await sock.close()
 
