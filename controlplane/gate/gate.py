@@ -17,7 +17,8 @@ from controlplane.core.events import (
     TurnQueued,
 )
 from controlplane.core.prompt_size import SIZE_FIELDS
-from controlplane.core.types import MOST_NAME, NANOSECONDS_PER_SECOND
+from controlplane.core.text import made_good
+from controlplane.core.types import NANOSECONDS_PER_SECOND
 from controlplane.gate.alarm import Alarm
 from controlplane.gate.authority import Authority, HeartbeatLike, Mode
 from controlplane.gate.holds import Held, Holds
@@ -157,7 +158,7 @@ class Gate:
             ReplyRead(
                 program_id=ticket.program_id,
                 turn_id=ticket.turn_id,
-                tool=tools[0][:MOST_NAME] if tools else "",  # a model may write anything
+                tool=made_good(tools[0]) if tools else "",  # a model may write anything
                 tool_calls=len(tools),
                 is_last=is_last,
             ),

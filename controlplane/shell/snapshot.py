@@ -17,6 +17,7 @@ import msgspec
 from controlplane.core.control import ControllerState
 from controlplane.core.ledger import RECORDS, Ledger
 from controlplane.core.presets import Preset
+from controlplane.core.text import is_printable, made_good, printable
 
 VERSION = 7
 _AT_ONCE = 1000  # of the programs, turns, ...
@@ -109,12 +110,25 @@ def _value(value: Any) -> Iterator[bytes]:
 def read(data: bytes) -> Snapshot:
     """Decode. Raises ``SnapshotError`` for anything that is not a snapshot of this version."""
     try:
+        if not data.isascii() or b"\\" in data or b"\x7f" in data:
+            data = msgspec.json.encode(_made_good(msgspec.json.decode(data)))  # an earlier version took in any name
         snapshot = cast(Snapshot, msgspec.json.decode(data, type=_Whole))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SnapshotError(f"not a snapshot: {error}") from error
     if snapshot.version != VERSION:
         raise SnapshotError(f"it has version {snapshot.version}; this daemon reads version {VERSION}")
     return snapshot
+
+
+def _made_good(value: Any, name: str = "") -> Any:
+    """The same with names and reasons as events have them now."""
+    if isinstance(value, dict):
+        return {_made_good(key): _made_good(each, key) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_made_good(each, name) for each in value]
+    if not isinstance(value, str) or is_printable(value):
+        return value
+    return printable(value) if name == "reason" else made_good(value)
 
 
 def restore(snapshot: Snapshot, preset: Preset) -> ControllerState:

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from controlplane.core.commands import COMMAND_TYPES, Command
 from controlplane.core.events import EVENT_TYPES, Event, Grant, OpenTool, OpenTurn, Pin, PublisherState
+from controlplane.core.text import made_good
 
-names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
+names = st.text(min_size=1, max_size=20).map(made_good)
 counts = st.integers(min_value=0, max_value=2**53 - 1)
 ratios = st.floats(min_value=0, allow_infinity=False, allow_nan=False)
 
