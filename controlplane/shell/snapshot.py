@@ -123,12 +123,20 @@ def read(data: bytes) -> Snapshot:
 def _made_good(value: Any, name: str = "") -> Any:
     """The same with names and reasons as events have them now."""
     if isinstance(value, dict):
-        return {_made_good(key): _made_good(each, key) for key, each in value.items()}
+        return {_good_key(name, key, each): _made_good(each, key) for key, each in value.items()}
     if isinstance(value, list):
         return [_made_good(each, name) for each in value]
     if not isinstance(value, str) or is_printable(value):
         return value
     return printable(value) if name == "reason" else made_good(value)
+
+
+def _good_key(of: str, key: str, value: Any) -> str:
+    """Of the mapping ``of``: a name, or two with a line feed between them. A call's program may have some itself."""
+    first = value.get("program_id") if isinstance(value, dict) else None
+    if isinstance(first, str) and key.startswith(f"{first}\n"):
+        return f"{_made_good(first)}\n{_made_good(key[len(first) + 1 :])}"
+    return key if of == "classes" else str(_made_good(key))
 
 
 def restore(snapshot: Snapshot, preset: Preset) -> ControllerState:
