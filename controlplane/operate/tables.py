@@ -20,7 +20,7 @@ def show_status(status: Fields, *, json: bool) -> None:
     if json:
         print_json(plain(status))
         return
-    window, pressure, orders = status.window, status.pressure, status.orders
+    window, pressure = status.window, status.pressure
     limit = window.limit or "no limit"
     rows = [
         ("node", f"{status.node}, preset {status.preset}, configuration {status.config.version}"),
@@ -37,18 +37,22 @@ def show_status(status: Fields, *, json: bool) -> None:
         ("tools", tools_line(pressure)),
         ("events", f"{status.counts.applied} applied, {status.rejected} rejected, {status.counts.gaps} gaps"),
     ]
-    if not status.bus_connected:
-        rows.append(("bus", "away, or keeps nothing: gates admit on their own until it is back"))
-    if orders.draining or orders.held:
-        rows.append(("orders", orders_line(orders)))
+    if status.refusals:
+        rows.append(("unserved", ", ".join(f"{each.turns:,} {each.code}" for each in status.refusals)))
     rows += shadow_rows(status)
     rows += advise_rows(status)
-    rows += [("passive", engine) for engine in status.passive_engines]
-    if status.config.refused:
-        rows.append(("refused", status.config.refused))
-    if status.config.until_restart:
-        rows.append(("restart", f"needed for {', '.join(status.config.until_restart)}"))
+    rows += [(each.level, finding_line(each)) for each in status.findings]
     print_table(("", ""), rows)
+
+
+def finding_line(finding: Fields) -> str:
+    """What is wrong, and what to do, in one line."""
+    return f"{title(finding)}: {finding.found} -> {finding.advice}"
+
+
+def title(finding: Fields) -> str:
+    """A finding's name in words."""
+    return str(finding.name).replace("_", " ")
 
 
 def kv_line(pressure: Fields) -> str:

@@ -25,9 +25,9 @@ from controlplane.operate.tables import (
     has_engines,
     kv_line,
     lead_line,
-    orders_line,
     program_head,
     program_row,
+    title,
     tools_line,
 )
 from controlplane.wire.control import Fields
@@ -175,17 +175,8 @@ def _phases(phases: Sequence[Fields]) -> Text:
 
 
 def _warnings(status: Fields) -> Text:
-    said = []
-    if not status.bus_connected:
-        said.append("the bus is away")
-    if status.orders.draining or status.orders.held:
-        said.append(orders_line(status.orders))
-    said += [f"passive: {engine}" for engine in status.passive_engines]
-    if status.config.refused:
-        said.append(f"configuration refused: {status.config.refused}")
-    if status.config.until_restart:
-        said.append(f"a restart is needed for {', '.join(status.config.until_restart)}")
-    return Text(printable("; ".join(said)), style="red")
+    said = (f"{title(each)}: {each.found}" for each in status.findings)
+    return Text(printable("; ".join(said)), style="red", no_wrap=False)
 
 
 def _programs(listed: Fields, most: int) -> RenderableType:

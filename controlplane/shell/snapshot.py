@@ -132,7 +132,7 @@ def _made_good(value: Any, name: str = "") -> Any:
 
 
 def _good_key(of: str, key: str, value: Any) -> str:
-    """Of the mapping ``of``: a name, or two with a line feed between them. A call's program may have some itself."""
+    """Of the mapping ``of``: a name, or two with a line feed between them, of which the first may have some too."""
     first = value.get("program_id") if isinstance(value, dict) else None
     if isinstance(first, str) and key.startswith(f"{first}\n"):
         return f"{_made_good(first)}\n{_made_good(key[len(first) + 1 :])}"

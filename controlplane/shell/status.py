@@ -1,7 +1,7 @@
 """What the daemon tells of itself: JSON on the status subject once a control interval, or on request."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ from controlplane.core.policies import Window
 from controlplane.core.types import Pressure
 from controlplane.shell.advise.status import AdviseStatus
 from controlplane.shell.engines import EngineCounts, Known, count_engines
+from controlplane.shell.health import Finding, Own, findings
 from controlplane.shell.pump import Pump
 from controlplane.shell.reload import ConfigState, Reloader
 from controlplane.shell.shadow import ShadowStatus
@@ -34,6 +35,14 @@ class Orders:
         """As the ledger has them."""
         programs = controller.ledger.programs
         return cls(held=tuple(programs.ordered_held), draining=programs.draining)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Turns that left a gate unserved, by why."""
+
+    code: str
+    turns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +75,10 @@ class Status:
     fence: int = 0  # the lease by which this one does, where several may
     shadow: ShadowStatus | None = None
     advise: AdviseStatus | None = None
+    refusals: tuple[Refusal, ...] = ()
+    set_aside: int = 0  # messages that could not be applied
+    own: Own = field(default_factory=Own)
+    findings: tuple[Finding, ...] = ()
 
     def encode(self) -> bytes:
         """As JSON."""
@@ -76,10 +89,9 @@ class Status:
         """In a few words, for whoever lists services."""
         pressure, limit = self.pressure, self.window.limit or "no limit"
         said = f"{pressure.programs_active} programs active, {pressure.queue_length} waiting; window {limit}"
-        draining = "; draining" if self.orders.draining else ""
         if self.stands_by:
             return f"stands by: another daemon leads; {self.programs} programs known"
-        return f"{said}{draining}{'' if self.bus_connected else '; the bus is away'}"
+        return "; ".join([said, *(each.title for each in self.findings)])
 
     def with_programs(self, controller: Controller) -> bytes:
         """As JSON, with each program's record and the queue in order."""
@@ -104,11 +116,12 @@ def describe(
     fence: int = 0,
     shadow: ShadowStatus | None = None,
     advise: AdviseStatus | None = None,
+    own: Own | None = None,
 ) -> Status:
     """The status now; ``roster`` has the engines that there should be, where somebody knows."""
     controller, config = pump.controller, reloader.config
     tenants = tenant_rows(controller.ledger, now_ns)
-    return Status(
+    status = Status(
         node=config.node,
         boot_id=boot_id,
         preset=config.policies.name,
@@ -139,7 +152,10 @@ def describe(
         fence=fence,
         shadow=shadow,
         advise=advise,
+        refusals=tuple(Refusal(code=code, turns=turns) for code, turns in controller.ledger.gates.refused.items()),
+        own=own or Own(),
     )
+    return replace(status, findings=findings(status))
 
 
 def _now(controller: Controller) -> Pressure:
