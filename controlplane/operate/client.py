@@ -127,8 +127,8 @@ def _of_process(process: int) -> tuple[float, str]:
 def frozen(process: int) -> str:
     """What to do about a daemon that is there and does not answer."""
     return (
-        f"process {process} is the daemon, and is frozen or hangs: let it go on with `kill -CONT {process}`, or end it "
-        f"with `kill -KILL {process}` and start it again, which loses nothing"
+        f"process {process} is the daemon, and is frozen or hangs: `kill -CONT {process}` lets it go on if it was "
+        f"stopped; else `kill -KILL {process}` and start it again, which loses nothing"
     )
 
 

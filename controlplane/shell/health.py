@@ -3,10 +3,9 @@
 A rule reads the status and says what it finds, or nothing. A new finding is one rule here: no view names any.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from controlplane.core.text import printable
@@ -60,7 +59,7 @@ class Own:
     disk_silent_s: float = 0.0  # for so long the disk has not said how full it is
     files: int = -1
     most_files: int = -1
-    lately: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    lately: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

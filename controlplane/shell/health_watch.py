@@ -9,6 +9,7 @@ from pathlib import Path
 
 from anyio import sleep, to_thread
 
+from controlplane.core.events import REFUSALS
 from controlplane.eventloop import task_group
 from controlplane.shell.health import Finding, Level, Own
 from controlplane.shell.logs import logger
@@ -64,7 +65,7 @@ class HealthWatch:
         own.frozen_s = own.frozen_s if self._is_late("frozen", round(own.frozen_s * 1e6), now_s) else 0.0
         own.jumped_s = own.jumped_s if self._is_late("jumped", round(own.jumped_s * 1e6), now_s) else 0.0
         status = self._status()
-        counts = {each.code: each.turns for each in status.refusals}
+        counts = dict.fromkeys(REFUSALS, 0) | {each.code: each.turns for each in status.refusals}
         counts |= {"refused": status.refused, "rejected": status.rejected - status.refused}
         own.lately = {name: total - self._before(name, total, now_s) for name, total in counts.items()}
         self._tell(self._status(), now_s, is_last=is_last)

@@ -47,6 +47,11 @@ def _findings(status: Status) -> Values:
     return [(rule.name in found, {"finding": rule.name, "level": str(rule.level)}) for rule in RULES]
 
 
+def _refusals(status: Status) -> Values:
+    turns = {each.code: each.turns for each in status.refusals}
+    return [(turns.get(code, 0), {"code": code}) for code in (*ev.REFUSALS, "other")]
+
+
 def _answers(status: Status) -> Values:
     counts = status.counts
     return [(counts.commands_applied, {"answer": "applied"}), (counts.commands_rejected, {"answer": "rejected"})]
@@ -249,7 +254,7 @@ STATES = (
         name="penstock.turns.refused",
         unit="{turn}",
         description="Turns that left gates unserved, by why, since the state began",
-        read=lambda s: [(each.turns, {"code": each.code}) for each in s.refusals],
+        read=_refusals,
         grows=True,
     ),
     State(
