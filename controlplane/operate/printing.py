@@ -4,6 +4,7 @@ Nothing else prints for them. What is shown was chosen by strangers: a terminal 
 markup, and a name takes one line. Rich is imported where a table is made, as most commands do without.
 """
 
+import json
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -59,7 +60,10 @@ def print_json(value: Any) -> None:
 
 def json_line(value: Any, *, indent: int = 0) -> str:
     """A value as JSON in ASCII; in one line without ``indent``."""
-    data = msgspec.json.encode(value)
+    try:
+        data = msgspec.json.encode(value)
+    except UnicodeEncodeError:  # half a surrogate pair
+        data = json.dumps(msgspec.to_builtins(value)).encode()
     text = (msgspec.json.format(data, indent=indent) if indent else data).decode()
     return _NOT_PRINTABLE.sub(_escaped, text)
 

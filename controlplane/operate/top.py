@@ -137,7 +137,9 @@ def _head(status: Fields, phases: Sequence[Fields], history: History, width: int
     lines.add_row("CPU", _gauge(pressure.cpu_use_ratio, pressure.cpu_overloaded, tools_line(pressure)))
     lines.add_row("phases", _phases(phases))
     lines.add_row("", _warnings(status))
-    title = Text.assemble((status.node, "bold"), f"  preset {status.preset}  configuration {status.config.version}")
+    title = Text.assemble(
+        (printable(status.node), "bold"), f"  preset {status.preset}  configuration {status.config.version}"
+    )
     if has_engines(status):
         title.append(f"  {engines_line(status.engines)}")
     if lead := lead_line(status):
@@ -147,7 +149,7 @@ def _head(status: Fields, phases: Sequence[Fields], history: History, width: int
 
 def _because(status: Fields) -> Text:
     note = advice_note(status)
-    return Text.assemble(printable(status.window.reason), (f"; {note}", "cyan") if note else "")
+    return Text.assemble(printable(status.window.reason), (printable(f"; {note}"), "cyan") if note else "")
 
 
 def _plot(values: Iterable[float], top: float, width: int, now: str, style: str) -> Text:

@@ -6,6 +6,7 @@ one before with the longer rest of the stream does as well.
 """
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields
@@ -16,10 +17,13 @@ import msgspec
 
 from controlplane.core.control import ControllerState
 from controlplane.core.ledger import RECORDS, Ledger
+from controlplane.core.ledger.tools import tool_key
 from controlplane.core.presets import Preset
 from controlplane.core.text import is_printable, made_good, printable
 
 VERSION = 7
+_CLASSES = "classes"  # of prompts, by model and agent, with a line feed between them
+_ESCAPE = re.compile(rb"\\(.)")
 _AT_ONCE = 1000  # of the programs, turns, ...
 _POLICIES = ("admission", "retention", "placement")
 _AS_IT_IS = [each.name for each in fields(ControllerState) if each.name not in ("ledger", *_POLICIES)]
@@ -110,8 +114,8 @@ def _value(value: Any) -> Iterator[bytes]:
 def read(data: bytes) -> Snapshot:
     """Decode. Raises ``SnapshotError`` for anything that is not a snapshot of this version."""
     try:
-        if not data.isascii() or b"\\" in data or b"\x7f" in data:
-            data = msgspec.json.encode(_made_good(msgspec.json.decode(data)))  # an earlier version took in any name
+        if _has_other_names(data):
+            data = msgspec.json.encode(_made_good(msgspec.json.decode(data)))
         snapshot = cast(Snapshot, msgspec.json.decode(data, type=_Whole))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SnapshotError(f"not a snapshot: {error}") from error
@@ -120,23 +124,42 @@ def read(data: bytes) -> Snapshot:
     return snapshot
 
 
-def _made_good(value: Any, name: str = "") -> Any:
+def _has_other_names(data: bytes) -> bool:
+    """Whether an earlier version may have taken in a name that is not printable. Fast where it has not."""
+    if not data.isascii() or b"\x7f" in data:
+        return True
+    for found in _ESCAPE.finditer(data):
+        if found[1] not in b'n"\\/':
+            return True
+        if found[1] == b"n":  # in the key of a call it stands between two names
+            begin = data.rfind(b'"', 0, found.start())
+            if data[begin - 1 : begin] in (b":", b"\\"):
+                return True
+    return False
+
+
+def _made_good(state: Any) -> Any:
     """The same with names and reasons as events have them now."""
-    if isinstance(value, dict):
-        return {_good_key(name, key, each): _made_good(each, key) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_made_good(each, name) for each in value]
-    if not isinstance(value, str) or is_printable(value):
-        return value
-    return printable(value) if name == "reason" else made_good(value)
+    calls = dict(_keys_of_calls(state))
+
+    def good(value: Any, name: str = "") -> Any:
+        if isinstance(value, dict):
+            return {key if name == _CLASSES else good(key): good(each, key) for key, each in value.items()}
+        if isinstance(value, list):
+            return [good(each, name) for each in value]
+        if not isinstance(value, str) or is_printable(value):
+            return value
+        return printable(value) if name == "reason" else calls.get(value) or made_good(value)
+
+    return good(state)
 
 
-def _good_key(of: str, key: str, value: Any) -> str:
-    """Of the mapping ``of``: a name, or two with a line feed between them, of which the first may have some too."""
-    first = value.get("program_id") if isinstance(value, dict) else None
-    if isinstance(first, str) and key.startswith(f"{first}\n"):
-        return f"{_made_good(first)}\n{_made_good(key[len(first) + 1 :])}"
-    return key if of == "classes" else str(_made_good(key))
+def _keys_of_calls(value: Any) -> Iterator[tuple[str, str]]:
+    """Each call's key, which has two names in it, and what it is now."""
+    for key, each in value.items() if isinstance(value, dict) else ():
+        if isinstance(each, dict) and key == f"{(name := each.get('program_id'))}\n{(call := each.get('call_id'))}":
+            yield key, tool_key(*(text if is_printable(text) else made_good(text) for text in (name, call)))
+        yield from _keys_of_calls(each)
 
 
 def restore(snapshot: Snapshot, preset: Preset) -> ControllerState:

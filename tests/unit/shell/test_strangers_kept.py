@@ -19,7 +19,7 @@ TAKEN = {case: name for case, name in strangers.NAMES.items() if case != "half a
 def test_a_call_of_any_name_goes_on_after_a_restart(name: str) -> None:
     d = Driver(PRESET)
     d.ask(name)
-    d.send(d.tools(ev.ToolStarted, program_id=name, call_id=name, tool=name))
+    d.send(d.tools(ev.ToolEnqueued, program_id=name, call_id=name, tool=name, wants_slot=True))
     taken = b"".join(
         snapshot.pieces(
             d.controller.state, preset="x", stream_sequence=1, stream_created="x", now_ns=d.now_ns, time_scale=1.0
