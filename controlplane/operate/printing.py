@@ -63,7 +63,7 @@ def json_line(value: Any, *, indent: int = 0) -> str:
     try:
         data = msgspec.json.encode(value)
     except UnicodeEncodeError:  # half a surrogate pair
-        data = json.dumps(msgspec.to_builtins(value)).encode()
+        return json.dumps(msgspec.to_builtins(value), indent=indent or None).replace("\x7f", "\\u007f")
     text = (msgspec.json.format(data, indent=indent) if indent else data).decode()
     return _NOT_PRINTABLE.sub(_escaped, text)
 

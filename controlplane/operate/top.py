@@ -137,13 +137,10 @@ def _head(status: Fields, phases: Sequence[Fields], history: History, width: int
     lines.add_row("CPU", _gauge(pressure.cpu_use_ratio, pressure.cpu_overloaded, tools_line(pressure)))
     lines.add_row("phases", _phases(phases))
     lines.add_row("", _warnings(status))
-    title = Text.assemble(
-        (printable(status.node), "bold"), f"  preset {status.preset}  configuration {status.config.version}"
-    )
-    if has_engines(status):
-        title.append(f"  {engines_line(status.engines)}")
-    if lead := lead_line(status):
-        title.append(f"  {lead}")
+    said = [f"preset {status.preset}  configuration {status.config.version}"]
+    said += [engines_line(status.engines)] * has_engines(status)
+    said += [line for line in (lead_line(status),) if line]
+    title = Text.assemble((printable(status.node), "bold"), *(printable(f"  {each}") for each in said))
     return Panel(lines, title=title, title_align="left", box=box.ROUNDED)
 
 
@@ -177,8 +174,10 @@ def _phases(phases: Sequence[Fields]) -> Text:
 
 
 def _warnings(status: Fields) -> Text:
-    said = (f"{title(each)}: {each.found}" for each in status.findings)
-    return Text(printable("; ".join(said)), style="red", no_wrap=False)
+    """Every finding's name, as only one line is here; and as much as there is room for of what was found."""
+    names = ", ".join(map(title, status.findings)) + "; " if len(status.findings) > 1 else ""
+    said = "; ".join(f"{title(each)}: {each.found}" for each in status.findings)
+    return Text(printable(names + said), style="red")
 
 
 def _programs(listed: Fields, most: int) -> RenderableType:

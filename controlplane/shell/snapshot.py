@@ -157,8 +157,10 @@ def _made_good(state: Any) -> Any:
 def _keys_of_calls(value: Any) -> Iterator[tuple[str, str]]:
     """Each call's key, which has two names in it, and what it is now."""
     for key, each in value.items() if isinstance(value, dict) else ():
-        if isinstance(each, dict) and key == f"{(name := each.get('program_id'))}\n{(call := each.get('call_id'))}":
-            yield key, tool_key(*(text if is_printable(text) else made_good(text) for text in (name, call)))
+        if isinstance(each, dict):
+            names = [str(each.get(name)) for name in ("program_id", "call_id")]
+            if key == "\n".join(names):
+                yield key, tool_key(*(name if is_printable(name) else made_good(name) for name in names))
         yield from _keys_of_calls(each)
 
 

@@ -52,7 +52,7 @@ def reply(method: str, name: str) -> Any:
 def _fields(decode: Callable[[bytes], Fields], method: str) -> Fields:
     found = decode(b"")
     samples: dict[str, Any] = {"GetStatus": STATUS, "ListEngines": ENGINES, "ListPrograms": PROGRAMS}
-    return Fields(**{**vars(found), **{key: each for key, each in samples.get(method, {}).items()}})
+    return Fields(**{**vars(found), **samples.get(method, {})})
 
 
 def entry(method: str, *path: str) -> Fields:
@@ -183,7 +183,7 @@ def test_an_old_log_is_explained_in_lines(case: str, tmp_path: Path) -> None:
     ]  # fmt: skip
     log = tmp_path / "decisions.jsonl"
     log.write_bytes(b"".join(msgspec.json.encode(record) + b"\n" for record in records))
-    for arguments, lines in (([], 2), ([name], 13), ([name, "--json"], 2), (["nobody"], 0)):
-        said = CliRunner().invoke(app, ["explain", "--log", str(log), "--", *arguments[:1], *arguments[1:]])
+    for arguments, lines in (([], 2), (["--", name], 13), (["--json", "--", name], 2), (["--", "nobody"], 0)):
+        said = CliRunner().invoke(app, ["explain", "--log", str(log), *arguments])
         assert strangers.stray(said.stdout) == ""
         assert not lines or said.stdout.count("\n") == lines, said.stdout
