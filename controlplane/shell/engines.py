@@ -15,6 +15,7 @@ from controlplane.core.ledger.publishers import Sequence
 from controlplane.core.types import seconds
 
 _ANSWERS_WITHIN_NS = seconds(5)
+_BUSY_TELLS_NS = seconds(15)  # far more than one step takes
 _MOST_DOWN = 5  # engines that are named
 _MOST_MOVES = 64  # the latest, that are told of
 
@@ -216,14 +217,16 @@ def _heard_ns(ledger: Ledger, place: str, now_ns: int) -> int:
 
 
 def _is_silent(ledger: Ledger, place: str, now_ns: int) -> bool:
-    """Whether it was never heard, or was asked for its state and did not answer.
+    """Whether it was never heard, was asked for its state and did not answer, or runs turns and tells nothing.
 
-    One that has nothing to do may tell nothing for long: that alone is no sign.
+    It tells of its pool once a second while it has any. One that has none may tell nothing for long.
     """
     sequence = _sequence(ledger, place)
     if sequence is None:
         return True
     asked = sequence.unanswered
+    if _turns(ledger, place) and now_ns - sequence.heard_at_ns >= _BUSY_TELLS_NS:
+        return True
     return asked > 1 or (asked > 0 and now_ns - sequence.asked_at_ns >= _ANSWERS_WITHIN_NS)
 
 

@@ -82,6 +82,8 @@ def findings(status: "Status") -> tuple[Finding, ...]:
 
 
 def _engines_down(s: "Status") -> str:
+    if not s.bus_connected or s.own.is_behind:
+        return ""  # whoever hears nothing judges nobody's silence
     counts = s.engines
     parts = [f"{counts.silent} of {counts.known} engines do not answer"] * bool(counts.silent)
     parts += [f"{counts.gone} of {counts.known} engines are gone"] * bool(counts.gone)
