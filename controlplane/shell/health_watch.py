@@ -68,7 +68,7 @@ class HealthWatch:
         counts = dict.fromkeys(REFUSALS, 0) | {each.code: each.turns for each in status.refusals}
         counts |= {"refused": status.refused, "rejected": status.rejected - status.refused}
         own.lately = {name: total - self._before(name, total, now_s) for name, total in counts.items()}
-        self._tell(self._status(), now_s, is_last=is_last)
+        self._tell(status, now_s, is_last=is_last)
 
     def _is_late(self, name: str, value: int, now_s: float) -> bool:
         """Whether the value is of a short while ago."""

@@ -7,6 +7,7 @@ as many rows as without.
 import contextlib
 import io
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -187,3 +188,11 @@ def test_an_old_log_is_explained_in_lines(case: str, tmp_path: Path) -> None:
         said = CliRunner().invoke(app, ["explain", "--log", str(log), *arguments])
         assert strangers.stray(said.stdout) == ""
         assert not lines or said.stdout.count("\n") == lines, said.stdout
+
+
+def test_operators_commands_print_in_one_place() -> None:
+    folder = Path(sys.modules["controlplane.operate.printing"].__file__ or "").parent
+    others = [file for file in folder.glob("*.py") if file.name not in ("printing.py", "top.py")]
+    assert [
+        file.name for file in others if re.search(r"typer\.echo|\bprint\(|Console\(|sys\.stdout", file.read_text())
+    ] == []
