@@ -83,6 +83,9 @@ async def test_a_node_that_is_well(daemon: DaemonProcess) -> None:
 async def test_a_daemon_that_is_frozen_is_named_and_nobody_is_told_to_start_another(daemon: DaemonProcess) -> None:
     """Its lock is held, so that another one would be refused."""
     assert daemon.process is not None
+    await (await BusClient.connect(await daemon.url())).status_where(
+        lambda s: s["status"]["bus_connected"], "a life"
+    )
     daemon.process.send_signal(signal.SIGSTOP)
     status, found = doctor(daemon.folder)
     daemon_is = f"`kill -CONT {daemon.process.pid}`"
