@@ -20,7 +20,7 @@ from controlplane.core.types import NANOSECONDS_PER_SECOND
 from controlplane.shell.advise_metrics import ADVISE_STATES
 from controlplane.shell.engine_metrics import EngineTokens
 from controlplane.shell.engines import EngineRow
-from controlplane.shell.health import RULES
+from controlplane.shell.health_metrics import HEALTH_STATES
 from controlplane.shell.shadow_metrics import SHADOW_STATES
 from controlplane.shell.state_metrics import State, Values, one
 from controlplane.shell.status import Status
@@ -40,16 +40,6 @@ def _events(status: Status) -> Values:
     kinds = ("applied", "duplicates", "gaps", "contradictions", "late", "admitted_unasked", "taken_back")
     found = [(getattr(status.counts, kind), {"kind": kind}) for kind in kinds]
     return [*found, (status.rejected, {"kind": "rejected"}), (status.refused, {"kind": "refused"})]
-
-
-def _findings(status: Status) -> Values:
-    found = {each.name for each in status.findings}
-    return [(rule.name in found, {"finding": rule.name, "level": str(rule.level)}) for rule in RULES]
-
-
-def _refusals(status: Status) -> Values:
-    turns = {each.code: each.turns for each in status.refusals}
-    return [(turns.get(code, 0), {"code": code}) for code in (*ev.REFUSALS, "other")]
 
 
 def _answers(status: Status) -> Values:
@@ -244,26 +234,7 @@ STATES = (
     ),
     *SHADOW_STATES,
     *ADVISE_STATES,
-    State(
-        name="penstock.finding",
-        unit="",
-        description="1 while that is wrong; level bad: it does not work, look: it does, note: it is so on purpose",
-        read=_findings,
-    ),
-    State(
-        name="penstock.turns.refused",
-        unit="{turn}",
-        description="Turns that left gates unserved, by why, since the state began",
-        read=_refusals,
-        grows=True,
-    ),
-    State(
-        name="penstock.messages.set_aside",
-        unit="",
-        description="Messages that could not be applied",
-        read=lambda s: one(s.set_aside),
-        grows=True,
-    ),
+    *HEALTH_STATES,
     State(
         name="penstock.bus.connected",
         unit="",
