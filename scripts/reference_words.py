@@ -4,6 +4,7 @@ PUBLISHERS = {
     "ProgramArrived": "tool runtime; gate (for a child)",
     "TurnQueued": "gate",
     "TurnAbandoned": "gate",
+    "TurnsRefused": "gate",
     "TurnSubmitted": "engine",
     "FirstToken": "engine",
     "TurnEnded": "engine",

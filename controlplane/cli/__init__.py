@@ -2,6 +2,8 @@
 
 import sys
 
+from controlplane.core.text import printable
+
 # Modules that the commands need beyond a hook's, and the extra that brings each.
 _EXTRAS = {
     **dict.fromkeys(("typer", "rich", "structlog"), "daemon"),
@@ -35,5 +37,6 @@ def main() -> None:
 
 def _fail(words: str) -> None:
     red, plain = ("\x1b[31m", "\x1b[0m") if sys.stderr.isatty() else ("", "")
-    print(f"{red}{words}{plain}", file=sys.stderr)  # noqa: T201
+    shown = "\n".join(map(printable, words.splitlines()))
+    print(f"{red}{shown}{plain}", file=sys.stderr)  # noqa: T201
     raise SystemExit(1) from None

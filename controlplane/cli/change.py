@@ -82,6 +82,7 @@ def promote(
     command once more takes it back. It holds until the daemon ends, also over a reload; to keep it, write the lines
     that it prints into the daemon's file.
     """
+    from controlplane.operate.printing import echo
     from controlplane.operate.shadow import before_promoting, show_promoted
 
     with daemon(api, node, state_dir) as client:
@@ -91,7 +92,7 @@ def promote(
                 'there is no shadow: write its preset into the daemon\'s file, below [shadow], as preset = "mars"'
             )
         for line in before_promoting(status):
-            typer.echo(line, err=json)
+            echo(line, err=json)
         if not yes:
             if not sys.stdin.isatty():
                 raise ConfigError("nobody is there to be asked: give --yes")

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable
 
 import typer
 
+from controlplane.core.text import is_printable
+
 _MOST = 200  # programs
 
 
@@ -13,7 +15,7 @@ def _offered(find: Callable[[typer.Context], Iterable[str]]) -> Callable[[typer.
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         try:
-            return [name for name in find(ctx) if name.startswith(incomplete)]
+            return [name for name in find(ctx) if name.startswith(incomplete) and is_printable(name)]
         except Exception:
             return []
 

@@ -48,9 +48,10 @@ def show_config(
     """
     if running:
         from controlplane.operate.client import connect
+        from controlplane.operate.printing import echo_text
 
         with connect(api, node, state_dir) as client:
-            typer.echo(client.call("GetConfig").text, nl=False)
+            echo_text(client.call("GetConfig").text)
         return
     from controlplane.config import Source, show
     from controlplane.config.changes import values

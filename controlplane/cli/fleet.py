@@ -122,7 +122,7 @@ def drain(nats: BusOf, name: NameOf = "fleet") -> None:
 @engines_app.command("list")
 def list_engines(nats: BusOf, name: NameOf = "fleet", json: Json = False) -> None:
     """List the fleet's engines, and which of them drain. Whether each answers, `penstock status` tells."""
-    from controlplane.operate.printing import print_json
+    from controlplane.operate.printing import echo, print_json
 
     found = _with_registry(nats, name, lambda known: known.engines())
     if json:
@@ -130,7 +130,7 @@ def list_engines(nats: BusOf, name: NameOf = "fleet", json: Json = False) -> Non
         return
     for engine in found:
         kind = "" if engine.has_plugin else "  no plugin"
-        typer.echo(f"{engine.place:<32} {engine.address:<24} {engine.standing}{kind}")
+        echo(f"{engine.place:<32} {engine.address:<24} {engine.standing}{kind}")
 
 
 @engines_app.command("add")

@@ -11,23 +11,25 @@ log_app = typer.Typer(name="log", no_args_is_help=True, help="Read and replay re
 @log_app.command("replay")
 def replay(file: Annotated[Path, typer.Argument(help="A log that `penstock up --record` wrote.")]) -> None:
     """Replay a recorded run: the same events must give the same commands. Exit 1 if they do not."""
+    from controlplane.operate.printing import echo
     from controlplane.shell.log_replay import replay_log
 
     result = replay_log(file)
     if result.note:
-        typer.echo(result.note)
-    typer.echo(f"{result.events} events, {result.ticks} ticks, {result.commands} commands")
+        echo(result.note)
+    echo(f"{result.events} events, {result.ticks} ticks, {result.commands} commands")
     for difference in result.differences:
-        typer.echo(difference)
+        echo(difference)
     if result.differing:
         typer.secho(f"{result.differing} commands differ", fg="red")
         raise typer.Exit(1)
-    typer.echo("the replay gave the same commands")
+    echo("the replay gave the same commands")
 
 
 @log_app.command("show")
 def show(file: Annotated[Path, typer.Argument(help="A log that `penstock up --record` wrote.")]) -> None:
     """Print a recorded run, one record per line, with times in seconds since the first record."""
+    from controlplane.operate.printing import echo
     from controlplane.wire.log import read_log
 
     first_ns: int | None = None
@@ -36,4 +38,4 @@ def show(file: Annotated[Path, typer.Argument(help="A log that `penstock up --re
         first_ns = now_ns if first_ns is None else first_ns
         at = "" if now_ns is None or first_ns is None else f"{(now_ns - first_ns) / 1e9:12.6f}  "
         body = getattr(record, "event", None) or getattr(record, "command", None) or record
-        typer.echo(f"{at}{str(body)[:400]}")
+        echo(f"{at}{str(body)[:400]}")

@@ -75,7 +75,7 @@ def doctor(
     """
     from controlplane.config import Source
     from controlplane.operate.doctor import State, examine
-    from controlplane.operate.printing import print_json
+    from controlplane.operate.printing import echo, print_json
     from controlplane.shell.logs import configure
 
     configure("error")  # whatever is wrong becomes a finding
@@ -86,9 +86,9 @@ def doctor(
         if not json:
             colour = {State.OK: "green", State.LOOK: "yellow", State.BAD: "red"}[finding.state]
             typer.secho(f"{finding.state:<5}", fg=colour, nl=False)
-            typer.echo(f"{finding.what:<16} {finding.found}")
+            echo(f"{finding.what:<16} {finding.found}")
             if finding.advice:
-                typer.echo(f"{'':<22}-> {finding.advice}")
+                echo(f"{'':<22}-> {finding.advice}")
     if json:
         print_json(findings)
     if any(finding.state is State.BAD for finding in findings):

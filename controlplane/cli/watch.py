@@ -174,17 +174,18 @@ def explain(
     Of a program that had sub-agents and has ended it shows the tree, too, what it has had of its budget with them,
     and the critical path: what its time was made of, and how much of that it was held.
     """
+    from controlplane.operate.printing import echo
+
     paths = _logs(node, log, state_dir)
     for line in _explained(paths, program, last, as_json=json) if program else _names(paths):
-        typer.echo(line)
+        echo(line)
 
 
 def _explained(paths: Mapping[str, Path], program: str, last: int, *, as_json: bool) -> Iterator[str]:
     """What the logs say of a program, a line or a JSON document at a time. Raises ``UnknownProgram``."""
-    import msgspec
-
     from controlplane.operate import tree
     from controlplane.operate.explain import lines, stories, ways
+    from controlplane.operate.printing import json_line
     from controlplane.wire.decisions import Record, read_decisions
 
     kept: dict[str, list[Record]] = {source: [] for source in paths}
@@ -197,7 +198,7 @@ def _explained(paths: Mapping[str, Path], program: str, last: int, *, as_json: b
     if as_json:
         told_as = [each.told() for each in told[-last:]]
         for record in (*told_as, *({"tree": each, "critical_path": tree.critical_path(each)} for each in trees)):
-            yield msgspec.json.encode(record).decode()
+            yield json_line(record)
         return
     yield from lines(told[-last:])
     yield from ways(told[-last:])

@@ -11,6 +11,7 @@ from controlplane.config.model import Config
 from controlplane.core.errors import ConfigError, UnknownPolicy
 from controlplane.core.presets import POLICIES, policy_name, preset
 from controlplane.core.tenants import Tenancy, Tenant
+from controlplane.core.text import is_printable
 from controlplane.core.types import MOST_NAME
 
 T = TypeVar("T")
@@ -43,7 +44,7 @@ def _tenancy(section: Any) -> Tenancy:
         path = f"$.tenants.{name}"
         if not isinstance(table, Mapping):
             raise ConfigError(f"{path}: expected a table, got {table!r}", field=name)
-        if not 0 < len(name) <= MOST_NAME or not name.isprintable():
+        if not 0 < len(name) <= MOST_NAME or not is_printable(name):
             raise ConfigError(f"{path}: expected a name of printable characters, {MOST_NAME} at most", field=name)
         named[name] = _build(Tenant, table, path)
     try:

@@ -118,6 +118,30 @@ class TurnAbandoned(ProgramEvent):
     reason: str = ""
 
 
+REFUSALS = (
+    "queue_full",
+    "overloaded",
+    "hold_deadline",
+    "budget_spent",
+    "draining",
+    "gate_closed",
+    "client_left",
+    "unserved",
+)
+"""Why a turn left the gate unserved: as its client was told; it went by itself; or the engine did not take it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnsRefused(Event):
+    """Turns that left the gate unserved since it last told of them, by one of ``REFUSALS``.
+
+    Those that it did not hold are in no other event.
+    """
+
+    code: str
+    turns: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnSubmitted(ProgramEvent):
     """gpu_submit: the engine took the turn into its own queue."""
@@ -384,6 +408,7 @@ EVENT_TYPES: tuple[type[Event], ...] = (
     ContextMoved,
     EnginesListed,
     PinReclaimed,
+    TurnsRefused,
 )
 
 

@@ -27,6 +27,7 @@ from controlplane.core.events import (
     ToolEnqueued,
     ToolStarted,
 )
+from controlplane.core.text import made_good
 from controlplane.emit.emitter import Emitter
 from controlplane.emit.preparation import Preparation
 from controlplane.emit.slot_wait import SlotWait
@@ -51,6 +52,8 @@ class _Call:
 
 class ToolReporter:
     """The reports of one process. No method blocks or raises; repeated or misordered reports are harmless.
+
+    Programs and calls have here the names that the daemon gives them: ``made_good``.
 
     A call that ends without having started (refused, cancelled) ends with duration 0. The thread starts with the
     first report.
@@ -106,11 +109,12 @@ class ToolReporter:
 
         Children that still run are waited for.
         """
-        for key in [key for key in list(self._calls) if key[0] == program_id]:
+        name = made_good(program_id)
+        for key in [key for key in list(self._calls) if key[0] == name]:
             self.tool_ended(*key, ok=False)
         if program_id:
             self._emit(ProgramEnded(program_id=program_id, reason=reason), urgent=True)
-            if (preparation := self._preparations.pop(program_id, None)) is not None:
+            if (preparation := self._preparations.pop(name, None)) is not None:
                 preparation.close()
             for hear in self.on_ended:
                 with contextlib.suppress(Exception):
@@ -118,6 +122,7 @@ class ToolReporter:
 
     def tool_enqueued(self, program_id: str, call_id: str, tool: str) -> None:
         """Report that the agent asked for a tool, which may have to wait for others or for a person."""
+        program_id, call_id = made_good(program_id), made_good(call_id)
         if program_id and call_id and tool and (program_id, call_id) not in self._calls:
             self._calls[program_id, call_id] = _Call(program_id, tool)
             self._emit(ToolEnqueued(program_id=program_id, call_id=call_id, tool=tool))
@@ -139,6 +144,7 @@ class ToolReporter:
 
     def tool_started(self, program_id: str, call_id: str, tool: str) -> None:
         """Report that the tool runs. It need not have been enqueued."""
+        program_id, call_id = made_good(program_id), made_good(call_id)
         if not (program_id and call_id and tool):
             return
         call = self._calls.setdefault((program_id, call_id), _Call(program_id, tool))
@@ -148,6 +154,7 @@ class ToolReporter:
 
     def tool_ended(self, program_id: str, call_id: str, *, ok: bool = True) -> None:
         """Report that the tool returned (``ok``), raised or timed out. An unknown call is ignored."""
+        program_id, call_id = made_good(program_id), made_good(call_id)
         call = self._calls.pop((program_id, call_id), None)
         if call is None:
             return
@@ -177,6 +184,7 @@ class ToolReporter:
         and at the latest when the result is asked for. ``dispose`` takes back what was made for a program
         that left the queue. Ask before the program's first turn.
         """
+        program_id = made_good(program_id)
         wanted = EnvironmentWanted(program_id=program_id)
 
         def wait() -> SlotWait:
@@ -188,6 +196,7 @@ class ToolReporter:
     # Slots
 
     def _ask(self, program_id: str, call_id: str, tool: str) -> SlotWait | None:
+        program_id, call_id = made_good(program_id), made_good(call_id)
         if not (program_id and call_id and tool):
             return None
         call = self._calls.setdefault((program_id, call_id), _Call(program_id, tool))

@@ -17,7 +17,7 @@ from nats.js.api import StreamInfo as JetStreamInfo
 from nats.js.errors import APIError, NotFoundError
 
 from controlplane.core.commands import Command, StateRequest
-from controlplane.core.events import Event, PublisherState, TurnAbandoned, TurnQueued
+from controlplane.core.events import Event, PublisherState, TurnAbandoned, TurnQueued, TurnsRefused
 from controlplane.fleet.buckets import NOT_CLUSTERED, REPLICAS
 from controlplane.fleet.connection import impatient
 from controlplane.shell.bus import Bus
@@ -27,6 +27,7 @@ from controlplane.wire.codec import encode_commands
 from controlplane.wire.subjects import PREFIX, check_name, command_subject, event_subject, stream_name
 
 _ENGINE = "engine"
+_GATES = TurnQueued | TurnAbandoned | TurnsRefused
 _TIMEOUT_S = 5.0
 _ANSWER_S = 2.0
 
@@ -46,7 +47,7 @@ def of_engines(fleet: str) -> Callable[[Sequence[Event], str], Sequence[Event]]:
     def sift(events: Sequence[Event], subject: str) -> Sequence[Event]:
         if subject.startswith(own):
             return events
-        return [_without_gate(event) for event in events if not isinstance(event, TurnQueued | TurnAbandoned)]
+        return [_without_gate(event) for event in events if not isinstance(event, _GATES)]
 
     return sift
 

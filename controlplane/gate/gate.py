@@ -15,9 +15,11 @@ from controlplane.core.events import (
     ReplyRead,
     TurnAbandoned,
     TurnQueued,
+    TurnsRefused,
 )
 from controlplane.core.prompt_size import SIZE_FIELDS
-from controlplane.core.types import MOST_NAME, NANOSECONDS_PER_SECOND
+from controlplane.core.text import made_good
+from controlplane.core.types import NANOSECONDS_PER_SECOND
 from controlplane.gate.alarm import Alarm
 from controlplane.gate.authority import Authority, HeartbeatLike, Mode
 from controlplane.gate.holds import Held, Holds
@@ -25,7 +27,7 @@ from controlplane.gate.limits import GateLimits
 from controlplane.gate.places import Places
 from controlplane.gate.programs import FOR_GOOD, ProgramTable, Proofs, RootProgram
 from controlplane.gate.tenants import Tenants
-from controlplane.gate.tickets import Entered, GateCounters, GateState, Refused, Ticket, refusal
+from controlplane.gate.tickets import REFUSED, Entered, GateCounters, GateState, Refused, Ticket, refusal
 
 Send = Callable[[Event, bool], None]
 
@@ -62,6 +64,7 @@ class Gate:
         self.places = Places()
         self._holds = Holds()
         self._alarm = Alarm(self._on_alarm, wall_second_ns=self.limits.wall_second_ns)
+        self._refusals_told = dict.fromkeys(REFUSED, 0)
         self._running: dict[str, str] = {}  # turn id -> root id
         self._busy_programs = 0
         self._was_governed = False
@@ -76,6 +79,7 @@ class Gate:
         already.
         """
         if self._closed:
+            self.counters.refused_closed += 1
             raise refusal(self.limits, ticket, 503, "gate_closed", "the server is shutting down", 0)
         if ticket.turn_id in self._running or ticket.turn_id in self._holds:
             raise LocalEventError(f"turn {ticket.turn_id!r} is already at the gate")
@@ -115,6 +119,7 @@ class Gate:
         except asyncio.CancelledError:
             if ticket.turn_id in self._holds:
                 self._drop(held)
+                self.counters.abandoned += 1
                 self._abandon(ticket, "the client left while held")
                 self._end_if_anonymous(ticket)
             elif ticket.turn_id in self._running:
@@ -136,6 +141,7 @@ class Gate:
         if program.running == 0:
             self._busy_programs -= 1
         if abandoned:
+            self.counters.unserved += 1
             self._abandon(ticket, abandoned)
         self._end_if_anonymous(ticket)
         if self._holds and self._look(now_ns) is not Mode.GOVERNED:
@@ -157,7 +163,7 @@ class Gate:
             ReplyRead(
                 program_id=ticket.program_id,
                 turn_id=ticket.turn_id,
-                tool=tools[0][:MOST_NAME] if tools else "",  # a model may write anything
+                tool=made_good(tools[0]) if tools else "",  # a model may write anything
                 tool_calls=len(tools),
                 is_last=is_last,
             ),
@@ -183,6 +189,7 @@ class Gate:
         for held in list(self._holds):
             self.counters.refused_closed += 1
             self._refuse_held(held, "gate_closed", "the server is shutting down")
+        self._tell_refusals()
         self._alarm.cancel()
 
     # -- the daemon ----------------------------------------------------------------------------------------
@@ -226,6 +233,7 @@ class Gate:
         if self._authority.is_outdated(beat, received_ns):
             self.counters.outdated += 1
             return False
+        self._tell_refusals()
         if not self._authority.heard(beat, received_ns):
             self._arm()
             return True
@@ -487,8 +495,15 @@ class Gate:
             is_final=program.refused_until_ns == FOR_GOOD,
         )
 
+    def _tell_refusals(self) -> None:
+        """Those since the last time: a flood of refusals makes no flood of events."""
+        for code, counter in REFUSED.items():
+            refused = getattr(self.counters, counter)
+            if turns := refused - self._refusals_told[code]:
+                self._refusals_told[code] = refused
+                self._send(TurnsRefused(code=code, turns=turns), False)
+
     def _abandon(self, ticket: Ticket, reason: str) -> None:
-        self.counters.abandoned += 1
         self._send(TurnAbandoned(program_id=ticket.program_id, turn_id=ticket.turn_id, reason=reason), False)
 
     def _end_if_anonymous(self, ticket: Ticket) -> None:

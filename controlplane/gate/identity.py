@@ -19,6 +19,7 @@ from typing import Any
 from controlplane.core.errors import ControlPlaneError
 from controlplane.core.prompt_size import ANONYMOUS
 from controlplane.core.tenants import KEY_DIGEST
+from controlplane.core.text import is_printable, made_good
 from controlplane.core.types import MOST_NAME
 from controlplane.gate.agents import kind_of_agent
 from controlplane.gate.placeholders import is_placeholder
@@ -246,7 +247,7 @@ def _own(texts: Mapping[str, str], body: Body, header: str, paths: Iterable[str]
 def _checked(text: str, source: str) -> str:
     if len(text) > MOST_NAME:
         raise BadIdentity(source, f"expected at most {MOST_NAME} characters, got {len(text)}")
-    if not text.isprintable():
+    if not is_printable(text):
         raise BadIdentity(source, "expected printable characters only")
     return text
 
@@ -276,10 +277,3 @@ def _claude_code_session(user: object) -> str:
     except (ValueError, TypeError, KeyError, RecursionError):
         session = user.rpartition(_CLAUDE_CODE_SESSION)[2] if _CLAUDE_CODE_SESSION in user else ""
     return session if isinstance(session, str) else ""
-
-
-def made_good(text: str) -> str:
-    """The text, or its digest if it is not a valid identity."""
-    if len(text) <= MOST_NAME and text.isprintable():
-        return text
-    return "sha256-" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]

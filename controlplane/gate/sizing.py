@@ -21,6 +21,7 @@ from typing import Any
 import imagesize  # type: ignore[import-untyped]
 
 from controlplane.core.prompt_size import MEDIA
+from controlplane.core.text import made_good
 
 _HEAD = ("tools", "functions", "system", "instructions")  # what a template puts before the messages
 _TURNS = ("messages", "input", "prompt", "text", "input_ids", "instances", "inputs")
@@ -62,7 +63,6 @@ _LEAST_BLOB = 1024  # characters; what is shorter may be a name, and costs littl
 
 _STORED = ("previous_response_id", "conversation")
 _BILLING = "x-anthropic-billing-header"
-_MOST_MODEL = 128  # characters of a model's name
 _SLICE = 4096  # characters: a plain prompt is compared in so many parts
 _MOST_SLICES = 1024
 _WHOLE_HASH = 1 << 20  # characters: of what is longer a sample is compared
@@ -116,7 +116,7 @@ class Prompt:
 def measure(body: Mapping[str, Any]) -> Prompt:
     """Measure a request's prompt. Takes some 2 ms for 1 MB of messages; the size of a blob does not count."""
     model = body.get("model")
-    walk = _Walk(model[:_MOST_MODEL] if isinstance(model, str) and model.isprintable() else "")
+    walk = _Walk(made_good(model) if isinstance(model, str) else "")
     prompt = Prompt(model=walk.model)
     head = [
         (name, _without_billing(body[name]) if name == "system" else body[name]) for name in _HEAD if name in body

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from controlplane.core.tenants import KEY_DIGEST
-from controlplane.gate.identity import Body, Headers, Identity, identify, made_good
+from controlplane.core.text import made_good
+from controlplane.gate.identity import Body, Headers, Identity, identify
 
 _SHORT = len(KEY_DIGEST) + 16  # characters of a key's digest in a program's name
 _CLAIMED = "claimed:"  # before the name of an owner for whom nobody vouches

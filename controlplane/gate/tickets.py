@@ -110,6 +110,7 @@ class GateCounters:
     refused_draining: int = 0  # 503: a new program, while an operator drains the node
     refused_closed: int = 0  # 503: the gate was closed
     abandoned: int = 0  # the client left while held
+    unserved: int = 0  # let in, and then the engine did not take it
     asked_again: int = 0
     daemon_lost: int = 0
     daemon_returned: int = 0
@@ -117,3 +118,16 @@ class GateCounters:
     outdated: int = 0  # heartbeats of a daemon that was replaced
     placeholders: int = 0  # requests that sent one for an id, as "undefined": it counts as absent
     unproven: int = 0  # turns that named a parent which neither an agent nor a turn of its has told of
+
+
+REFUSED = {
+    "queue_full": "refused_full",
+    "overloaded": "refused_overload",
+    "hold_deadline": "refused_deadline",
+    "budget_spent": "refused_budget",
+    "draining": "refused_draining",
+    "gate_closed": "refused_closed",
+    "client_left": "abandoned",
+    "unserved": "unserved",
+}
+"""The counter of each of ``REFUSALS``."""

@@ -1,8 +1,6 @@
 """Automatic advice in words: how it stands, what it has changed, and why."""
 
-import typer
-
-from controlplane.operate.printing import duration, plain, print_json, print_table
+from controlplane.operate.printing import duration, echo, plain, print_json, print_table
 from controlplane.wire.control import Fields
 
 
@@ -42,19 +40,19 @@ def show_automatic(status: Fields, *, json: bool) -> None:
         print_json(plain(advice))
         return
     if not advice.goal:
-        typer.echo(
+        echo(
             "automatic advice is off: with `auto = true` and bounds below [advise] in the daemon's file it changes "
             "settings by itself. For advice on a recorded run name its log: penstock advise LOG"
         )
         return
-    typer.echo(f"automatic advice for {advice.goal}: {standing(advice, status.now_ns)}; {_counted(advice)}")
+    echo(f"automatic advice for {advice.goal}: {standing(advice, status.now_ns)}; {_counted(advice)}")
     if advice.latest:
         head = ("ago", "setting", "from", "to", "outcome", "why")
         print_table(head, [_row(each, status.now_ns) for each in advice.latest])
     if advice.in_force:
-        typer.echo("In force until the daemon ends, over what its file says; to keep it, write there:")
+        echo("In force until the daemon ends, over what its file says; to keep it, write there:")
         for line in advice.in_force:
-            typer.echo(f"  {line}")
+            echo(f"  {line}")
 
 
 def _heard(advice: Fields) -> str:

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import psutil
 
 from controlplane.core.errors import ConfigError, ControlPlaneError, EngineUnavailable, UnknownProgram
+from controlplane.shell.only_one import holder
 from controlplane.wire.control import METHODS, Fields
-from controlplane.wire.endpoint import control_path
+from controlplane.wire.endpoint import control_path, default_state_dir
 from controlplane.wire.files import MOST_SECRET_BYTES, read_bytes
 from controlplane.wire.loopback import channel_options
 
@@ -22,6 +24,9 @@ CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE = (
     "PENSTOCK_API_PRIVATE_KEY",
 )
 _TIMEOUT_S = 10.0
+_LOOK_S = 1.0  # twice without an answer: then one that does nothing is frozen
+_STOPPED = frozenset({psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP})
+_SLEEPS = frozenset({psutil.STATUS_SLEEPING, psutil.STATUS_DISK_SLEEP, psutil.STATUS_IDLE})
 _MOST_ROWS = 1000  # of programs in one answer
 # Who only listens would hear nothing, for ever, of a daemon that is frozen or whose host is gone.
 _STILL_THERE = (
@@ -40,9 +45,10 @@ _ERRORS: dict[grpc.StatusCode, type[ControlPlaneError]] = {
 class ControlClient:
     """A client over one channel. Requests and replies have the fields of ``proto/penstock/v1/control.proto``."""
 
-    def __init__(self, channel: grpc.Channel, address: str) -> None:
+    def __init__(self, channel: grpc.Channel, address: str, process: int = 0) -> None:
         self.address = address
         self._channel = channel
+        self._process = process  # the daemon's, if it is on this machine
 
     def call(self, method: str, **fields: Any) -> Fields:
         """Ask once. Raises ``EngineUnavailable`` if nobody answers, or the error that the daemon answers."""
@@ -51,7 +57,24 @@ class ControlClient:
             wire.path, request_serializer=wire.encode_request, response_deserializer=wire.decode_reply
         )
         with self._told():
-            return ask(Fields(**fields), timeout=_TIMEOUT_S)  # type: ignore[no-any-return]
+            answer = ask.future(Fields(**fields), timeout=_TIMEOUT_S)
+            self._wait_for(answer)
+            return answer.result()  # type: ignore[no-any-return]
+
+    def _wait_for(self, answer: Any) -> None:
+        """Wait as long as the daemon does anything. Raises ``EngineUnavailable`` after a while if it is frozen."""
+        used_s = -1.0
+        while self._process:
+            try:
+                answer.exception(timeout=_LOOK_S)
+                return
+            except grpc.FutureTimeoutError:
+                before_s, (used_s, state) = used_s, _of_process(self._process)
+                if state == psutil.STATUS_DEAD:
+                    return  # the connection tells
+                if state in _STOPPED or (state in _SLEEPS and used_s == before_s):
+                    answer.cancel()
+                    raise EngineUnavailable(frozen(self._process)) from None
 
     def programs(self, *, limit: int = 0, **asked: Any) -> Fields:
         """The reply of ``ListPrograms``, of more than one answer holds page by page; ``limit`` 0: all there are.
@@ -93,6 +116,23 @@ class ControlClient:
             raise _ERRORS.get(code, ControlPlaneError)(details) from None
 
 
+def _of_process(process: int) -> tuple[float, str]:
+    """The CPU seconds that it has used, and what it does."""
+    try:
+        found = psutil.Process(process)
+        return sum(found.cpu_times()[:2]), found.status()
+    except psutil.Error:
+        return 0.0, psutil.STATUS_DEAD
+
+
+def frozen(process: int) -> str:
+    """What to do about a daemon that is there and does not answer."""
+    return (
+        f"process {process} is the daemon, and is frozen or hangs: `kill -CONT {process}` lets it go on if it was "
+        f"stopped; else `kill -KILL {process}` and start it again, which loses nothing"
+    )
+
+
 @contextmanager
 def connect(address: str | None, node: str, state_dir: Path | None = None) -> Iterator[ControlClient]:
     """Connect to ``address``, else ``$PENSTOCK_API``, else the socket of ``node`` in the state directory.
@@ -104,12 +144,14 @@ def connect(address: str | None, node: str, state_dir: Path | None = None) -> It
     and a folder that may not be entered.
     """
     chosen = address or os.environ.get(ADDRESS_VARIABLE)
+    process = 0
     if not chosen:
         chosen = f"unix:{_socket(node, state_dir)}"
+        process = holder(node, state_dir or default_state_dir())
     if "://" in chosen:  # as a URL, where HOST:PORT is meant
         chosen = chosen.partition("://")[2].rstrip("/")
     with _channel(chosen) as channel:
-        yield ControlClient(channel, chosen)
+        yield ControlClient(channel, chosen, process)
 
 
 def _socket(node: str, state_dir: Path | None) -> Path:

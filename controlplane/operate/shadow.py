@@ -2,9 +2,7 @@
 
 from collections.abc import Iterator
 
-import typer
-
-from controlplane.operate.printing import duration, plain, print_json, print_table
+from controlplane.operate.printing import duration, echo, plain, print_json, print_table
 from controlplane.wire.control import Fields
 
 _KINDS = {
@@ -88,11 +86,9 @@ def show_promoted(promoted: Fields, *, json: bool) -> None:
     shadow = promoted.shadow_preset
     if promoted.shadow_settings:
         shadow += f" with {', '.join(promoted.shadow_settings)}"
-    typer.echo(f"{promoted.preset} is in force, as configuration {promoted.config.version}; its shadow: {shadow}")
-    typer.echo("`penstock promote` once more takes it back.")
-    typer.echo("A reload keeps it so, also where the file says otherwise; it ends with the daemon.")
+    echo(f"{promoted.preset} is in force, as configuration {promoted.config.version}; its shadow: {shadow}")
+    echo("`penstock promote` once more takes it back.")
+    echo("A reload keeps it so, also where the file says otherwise; it ends with the daemon.")
     where = promoted.file or "a file given with --config"
-    typer.echo(
-        f"A restarted daemon reads {where} again. To keep it, write there, before anything else of these keys:"
-    )
+    echo(f"A restarted daemon reads {where} again. To keep it, write there, before anything else of these keys:")
     print_table(("key", "value"), [tuple(line.split(" = ", 1)) for line in promoted.keep])

@@ -4,12 +4,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
-import msgspec
-import typer
-
 from controlplane.core.commands import Place
 from controlplane.operate.advise import advise_rows
-from controlplane.operate.printing import duration, plain, print_json, print_table
+from controlplane.operate.printing import duration, echo, json_line, plain, print_json, print_table
 from controlplane.operate.shadow import shadow_rows
 from controlplane.wire.control import Fields
 from controlplane.wire.names import snake_case
@@ -23,7 +20,7 @@ def show_status(status: Fields, *, json: bool) -> None:
     if json:
         print_json(plain(status))
         return
-    window, pressure, orders = status.window, status.pressure, status.orders
+    window, pressure = status.window, status.pressure
     limit = window.limit or "no limit"
     rows = [
         ("node", f"{status.node}, preset {status.preset}, configuration {status.config.version}"),
@@ -40,18 +37,22 @@ def show_status(status: Fields, *, json: bool) -> None:
         ("tools", tools_line(pressure)),
         ("events", f"{status.counts.applied} applied, {status.rejected} rejected, {status.counts.gaps} gaps"),
     ]
-    if not status.bus_connected:
-        rows.append(("bus", "away, or keeps nothing: gates admit on their own until it is back"))
-    if orders.draining or orders.held:
-        rows.append(("orders", orders_line(orders)))
+    if status.refusals:
+        rows.append(("unserved", ", ".join(f"{each.turns:,} {each.code}" for each in status.refusals)))
     rows += shadow_rows(status)
     rows += advise_rows(status)
-    rows += [("passive", engine) for engine in status.passive_engines]
-    if status.config.refused:
-        rows.append(("refused", status.config.refused))
-    if status.config.until_restart:
-        rows.append(("restart", f"needed for {', '.join(status.config.until_restart)}"))
+    rows += [(each.level, finding_line(each)) for each in status.findings]
     print_table(("", ""), rows)
+
+
+def finding_line(finding: Fields) -> str:
+    """What is wrong, and what to do, in one line."""
+    return f"{title(finding)}: {finding.found} -> {finding.advice}"
+
+
+def title(finding: Fields) -> str:
+    """A finding's name in words."""
+    return str(finding.name).replace("_", " ")
 
 
 def kv_line(pressure: Fields) -> str:
@@ -158,13 +159,13 @@ def show_tenants(status: Fields, *, json: bool) -> None:
         print_json({"tenants": plain(status.tenants), "jain_index": status.tenants_jain_index})
         return
     if not status.tenants:
-        typer.echo("no tenants: the configuration has no table [tenants.NAME]")
+        echo("no tenants: the configuration has no table [tenants.NAME]")
         return
     print_table(TENANT_HEAD, [tenant_cells(row) for row in status.tenants])
     for row in status.tenants:
         if row.spent:
-            typer.echo(f"spent: {row.spent}; {duration(row.window_ns)} to go")
-    typer.echo(f"Jain's index over what each has had for its weight: {status.tenants_jain_index:.3f}")
+            echo(f"spent: {row.spent}; {duration(row.window_ns)} to go")
+    echo(f"Jain's index over what each has had for its weight: {status.tenants_jain_index:.3f}")
 
 
 def lead_line(status: Fields) -> str:
@@ -213,16 +214,16 @@ def show_engines(listed: Fields, *, json: bool) -> None:
         print_json({"engines": plain(listed.engines), "total": listed.total, "moves": plain(listed.moves)})
         return
     if not listed.engines:
-        typer.echo("no engine has reported yet")
+        echo("no engine has reported yet")
         return
     print_table(ENGINE_HEAD, [engine_cells(engine) for engine in listed.engines])
     if left := listed.total - len(listed.engines):
-        typer.echo(f"and {left} more")
+        echo(f"and {left} more")
     for engine in listed.engines:
         if engine.passive:
-            typer.echo(f"passive: {engine.place}: {engine.passive}")
+            echo(f"passive: {engine.place}: {engine.passive}")
     for move in listed.moves[:_MOST_MOVES]:
-        typer.echo(f"moved: {move_line(move)}")
+        echo(f"moved: {move_line(move)}")
 
 
 def move_line(move: Fields) -> str:
@@ -292,9 +293,9 @@ def show_programs(listed: Fields, *, json: bool, waits: bool = False) -> None:
         ]
         print_table((*program_head(engines=engines), *more), rows)
         if left := listed.total - len(programs):
-            typer.echo(f"and {left} more")
+            echo(f"and {left} more")
     else:
-        typer.echo("none")
+        echo("none")
 
 
 def show_orders(orders: Fields, *, json: bool) -> None:
@@ -302,7 +303,7 @@ def show_orders(orders: Fields, *, json: bool) -> None:
     if json:
         print_json(plain(orders))
     else:
-        typer.echo(f"orders: {orders_line(orders)}")
+        echo(f"orders: {orders_line(orders)}")
 
 
 def show_config(config: Fields, *, json: bool) -> None:
@@ -310,24 +311,24 @@ def show_config(config: Fields, *, json: bool) -> None:
     if json:
         print_json(plain(config))
         return
-    typer.echo(f"configuration {config.version} is in force")
+    echo(f"configuration {config.version} is in force")
     if config.until_restart:
-        typer.echo(f"waiting for a restart: {', '.join(config.until_restart)}")
+        echo(f"waiting for a restart: {', '.join(config.until_restart)}")
 
 
 def show_decision(decision: Fields, *, json: bool) -> None:
     """Print one decision in one line, with its reason."""
     if decision.missed:
-        typer.echo(f"{decision.missed} decisions were missed", err=True)
+        echo(f"{decision.missed} decisions were missed", err=True)
     command = decision.command
     if command is None:
         return  # of a kind that is newer than this program
     kind = snake_case(type(command))
     if json:
-        typer.echo(msgspec.json.encode({"at_ns": decision.at_ns, "kind": kind, **asdict(command)}).decode())
+        echo(json_line({"at_ns": decision.at_ns, "kind": kind, **asdict(command)}))
         return
     about = getattr(command, "program_id", "")
     ttl_ns = getattr(command, "ttl_ns", 0)
     until = f" for {duration(ttl_ns)}" if ttl_ns else ""
     where = f" on {command.replica}" if isinstance(command, Place) else ""
-    typer.echo(f"{time.strftime('%H:%M:%S')}  {kind}{until} {about}{where}  {command.reason}")
+    echo(f"{time.strftime('%H:%M:%S')}  {kind}{until} {about}{where}  {command.reason}")

@@ -13,8 +13,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from controlplane.core.text import printable
 from controlplane.operate.advise import advice_note
 from controlplane.operate.client import ControlClient
+from controlplane.operate.printing import cells
 from controlplane.operate.tables import (
     ENGINE_HEAD,
     are_several,
@@ -23,9 +25,9 @@ from controlplane.operate.tables import (
     has_engines,
     kv_line,
     lead_line,
-    orders_line,
     program_head,
     program_row,
+    title,
     tools_line,
 )
 from controlplane.wire.control import Fields
@@ -98,11 +100,19 @@ def _engine_lines(engines: Fields) -> int:
 
 
 def _engines(listed: Fields) -> RenderableType:
-    table = Table(*ENGINE_HEAD, box=None, expand=True, header_style="bold", pad_edge=False)
+    table = _table(ENGINE_HEAD)
     for engine in listed.engines:
-        table.add_row(*engine_cells(engine), style=_engine_style(engine))
+        table.add_row(*cells(engine_cells(engine)), style=_engine_style(engine))
     left = listed.total - len(listed.engines)
     return Group(table, Text(f"… and {left} more engines", style="dim")) if left > 0 else table
+
+
+def _table(head: Sequence[str]) -> Table:
+    """A table of one line a row, whatever the names' width."""
+    table = Table(box=None, expand=True, header_style="bold", pad_edge=False)
+    for name in head:
+        table.add_column(name, no_wrap=True, overflow="ellipsis")
+    return table
 
 
 def _engine_style(engine: Fields) -> str:
@@ -127,17 +137,16 @@ def _head(status: Fields, phases: Sequence[Fields], history: History, width: int
     lines.add_row("CPU", _gauge(pressure.cpu_use_ratio, pressure.cpu_overloaded, tools_line(pressure)))
     lines.add_row("phases", _phases(phases))
     lines.add_row("", _warnings(status))
-    title = f"[bold]{status.node}[/]  preset {status.preset}  configuration {status.config.version}"
-    if has_engines(status):
-        title += f"  {engines_line(status.engines)}"
-    if lead := lead_line(status):
-        title += f"  {lead}"
+    said = [f"preset {status.preset}  configuration {status.config.version}"]
+    said += [engines_line(status.engines)] * has_engines(status)
+    said += [line for line in (lead_line(status),) if line]
+    title = Text.assemble((printable(status.node), "bold"), *(printable(f"  {each}") for each in said))
     return Panel(lines, title=title, title_align="left", box=box.ROUNDED)
 
 
 def _because(status: Fields) -> Text:
     note = advice_note(status)
-    return Text.assemble(status.window.reason, (f"; {note}", "cyan") if note else "")
+    return Text.assemble(printable(status.window.reason), (printable(f"; {note}"), "cyan") if note else "")
 
 
 def _plot(values: Iterable[float], top: float, width: int, now: str, style: str) -> Text:
@@ -165,26 +174,19 @@ def _phases(phases: Sequence[Fields]) -> Text:
 
 
 def _warnings(status: Fields) -> Text:
-    said = []
-    if not status.bus_connected:
-        said.append("the bus is away")
-    if status.orders.draining or status.orders.held:
-        said.append(orders_line(status.orders))
-    said += [f"passive: {engine}" for engine in status.passive_engines]
-    if status.config.refused:
-        said.append(f"configuration refused: {status.config.refused}")
-    if status.config.until_restart:
-        said.append(f"a restart is needed for {', '.join(status.config.until_restart)}")
-    return Text("; ".join(said), style="red")
+    """Every finding's name, as only one line is here; and as much as there is room for of what was found."""
+    names = ", ".join(map(title, status.findings)) + "; " if len(status.findings) > 1 else ""
+    said = "; ".join(f"{title(each)}: {each.found}" for each in status.findings)
+    return Text(printable(names + said), style="red")
 
 
 def _programs(listed: Fields, most: int) -> RenderableType:
     """Programs that reason, then those that wait, then those that act, then idle ones; the rest is counted."""
     shown = sorted(listed.programs[:most], key=_place)
     engines = are_several(shown)
-    table = Table(*program_head(engines=engines), box=None, expand=True, header_style="bold", pad_edge=False)
+    table = _table(program_head(engines=engines))
     for program in shown:
-        table.add_row(*program_row(program, engines=engines), style=_PHASE_STYLE[program.phase])
+        table.add_row(*cells(program_row(program, engines=engines)), style=_PHASE_STYLE[program.phase])
     left = listed.total - len(shown)
     return Group(table, Text(f"… and {left} more", style="dim")) if left > 0 else table
 

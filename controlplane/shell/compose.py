@@ -19,6 +19,7 @@ from controlplane.shell.daemon import Daemon
 from controlplane.shell.decision_log import DecisionLog
 from controlplane.shell.event_socket import EventSocket
 from controlplane.shell.grpc_server import GrpcServer
+from controlplane.shell.health_watch import HealthWatch
 from controlplane.shell.http_server import HttpServer
 from controlplane.shell.nats_server import EmbeddedNats
 from controlplane.shell.only_one import only_one
@@ -93,6 +94,9 @@ async def surround(daemon: Daemon, state_dir: Path, tasks: TaskGroup, ending: co
         regrets.heard.append(timelines.verdict)
     daemon.pump.recorders.append(regrets)  # behind the log: a decision stands before its verdict
     ending.callback(lambda: regrets.rest(daemon.clock.now_ns()))
+    watch = HealthWatch(daemon.own, daemon.status, state_dir)
+    ending.callback(tasks.start_soon(watch.keep).cancel)
+    ending.callback(lambda: watch.look(is_last=daemon.ready.is_set()))
     telemetry = Telemetry(
         config.telemetry,
         config.node,

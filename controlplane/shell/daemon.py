@@ -7,6 +7,7 @@ as well, so that whoever takes over begins with the ledger that the leader had (
 import math
 import secrets
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from controlplane.shell.clock import Clock
 from controlplane.shell.decisions import Decisions
 from controlplane.shell.engines import EngineRow, Known, Moves, each_engine
 from controlplane.shell.event_socket import EventSocket
+from controlplane.shell.health import Own
 from controlplane.shell.host_probe import HostProbe
 from controlplane.shell.laboratory import Laboratory
 from controlplane.shell.leading import Alone, Leads
@@ -50,7 +52,6 @@ _QUIET_S = 5.0  # or three samples of the host
 _FROZEN_S = 2.0  # between two looks, which are at most ``_LONGEST_WAIT_S`` apart
 _SAMPLES_MISSED = 2.5  # of the host, until what is known may be out of date
 _HARDLY_BACK_S = 0.1
-_TELL_AGAIN_S = 10.0
 _NS_PER_NUMBER = 1_000_000  # no daemon sends a command each millisecond of its life
 _NUMBERS_UNHEARD = 10_000  # of commands that a leader before us may have sent and the stream did not keep
 _FOLLOWS = "the daemon does not decide: another one leads, or it still starts"
@@ -84,6 +85,7 @@ class Daemon:
         self.boot_id = secrets.token_hex(4)
         self.pump = Pump(Controller(config.policies, config.control))
         self.position = 0  # in the stream, of what the state contains
+        self.own = Own()
         self.ready = Event()
         self.shadow = Shadow(lambda: self.controller)
         laboratory = Laboratory()
@@ -108,9 +110,6 @@ class Daemon:
         self._error: ConfigError | None = None
         self._saved_at_ns = 0
         self._save_took_ns = 0
-        self._refused_told = 0
-        self._refusals_told_s = -_TELL_AGAIN_S
-        self._unsaved = ""  # why the last snapshot was not written
         self._resync_all = False
         self._sampled = 0  # samples of the host that were published
         self._sample_now = Event()
@@ -258,9 +257,7 @@ class Daemon:
             return stream.last_sequence
         lacked_s = self.clock.go_on_from(snapshot.now_ns)
         if lacked_s > _HARDLY_BACK_S:
-            self._log.warning(
-                "the wall clock was set back", by_s=round(lacked_s, 1), action="time goes on from before"
-            )
+            self.own.jumped_s = -lacked_s
         state = snapshots.restore(snapshot, self.config.policies)
         self.pump.controller = Controller(self.config.policies, self.config.control, state)
         if snapshot.stream_created != stream.created:
@@ -296,11 +293,9 @@ class Daemon:
         """A full disk costs the snapshot, never the daemon: the stream has what it would have held."""
         try:
             snapshots.write(self._state_path, self._snapshot(now_ns))
-            self._unsaved = ""
+            self.own.unsaved = ""
         except OSError as error:
-            if not self._unsaved:
-                self._log.error("snapshot not written", path=str(self._state_path), error=str(error))
-            self._unsaved = str(error)
+            self.own.unsaved = f"{self._state_path}: {error.strerror or error}"
         self._save_took_ns = self.clock.now_ns() - now_ns
         if self.recorder is not None:
             self.recorder.flush()
@@ -440,7 +435,6 @@ class Daemon:
                 self.stop(ConfigError(f"node {node!r} has a daemon that started later: this one stands down"))
                 return
             self._note_gap()
-            self._tell_refusals()
             if not self.leads.leading:  # it was frozen, say, and its lease has ended meanwhile
                 continue
             now_ns = clock.now_ns()
@@ -470,13 +464,6 @@ class Daemon:
             lost_ns=lost_ns,
             reason="the daemon started, or the stream has lost something",
         )
-
-    def _tell_refusals(self) -> None:
-        """Of events that were not their sender's to tell: now and then, since whoever sends them may send many."""
-        refused, now_s = self.pump.refused, self.clock.wall_seconds(self.clock.now_ns())
-        if refused > self._refused_told and now_s - self._refusals_told_s >= _TELL_AGAIN_S:
-            self._log.warning("events refused", events=refused - self._refused_told, why=self.pump.last_rejection)
-            self._refused_told, self._refusals_told_s = refused, now_s
 
     @cached_property
     def _host_publisher(self) -> str:
@@ -508,7 +495,7 @@ class Daemon:
         frozen_s, self._looked_s = now_s - self._looked_s, now_s
         if frozen_s > _FROZEN_S:
             self._log.warning("was frozen", for_s=round(frozen_s, 1), action="reading what happened meanwhile")
-            self._is_behind = True
+            self._is_behind, self.own.frozen_s = True, frozen_s
         elif self._is_up_to_date:
             self._is_behind = False
         if frozen_s > _FROZEN_S or self._is_quiet:
@@ -575,6 +562,7 @@ class Daemon:
             shadow=self.shadow.status(self.clock.now_ns(), self.estimates.latest),
             advise=self.advice.status(self.clock.now_ns()),
             listeners=listener_rows(),
+            own=replace(self.own, is_behind=self._is_behind),
         )
 
     def engines(self) -> Iterator[EngineRow]:

@@ -4,6 +4,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
+from heapq import nsmallest
 from itertools import islice
 from typing import Protocol
 
@@ -14,6 +15,8 @@ from controlplane.core.ledger.publishers import Sequence
 from controlplane.core.types import seconds
 
 _ANSWERS_WITHIN_NS = seconds(5)
+_BUSY_TELLS_NS = seconds(15)  # far more than one step takes
+_MOST_DOWN = 5  # engines that are named
 _MOST_MOVES = 64  # the latest, that are told of
 
 
@@ -69,6 +72,7 @@ class EngineCounts:
     gone: int
     silent: int
     moves: int
+    down: tuple[str, ...] = ()  # the places of some that are gone or silent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,12 +118,15 @@ class Moves:
 
 def count_engines(ledger: Ledger, roster: Iterable[Known], now_ns: int) -> EngineCounts:
     """How many there are of each standing. O(engines), and cheap: a status has it."""
-    pools, standings, silent = ledger.engines.pools, Counter[str](), 0
+    pools, standings, silent, down = ledger.engines.pools, Counter[str](), 0, list[str]()
     named = {each.place: each for each in roster}
     for place in pools.keys() | named.keys():
         standing = _standing(ledger, named.get(place), place) or "serving"
         standings[standing] += 1
-        silent += standing == "serving" and _is_silent(ledger, place, now_ns)
+        is_silent = standing == "serving" and _is_silent(ledger, place, now_ns)
+        silent += is_silent
+        if is_silent or standing == "gone":
+            down.append(place)
     return EngineCounts(
         known=sum(standings.values()),
         serving=standings["serving"],
@@ -127,6 +134,7 @@ def count_engines(ledger: Ledger, roster: Iterable[Known], now_ns: int) -> Engin
         gone=standings["gone"],
         silent=silent,
         moves=ledger.programs.moves,
+        down=tuple(nsmallest(_MOST_DOWN, down)),
     )
 
 
@@ -209,14 +217,16 @@ def _heard_ns(ledger: Ledger, place: str, now_ns: int) -> int:
 
 
 def _is_silent(ledger: Ledger, place: str, now_ns: int) -> bool:
-    """Whether it was never heard, or was asked for its state and did not answer.
+    """Whether it was never heard, was asked for its state and did not answer, or runs turns and tells nothing.
 
-    One that has nothing to do may tell nothing for long: that alone is no sign.
+    It tells of its pool once a second while it has any. One that has none may tell nothing for long.
     """
     sequence = _sequence(ledger, place)
     if sequence is None:
         return True
     asked = sequence.unanswered
+    if _turns(ledger, place) and now_ns - sequence.heard_at_ns >= _BUSY_TELLS_NS:
+        return True
     return asked > 1 or (asked > 0 and now_ns - sequence.asked_at_ns >= _ANSWERS_WITHIN_NS)
 
 

@@ -2,10 +2,13 @@
 
 import logging
 import sys
+from collections.abc import MutableMapping
 from contextlib import suppress
 from typing import Any, TextIO
 
 import structlog
+
+from controlplane.core.text import printable
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -36,6 +39,7 @@ def configure(level: str = "info", *, json: bool | None = None) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            _printable,
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
@@ -45,6 +49,14 @@ def configure(level: str = "info", *, json: bool | None = None) -> None:
     # nats-py logs each failed reconnect with its stack; the bus says the same in one line.
     logging.getLogger("nats").setLevel(logging.CRITICAL)
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # warns of nothing when nats-py hangs up with TLS
+
+
+def _printable(_: Any, __: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Replace what a terminal would obey: much of a line was chosen by agents."""
+    for name, value in entry.items():
+        if isinstance(value, str):
+            entry[name] = "\n".join(map(printable, value.split("\n"))) if name == "exception" else printable(value)
+    return entry
 
 
 def logger(room: str) -> Any:

@@ -20,6 +20,7 @@ from controlplane.core.types import NANOSECONDS_PER_SECOND
 from controlplane.shell.advise_metrics import ADVISE_STATES
 from controlplane.shell.engine_metrics import EngineTokens
 from controlplane.shell.engines import EngineRow
+from controlplane.shell.health_metrics import HEALTH_STATES
 from controlplane.shell.shadow_metrics import SHADOW_STATES
 from controlplane.shell.state_metrics import State, Values, one
 from controlplane.shell.status import Status
@@ -240,6 +241,7 @@ STATES = (
     ),
     *SHADOW_STATES,
     *ADVISE_STATES,
+    *HEALTH_STATES,
     State(
         name="penstock.bus.connected",
         unit="",

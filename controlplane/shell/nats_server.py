@@ -32,7 +32,7 @@ from controlplane.shell.installed import installed
 from controlplane.shell.logs import logger
 from controlplane.shell.nats_config import Passwords, kept_passwords, url_as, users, write_secret
 from controlplane.shell.ports import free_ports
-from controlplane.wire.bounds import OpenFiles
+from controlplane.wire.bounds import most_open_files
 from controlplane.wire.endpoint import Endpoint, read_endpoint, remove_endpoint, write_endpoint
 from controlplane.wire.nats_url import shown
 from controlplane.wire.roles import BusRole, user_name
@@ -210,7 +210,7 @@ class EmbeddedNats:
         settings = {
             "host": _HOST,
             "port": self._port,
-            "max_connections": min(_MOST_CONNECTIONS, OpenFiles().most // 2),  # its store needs files, too
+            "max_connections": min(_MOST_CONNECTIONS, most_open_files() // 2),  # its store needs files, too
             "authorization": {"users": users(self.node, self._passwords)},
             "jetstream": {"store_dir": str(self.folder / "jetstream"), "sync_interval": _SYNC_INTERVAL},
         }

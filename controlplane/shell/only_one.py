@@ -16,7 +16,7 @@ from controlplane.core.errors import ConfigError
 @contextmanager
 def only_one(node: str, state_dir: Path) -> Iterator[None]:
     """Be the node's only daemon. Raises ``ConfigError``, which names the process that is."""
-    path = state_dir / node / "daemon.lock"
+    path = _lock(node, state_dir)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         path.touch()
@@ -41,3 +41,18 @@ def only_one(node: str, state_dir: Path) -> Iterator[None]:
             file.write(str(os.getpid()))
             file.flush()
         yield
+
+
+def holder(node: str, state_dir: Path) -> int:
+    """The process that is the node's daemon on this machine, also one that is frozen; 0: none that is known."""
+    with suppress(OSError, ValueError, IndexError):
+        inode = _lock(node, state_dir).stat().st_ino
+        for line in Path("/proc/locks").read_text().splitlines():
+            _, kind, _, _, process, file, *_ = line.split()
+            if kind == "FLOCK" and file.rpartition(":")[2] == str(inode):
+                return max(0, int(process))
+    return 0
+
+
+def _lock(node: str, state_dir: Path) -> Path:
+    return state_dir / node / "daemon.lock"

@@ -6,6 +6,7 @@ one before with the longer rest of the stream does as well.
 """
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields
@@ -16,9 +17,13 @@ import msgspec
 
 from controlplane.core.control import ControllerState
 from controlplane.core.ledger import RECORDS, Ledger
+from controlplane.core.ledger.tools import tool_key
 from controlplane.core.presets import Preset
+from controlplane.core.text import is_printable, made_good, printable
 
 VERSION = 7
+_CLASSES = "classes"  # of prompts, by model and agent, with a line feed between them
+_ESCAPE = re.compile(rb"\\(.)")
 _AT_ONCE = 1000  # of the programs, turns, ...
 _POLICIES = ("admission", "retention", "placement")
 _AS_IT_IS = [each.name for each in fields(ControllerState) if each.name not in ("ledger", *_POLICIES)]
@@ -109,12 +114,54 @@ def _value(value: Any) -> Iterator[bytes]:
 def read(data: bytes) -> Snapshot:
     """Decode. Raises ``SnapshotError`` for anything that is not a snapshot of this version."""
     try:
+        if _has_other_names(data):
+            data = msgspec.json.encode(_made_good(msgspec.json.decode(data)))
         snapshot = cast(Snapshot, msgspec.json.decode(data, type=_Whole))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SnapshotError(f"not a snapshot: {error}") from error
     if snapshot.version != VERSION:
         raise SnapshotError(f"it has version {snapshot.version}; this daemon reads version {VERSION}")
     return snapshot
+
+
+def _has_other_names(data: bytes) -> bool:
+    """Whether an earlier version may have taken in a name that is not printable. Fast where it has not."""
+    if not data.isascii() or b"\x7f" in data:
+        return True
+    for found in _ESCAPE.finditer(data):
+        if found[1] not in b'n"\\/':
+            return True
+        if found[1] == b"n":  # in the key of a call it stands between two names
+            begin = data.rfind(b'"', 0, found.start())
+            if data[begin - 1 : begin] in (b":", b"\\"):
+                return True
+    return False
+
+
+def _made_good(state: Any) -> Any:
+    """The same with names and reasons as events have them now."""
+    calls = dict(_keys_of_calls(state))
+
+    def good(value: Any, name: str = "") -> Any:
+        if isinstance(value, dict):
+            return {key if name == _CLASSES else good(key): good(each, key) for key, each in value.items()}
+        if isinstance(value, list):
+            return [good(each, name) for each in value]
+        if not isinstance(value, str) or is_printable(value):
+            return value
+        return printable(value) if name == "reason" else calls.get(value) or made_good(value)
+
+    return good(state)
+
+
+def _keys_of_calls(value: Any) -> Iterator[tuple[str, str]]:
+    """Each call's key, which has two names in it, and what it is now."""
+    for key, each in value.items() if isinstance(value, dict) else ():
+        if isinstance(each, dict):
+            names = [str(each.get(name)) for name in ("program_id", "call_id")]
+            if key == "\n".join(names):
+                yield key, tool_key(*(name if is_printable(name) else made_good(name) for name in names))
+        yield from _keys_of_calls(each)
 
 
 def restore(snapshot: Snapshot, preset: Preset) -> ControllerState:

@@ -1,7 +1,7 @@
 """What the daemon tells of itself: JSON on the status subject once a control interval, or on request."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -14,14 +14,13 @@ from controlplane.core.policies import Window
 from controlplane.core.types import Pressure
 from controlplane.shell.advise.status import AdviseStatus
 from controlplane.shell.engines import EngineCounts, Known, count_engines
+from controlplane.shell.health import Finding, Own, findings
 from controlplane.shell.pump import Pump
 from controlplane.shell.reload import ConfigState, Reloader
 from controlplane.shell.shadow import ShadowStatus
 from controlplane.shell.tenants import TenantRow, jain_index, tenant_rows
-from controlplane.wire.bounds import OpenFiles
 from controlplane.wire.listener import ListenerRow
 
-_FILES = OpenFiles()
 _MOST_FORECASTS = 16  # classes whose forecast is told of, those that the most programs are of
 
 
@@ -37,6 +36,14 @@ class Orders:
         """As the ledger has them."""
         programs = controller.ledger.programs
         return cls(held=tuple(programs.ordered_held), draining=programs.draining)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Turns that left a gate unserved, by why."""
+
+    code: str
+    turns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +76,11 @@ class Status:
     fence: int = 0  # the lease by which this one does, where several may
     shadow: ShadowStatus | None = None
     advise: AdviseStatus | None = None
-    files_open: int = 0
-    files_limit: int = 0
     listeners: tuple[ListenerRow, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    set_aside: int = 0  # messages that could not be applied
+    own: Own = field(default_factory=Own)
+    findings: tuple[Finding, ...] = ()
 
     def encode(self) -> bytes:
         """As JSON."""
@@ -82,10 +91,9 @@ class Status:
         """In a few words, for whoever lists services."""
         pressure, limit = self.pressure, self.window.limit or "no limit"
         said = f"{pressure.programs_active} programs active, {pressure.queue_length} waiting; window {limit}"
-        draining = "; draining" if self.orders.draining else ""
         if self.stands_by:
             return f"stands by: another daemon leads; {self.programs} programs known"
-        return f"{said}{draining}{'' if self.bus_connected else '; the bus is away'}"
+        return "; ".join([said, *(each.title for each in self.findings)])
 
     def with_programs(self, controller: Controller) -> bytes:
         """As JSON, with each program's record and the queue in order."""
@@ -111,11 +119,12 @@ def describe(
     shadow: ShadowStatus | None = None,
     advise: AdviseStatus | None = None,
     listeners: tuple[ListenerRow, ...] = (),
+    own: Own | None = None,
 ) -> Status:
     """The status now; ``roster`` has the engines that there should be, where somebody knows."""
     controller, config = pump.controller, reloader.config
     tenants = tenant_rows(controller.ledger, now_ns)
-    return Status(
+    status = Status(
         node=config.node,
         boot_id=boot_id,
         preset=config.policies.name,
@@ -146,10 +155,11 @@ def describe(
         fence=fence,
         shadow=shadow,
         advise=advise,
-        files_open=_FILES.count,
-        files_limit=_FILES.most,
         listeners=listeners,
+        refusals=tuple(Refusal(code=code, turns=turns) for code, turns in controller.ledger.gates.refused.items()),
+        own=own or Own(),
     )
+    return replace(status, findings=findings(status))
 
 
 def _now(controller: Controller) -> Pressure:

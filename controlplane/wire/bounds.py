@@ -1,14 +1,11 @@
 """What one listener may take of the process, and the process of the machine."""
 
 import contextlib
-import os
 import resource
-import time
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 _MOST_FILES = 1 << 20  # beyond, programs that walk all descriptors take seconds
-_COUNT_AGAIN_S = 5.0
 
 
 class Reason(StrEnum):
@@ -44,7 +41,7 @@ class Bounds:
 
     def within(self, share: float) -> "Bounds":
         """The same, but no more places than this share of the files that the process may open."""
-        most = max(8, int(share * OpenFiles().most))
+        most = max(8, int(share * most_open_files()))
         connections = min(self.connections, most)
         by_peer = max(1, self.by_peer * connections // self.connections)
         return replace(self, connections=connections, by_peer=by_peer, reserved=min(self.reserved, most // 4))
@@ -77,24 +74,7 @@ def raise_open_files() -> tuple[int, int]:
     return soft, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-class OpenFiles:
-    """How many files this process has open, and may have. With very many the count takes ms: it is a few s old."""
-
-    def __init__(self) -> None:
-        self._count, self._counted_at_s = 0, -_COUNT_AGAIN_S
-
-    @property
-    def count(self) -> int:
-        """Files, connections among them; 0 where the system does not tell, or none can be opened to look."""
-        now_s = time.monotonic()
-        if now_s - self._counted_at_s >= _COUNT_AGAIN_S:
-            self._counted_at_s = now_s
-            with contextlib.suppress(OSError):
-                self._count = len(os.listdir("/proc/self/fd"))  # noqa: PTH208  names are enough
-        return self._count
-
-    @property
-    def most(self) -> int:
-        """The limit; a million where there is none."""
-        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        return _MOST_FILES if soft == resource.RLIM_INFINITY else soft
+def most_open_files() -> int:
+    """How many files this process may have open; a million where there is no limit."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return _MOST_FILES if soft == resource.RLIM_INFINITY else soft

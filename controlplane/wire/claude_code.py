@@ -17,6 +17,7 @@ from typing import Any
 
 from controlplane.core.errors import RemoteEventError
 from controlplane.core.events import Event, ProgramArrived, ProgramEnded, ToolEnded, ToolStarted
+from controlplane.core.text import made_good
 from controlplane.core.tool_calls import called_name
 
 _NOT_ITS_OWN_TIME = frozenset({"Agent", "Task", "AskUserQuestion", "ExitPlanMode"})
@@ -39,8 +40,9 @@ def events_of(data: bytes) -> list[Event]:
 
 def _events(hook: Mapping[str, Any]) -> Iterator[Event]:
     session, agent, kind = _text(hook, "session_id"), _text(hook, "agent_id"), _text(hook, "hook_event_name")
-    program = f"{session}/{agent}" if agent else session
-    call, tool = _text(hook, "tool_use_id"), _text(hook, "tool_name")
+    session = made_good(session)
+    program = made_good(f"{session}/{agent}") if agent else session
+    call, tool = made_good(_text(hook, "tool_use_id")), _text(hook, "tool_name")
     tool = called_name(tool, hook.get("tool_input")) if tool else ""
     if kind == "SessionStart":
         yield ProgramArrived(program_id=session)

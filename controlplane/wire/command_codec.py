@@ -8,6 +8,7 @@ from google.protobuf.message import DecodeError
 
 from controlplane.core.commands import COMMAND_TYPES, Command
 from controlplane.core.errors import LocalEventError, RemoteEventError
+from controlplane.core.text import made_good, printable
 from controlplane.wire._generated import commands_pb2 as pb
 from controlplane.wire.names import snake_case
 
@@ -48,7 +49,7 @@ def fill_command(message: pb.Command, command: Command) -> None:
         body.SetInParent()
         for name in names:
             setattr(body, name, getattr(command, name))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, AttributeError) as error:
         raise LocalEventError(f"cannot encode {command!r:.200}: {error}") from error
 
 
@@ -80,7 +81,12 @@ def read_command(message: pb.Command) -> Command | None:
         return None
     command_type, names = _TYPES[kind]
     body = getattr(message, kind)
-    values: dict[str, Any] = {name: getattr(body, name) for name in names}
+    values: dict[str, Any] = {name: _fit(getattr(body, name)) for name in names}
     if values.get("program_id") == "":
         return None
-    return command_type(command_id=message.command_id, reason=message.reason, **values)
+    return command_type(command_id=message.command_id, reason=printable(message.reason), **values)
+
+
+def _fit(value: Any) -> Any:
+    """A name as events have it."""
+    return made_good(value) if isinstance(value, str) else value

@@ -17,9 +17,10 @@ from typing import Any, get_args, get_origin, get_type_hints
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from controlplane.core.events import EVENT_TYPES, Event
+from controlplane.core.text import made_good, printable
 from controlplane.core.types import MOST_NAME
 from controlplane.wire._generated import events_pb2 as pb
-from controlplane.wire.fault import COUNT_BITS, MOST_REASON, NAME_BITS, REASON, find_fault, is_required, least
+from controlplane.wire.fault import COUNT_BITS, MOST_REASON, REASON, find_fault, is_required, least
 from controlplane.wire.names import snake_case
 
 Read = Callable[[Any, str, int, int], Event | None]
@@ -53,11 +54,11 @@ def reader(event_type: type[Event], message: Descriptor) -> Read:
     for name, kind, field in _shared(event_type, message):
         given = f"m.{field.name}"
         if kind is str and name == REASON:
-            lines.append(f"{name} = {given}[:{MOST_REASON}]")
+            lines.append(f"{name} = printable({given}[:{MOST_REASON}])")
             continue
         if get_origin(kind) is not None:
             (item,) = get_args(kind)
-            space[f"make_{name}"] = _maker(item, field.message_type) if is_dataclass(item) else str
+            space[f"make_{name}"] = _maker(item, field.message_type) if is_dataclass(item) else made_good
             lines.append(f"{name} = tuple(map(make_{name}, {given}))")
             thorough = True
             continue
@@ -72,21 +73,18 @@ def reader(event_type: type[Event], message: Descriptor) -> Read:
                 lines.append(f"{name} = {name} if {name} or m.HasField('{name}') else {_ABSENT}")
                 counts[-1] = given
     # An "or" of integers shifted right is 0 if and only if each of them is within bounds, negative ones included.
-    # Of names it is the lengths less one: an empty name is at fault as much as an endless one.
-    checks = []
-    if names:
-        checks.append(f"({' | '.join(f'len({name}) - 1' for name in names)}) >> {NAME_BITS}")
+    checks = [f"not {name}" for name in names]
     if counts:
         checks.append(f"({' | '.join(counts)}) >> {COUNT_BITS}")
-    checks += [f"len({name}) > {MOST_NAME}" for name in texts]
     checks += [f"not 0.0 <= {name} < inf" for name in measures]
     checks += ["find_fault(m)"] * thorough
-    body = [*lines, *([f"if {' or '.join(checks)}:", "    return None"] if checks else [])]
+    body = [*lines, *_make_good([*names, *texts])]
+    body += [f"if {' or '.join(checks)}:", "    return None"] if checks else []
     named = [*_OF_THE_BATCH, *(name for name, _, _ in _shared(event_type, message))]
     body += ["record = new(twin)", *(f"record.{name} = {name}" for name in named)]
     body += ["record.__class__ = frozen", "return record"]
     space |= {"new": object.__new__, "twin": _twin(event_type), "frozen": event_type}
-    space |= {"inf": math.inf, "find_fault": find_fault}
+    space |= {"inf": math.inf, "find_fault": find_fault, "made_good": made_good, "printable": printable}
     made: Read = _function(f"m, {', '.join(_OF_THE_BATCH)}", body, space)
     return made
 
@@ -118,12 +116,21 @@ def _shared(event_type: type[Event], message: Descriptor) -> list[tuple[str, Any
     return [(name, kinds[name], message.fields_by_name[_NEGATED.get(name, name)]) for name in own]
 
 
+def _make_good(names: Sequence[str]) -> list[str]:
+    """Lines that make the texts good names; those that are ASCII and short, as nearly all, are only looked at."""
+    usual = [f"{name}.isascii() and {name}.isprintable() and len({name}) <= {MOST_NAME}" for name in names]
+    good = [f"    {name} = made_good({name})" for name in names]
+    return [f"if not ({' and '.join(usual)}):", *good] if names else []
+
+
 def _maker(record_type: Any, message: Descriptor | None) -> Any:
     """Of a message within an event's: its record, unchecked."""
     assert message is not None
     names = [field.name for field in fields(record_type) if field.name in message.fields_by_name]
-    body = [f"return frozen({', '.join(f'{name}=m.{name}' for name in names)})"]
-    return _function("m", body, {"frozen": record_type})
+    hints = get_type_hints(record_type)
+    values = {name: f"made_good(m.{name})" if hints[name] is str else f"m.{name}" for name in names}
+    body = [f"return frozen({', '.join(f'{name}={value}' for name, value in values.items())})"]
+    return _function("m", body, {"frozen": record_type, "made_good": made_good})
 
 
 def _twin(frozen: type) -> type:

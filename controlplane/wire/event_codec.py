@@ -1,16 +1,18 @@
 """Events of core as protobuf messages, and back, checked."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
 from controlplane.core.errors import LocalEventError, RemoteEventError
 from controlplane.core.events import Event
+from controlplane.core.text import made_good, printable
 from controlplane.core.types import MOST_NAME
 from controlplane.wire._generated import events_pb2 as pb
 from controlplane.wire.copying import kinds, reader, writer
-from controlplane.wire.fault import find_fault
+from controlplane.wire.fault import REASON, find_fault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +47,26 @@ def encode_events(publisher: str, first_sequence: int, items: Sequence[tuple[int
         try:
             message = add()
             message.at_ns = at_ns
-            write(event, getattr(message, kind))
+            body = getattr(message, kind)
+            try:
+                write(event, body)
+            except UnicodeEncodeError:  # half a surrogate pair, which no message can carry
+                body.Clear()
+                write(_carried(event), body)
         except (TypeError, ValueError, AttributeError) as error:
             raise LocalEventError(f"cannot encode {event!r:.200}: {error}") from error
     return batch.SerializeToString()
+
+
+def _carried(record: Any) -> Any:
+    """The event, or a record within it, with names and reasons that a message can carry."""
+    values = {field.name: getattr(record, field.name) for field in fields(record)}
+    for name, value in values.items():
+        if isinstance(value, str):
+            values[name] = printable(value) if name == REASON else made_good(value)
+        elif isinstance(value, tuple | list):
+            values[name] = tuple(_carried(each) if is_dataclass(each) else made_good(each) for each in value)
+    return type(record)(**values)
 
 
 def decode_events(data: bytes) -> DecodedBatch:
@@ -63,7 +81,7 @@ def decode_events(data: bytes) -> DecodedBatch:
         batch = pb.EventBatch.FromString(data)
     except DecodeError as error:
         raise RemoteEventError(f"malformed event batch of {len(data)} bytes: {error}") from error
-    publisher = batch.publisher
+    publisher = "/".join(map(made_good, batch.publisher.split("/")))
     first_sequence = batch.first_sequence
     if not 0 < len(publisher) <= MOST_NAME:
         problem = f"has {len(publisher)} characters, and {MOST_NAME} at most are read" if publisher else "is empty"

@@ -1,4 +1,6 @@
-"""What is wrong with an event's message: the slow and thorough look, taken once one is known to be bad."""
+"""What is wrong with an event's message: the slow and thorough look, taken once one is known to be bad.
+
+Of names only that they are empty: any other becomes a good one (``core.text``)."""
 
 import math
 from typing import Any
@@ -6,13 +8,10 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from controlplane.core.types import MOST_NAME
-
 COUNT_BITS = (
     53  # counts and durations beyond that are nonsense (104 days), and their sums would overflow a snapshot
 )
 
-NAME_BITS = MOST_NAME.bit_length() - 1  # a power of two: see copying
 MOST_REASON = 1024
 """Characters of a reason that are read; the rest is left out."""
 
@@ -57,8 +56,6 @@ def _value_fault(field: Any, value: object) -> str:
     if isinstance(value, Message):
         return find_fault(value)
     if isinstance(value, str):
-        if len(value) > MOST_NAME and field.name != REASON:
-            return f": expected at most {MOST_NAME} characters, got {len(value)}"
         required = is_required(field) or field.is_repeated
         return ": expected a name, got an empty text" if required and not value else ""
     if isinstance(value, float) and not math.isfinite(value):

@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
+from controlplane.core.text import made_good
+
 _UNNAMED = "request-"
 
 
@@ -131,11 +133,14 @@ class View(ABC):
         """Whether it ended without an answer."""
 
 
-def unnamed(request_id: str) -> str:
-    """The program of a request that names none."""
-    return f"{_UNNAMED}{request_id}"
+def named(name: object, request_id: str) -> str:
+    """The program of a request, by what a client or the gate calls it; nothing: it is a program of its own."""
+    if text := str(name or "").strip():
+        return made_good(text)
+    unnamed = f"{_UNNAMED}{request_id}"
+    return unnamed if made_good(unnamed) == unnamed else f"{_UNNAMED}{made_good(unnamed)}"
 
 
 def is_unnamed(program_id: str) -> bool:
-    """Whether ``unnamed`` made the name up."""
+    """Whether ``named`` made the name up."""
     return program_id.startswith(_UNNAMED)

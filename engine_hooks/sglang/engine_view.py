@@ -7,7 +7,7 @@ handles. Everything here runs in the scheduler's thread.
 from collections.abc import Iterator
 from typing import Any
 
-from engine_hooks.engine.view import Lock, PoolTokens, View, unnamed
+from engine_hooks.engine.view import Lock, PoolTokens, View, named
 from engine_hooks.sglang.late_key import LateKey
 
 
@@ -257,5 +257,5 @@ def custom_params(request: Any) -> dict[str, Any]:
 
 def program_of(request: Any) -> str:
     """The request's program, whichever carrier holds it; a request without one is its own."""
-    named = custom_params(request).get("program_id") or getattr(request, "routing_key", None)
-    return str(named) if named else unnamed(request.rid)
+    name = custom_params(request).get("program_id") or getattr(request, "routing_key", None)
+    return named(name, request.rid)

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.gate.identity import made_good
-from engine_hooks.engine.view import Lock, PoolTokens, View, unnamed
+from engine_hooks.engine.view import Lock, PoolTokens, View, named
 
 CARRIED = "penstock"  # in sampling_params.extra_args
 _GROUP = 0
@@ -166,8 +165,8 @@ class EngineView(View):
 
     def program_of(self, request: Any) -> str:
         """As our carrier says; else the session that vLLM was told of by itself."""
-        named = labels_of(request).get("program_id") or getattr(request, "session_id", None)
-        return made_good(str(named).strip()) if named else unnamed(request.request_id)
+        name = labels_of(request).get("program_id") or getattr(request, "session_id", None)
+        return named(name, request.request_id)
 
     def turn_of(self, request: Any) -> str:
         """The gate's id of this turn, else vLLM's."""

@@ -2,6 +2,7 @@
 
 import http.server
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -11,7 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 import pytest_asyncio
-from support.daemon_process import BusClient, DaemonProcess, listening
+from support.daemon_process import BusClient, DaemonProcess, listening, says
 from support.nats import NatsServer, nats_server_binary
 from support.ports import free_port
 
@@ -47,6 +48,14 @@ def doctor(folder: Path, *arguments: str) -> tuple[int, dict[str, dict[str, str]
     return done.returncode, {finding["what"]: finding for finding in json.loads(done.stdout)}
 
 
+def refused_status(folder: Path) -> str:
+    """What `status` says where it fails."""
+    command = [sys.executable, "-m", "controlplane", "status", "--node", "test", "--state-dir", str(folder)]
+    asked = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert asked.returncode == 1
+    return asked.stderr
+
+
 @pytest.mark.asyncio
 async def test_a_node_that_is_well(daemon: DaemonProcess) -> None:
     bus = await BusClient.connect(await daemon.url())
@@ -67,7 +76,45 @@ async def test_a_node_that_is_well(daemon: DaemonProcess) -> None:
         "tool socket",
     ):
         assert found[what]["state"] == "ok", found[what]
-    assert found["engine"]["found"] == "1,000 blocks of KV, 900 free"
+    assert found["engine"]["found"].startswith("0% of 1,000 blocks in demand (slack), 900 free")
+
+
+@pytest.mark.asyncio
+async def test_a_daemon_that_is_frozen_is_named_and_nobody_is_told_to_start_another(daemon: DaemonProcess) -> None:
+    """Its lock is held, so that another one would be refused."""
+    assert daemon.process is not None
+    await (await BusClient.connect(await daemon.url())).status_where(
+        lambda s: s["status"]["bus_connected"], "a life"
+    )
+    daemon.process.send_signal(signal.SIGSTOP)
+    status, found = doctor(daemon.folder)
+    daemon_is = f"`kill -CONT {daemon.process.pid}`"
+    assert status == 1
+    assert daemon_is in found["daemon"]["advice"]
+    assert "penstock up" not in found["daemon"]["advice"]
+    assert daemon_is in refused_status(daemon.folder)
+    daemon.process.send_signal(signal.SIGCONT)
+    await says(daemon, "was frozen")
+    _, found = doctor(daemon.folder)
+    assert "the daemon was frozen for" in found["frozen"]["found"]
+
+
+@pytest.mark.asyncio
+async def test_an_engine_that_hangs_with_turns_does_not_pass_for_well(tmp_path: Path) -> None:
+    daemon = DaemonProcess(tmp_path / "state", "--time-scale", "20")
+    daemon.start()
+    try:
+        await listening(daemon)
+        bus = await BusClient.connect(await daemon.url())
+        turn = ev.TurnSubmitted(program_id="p", turn_id="p.1", projected_blocks=5)
+        await bus.publish("test/engine/one", 1, [ev.PoolSampled(total_blocks=1000, free_blocks=900), turn])
+        await says(daemon, "engine down")
+        status, found = doctor(daemon.folder)
+        assert status == 1
+        assert found["engine down"]["found"] == "1 of 1 engines do not answer: test/engine"
+        await bus.close()
+    finally:
+        daemon.clean_up()
 
 
 def test_nothing_runs(tmp_path: Path) -> None:

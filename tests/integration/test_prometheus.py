@@ -28,7 +28,9 @@ TIMEOUT_S = 60.0
 # which it does.
 TROUBLE: dict[str, tuple[dict[str, str], int, int]] = {
     "PenstockDaemonDown": ({"up": "0x9"}, 0, 9),
-    "PenstockBusAway": ({"penstock_bus_connected": "0x9"}, 0, 9),
+    "PenstockBad": ({'penstock_finding{finding="bus_away",level="bad"}': "1x9"}, 0, 9),
+    "PenstockLook": ({'penstock_finding{finding="turns_refused",level="look"}': "1x9"}, 0, 9),
+    "PenstockNote": ({'penstock_finding{finding="draining",level="note"}': "1x400"}, 239, 300),
     "PenstockEngineDown": ({'penstock_engine_up{engine="gpu7/engine-30000"}': "0x9"}, 0, 9),
     "PenstockNoLeader": ({'penstock_leading{node="fleet"}': "0x9"}, 0, 9),
     "PenstockProgramsWaitLong": (
@@ -47,14 +49,14 @@ TROUBLE: dict[str, tuple[dict[str, str], int, int]] = {
         14,
         40,
     ),
-    "PenstockEventsRejected": ({'penstock_events_total{kind="rejected"}': "0+60x40"}, 9, 40),
-    "PenstockEventsRefused": ({'penstock_events_total{kind="refused"}': "0 1x9"}, 0, 9),
-    "PenstockConfigRefused": ({"penstock_config_refusals_total": "0 1x9"}, 0, 9),
-    "PenstockDrainsLong": ({"penstock_draining": "1x400"}, 239, 300),
 }
 QUIET = {
     "up": "1x400",
-    "penstock_bus_connected": "1x400",
+    'penstock_finding{finding="bus_away",level="bad"}': "0x400",
+    'penstock_finding{finding="engine_down",level="bad"}': "1x400",
+    'penstock_finding{finding="frozen",level="look"}': "0x400",
+    'penstock_finding{finding="draining",level="note"}': "1x200 0x200",
+    'penstock_finding{finding="stands_by",level="note"}': "1x400",
     'penstock_engine_up{engine="gpu7/engine-30000"}': "1x400",
     'penstock_leading{node="fleet",pod="a"}': "1x400",
     'penstock_leading{node="fleet",pod="b"}': "0x400",
@@ -64,9 +66,6 @@ QUIET = {
     'penstock_hold_seconds_bucket{le="60"}': "0+5x400",
     'penstock_hold_seconds_bucket{le="300"}': "0+5x400",
     'penstock_hold_seconds_bucket{le="+Inf"}': "0+5x400",
-    'penstock_events_total{kind="refused"}': "3x400",
-    "penstock_config_refusals_total": "3x400",
-    "penstock_draining": "1x200 0x200",
 }
 
 

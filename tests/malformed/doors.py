@@ -45,6 +45,7 @@ EVENTS: list[ev.Event] = [
     ev.ProgramArrived(program_id="p", parent_id="q", tenant="t"),
     ev.TurnQueued(program_id="p", turn_id="t", prompt_tokens=100),
     ev.TurnAbandoned(program_id="p", turn_id="t", reason="left"),
+    ev.TurnsRefused(code="queue_full", turns=3),
     ev.TurnSubmitted(program_id="p", turn_id="t", projected_blocks=5),
     ev.FirstToken(program_id="p", turn_id="t", prompt_tokens=100, cached_tokens=50, prefill_ns=10**6),
     ev.TurnEnded(program_id="p", turn_id="t", prompt_tokens=100, output_tokens=10),

@@ -81,6 +81,7 @@ class Ledger:
             ev.ProgramEnded: self.runs.program_ended,
             ev.TurnQueued: self.turns.queued,
             ev.TurnAbandoned: self.runs.turn_abandoned,
+            ev.TurnsRefused: self.gates.turns_refused,
             ev.TurnSubmitted: self.turns.submitted,
             ev.FirstToken: self.turns.first_token,
             ev.TurnEnded: self.turns.ended,

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from controlplane.core import events as ev
 from controlplane.core.ledger.kept import kept
 from controlplane.core.ledger.programs import Programs, note_idle
 from controlplane.core.types import Program, Status
@@ -23,6 +24,7 @@ class Gates:
 
     programs: Programs
     held: dict[str, Held] = kept(dict)
+    refused: dict[str, int] = kept(dict)  # turns that left unserved, by code
     held_of: dict[str, dict[str, None]] = field(default_factory=dict)  # turn_ids by root
 
     def __post_init__(self) -> None:
@@ -50,6 +52,11 @@ class Gates:
         if not turns:
             del self.held_of[root.program_id]
         self.programs.queue_more(root, -1, -held.blocks)
+
+    def turns_refused(self, event: ev.TurnsRefused, now_ns: int) -> None:
+        """A gate let turns go unserved. Codes of a later version are one."""
+        code = event.code if event.code in ev.REFUSALS else "other"
+        self.refused[code] = self.refused.get(code, 0) + event.turns
 
     def of(self, program: Program) -> list[tuple[str, Held]]:
         """The program's own turns that are held."""

@@ -52,21 +52,12 @@ function note(program, at) {
 }
 
 function words({ status, listing }) {
-  const { window: w, pressure: p, config, orders } = status;
+  const { window: w, pressure: p, config } = status;
   byId("node").textContent = status.node;
   document.title = `${p.programs_active} active, ${p.queue_length} waiting: ${status.node}`;
   const lead = status.stands_by ? "stands by: another daemon leads; " : status.fence ? `leads, by lease ${status.fence}; ` : "";
   byId("summary").textContent = `${lead}preset ${status.preset}, configuration ${config.version}; ${p.programs_active} programs active, ${p.queue_length} waiting, ${status.programs} known`;
-  const warnings = [];
-  if (!status.bus_connected) warnings.push("the bus is away");
-  if (status.engines.gone) warnings.push(`${status.engines.gone} engines are gone`);
-  if (status.engines.silent) warnings.push(`${status.engines.silent} engines do not answer`);
-  if (orders.draining) warnings.push("draining: nobody is let in");
-  if (orders.held.length) warnings.push(`held: ${orders.held.join(", ")}`);
-  for (const engine of status.passive_engines) warnings.push(`passive: ${engine}`);
-  if (config.refused) warnings.push(`configuration refused: ${config.refused}`);
-  if (config.until_restart.length) warnings.push(`a restart is needed for ${config.until_restart.join(", ")}`);
-  byId("warnings").textContent = warnings.join("; ");
+  byId("warnings").textContent = status.findings.map((each) => `${each.name.replaceAll("_", " ")}: ${each.found}`).join("; ");
   byId("window-reason").textContent = `${w.limit || "no limit"}: ${w.reason}`;
   byId("phases").textContent = listing.phases.filter((each) => each.programs).map((each) => `${each.programs} ${each.phase} (${each.context_tokens.toLocaleString()} tokens)`).join(", ");
   byId("pressure-words").textContent = `KV ${percent(p.kv_use_ratio)} of ${p.kv_total_blocks.toLocaleString()} blocks wanted, ${p.kv_retained_blocks.toLocaleString()} retained; ${p.tools_active} tools running, ${p.tools_waiting} waiting, on ${p.cpus} CPUs ${percent(p.cpu_use_ratio)} used`;

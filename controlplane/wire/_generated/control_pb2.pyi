@@ -1097,8 +1097,9 @@ class NodeStatus(google.protobuf.message.Message):
     ADVISE_FIELD_NUMBER: builtins.int
     TENANTS_FIELD_NUMBER: builtins.int
     TENANTS_JAIN_INDEX_FIELD_NUMBER: builtins.int
-    FILES_OPEN_FIELD_NUMBER: builtins.int
-    FILES_LIMIT_FIELD_NUMBER: builtins.int
+    FINDINGS_FIELD_NUMBER: builtins.int
+    REFUSALS_FIELD_NUMBER: builtins.int
+    SET_ASIDE_FIELD_NUMBER: builtins.int
     LISTENERS_FIELD_NUMBER: builtins.int
     node: builtins.str
     boot_id: builtins.str
@@ -1122,9 +1123,8 @@ class NodeStatus(google.protobuf.message.Message):
     """The lease by which this one decides: a lower one was lost since; 0: it is the only one, or follows."""
     tenants_jain_index: builtins.float
     """Jain's index over what tenants have had for their weights since the state began; 1: all alike, 0: no tenants."""
-    files_open: builtins.int
-    """That the daemon's process has open, connections among them, and may have; the former is some seconds old."""
-    files_limit: builtins.int
+    set_aside: builtins.int
+    """Messages that could not be applied, in the daemon's life; the first ones are kept in its state folder."""
     @property
     def window(self) -> global___WindowState: ...
     @property
@@ -1152,6 +1152,14 @@ class NodeStatus(google.protobuf.message.Message):
     @property
     def tenants(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TenantRow]:
         """Those that the configuration has tables of, and who shares what is left; none without tables."""
+
+    @property
+    def findings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Finding]:
+        """What is wrong, the worst first."""
+
+    @property
+    def refusals(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Refusal]:
+        """Turns that left gates unserved, by why, since the state began."""
 
     @property
     def listeners(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ListenerRow]:
@@ -1184,12 +1192,13 @@ class NodeStatus(google.protobuf.message.Message):
         advise: global___AdviseState | None = ...,
         tenants: collections.abc.Iterable[global___TenantRow] | None = ...,
         tenants_jain_index: builtins.float = ...,
-        files_open: builtins.int = ...,
-        files_limit: builtins.int = ...,
+        findings: collections.abc.Iterable[global___Finding] | None = ...,
+        refusals: collections.abc.Iterable[global___Refusal] | None = ...,
+        set_aside: builtins.int = ...,
         listeners: collections.abc.Iterable[global___ListenerRow] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["advise", b"advise", "config", b"config", "counts", b"counts", "engines", b"engines", "orders", b"orders", "pressure", b"pressure", "shadow", b"shadow", "window", b"window"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["advise", b"advise", "boot_id", b"boot_id", "bus_connected", b"bus_connected", "config", b"config", "counts", b"counts", "engines", b"engines", "fence", b"fence", "files_limit", b"files_limit", "files_open", b"files_open", "forecasts", b"forecasts", "last_rejection", b"last_rejection", "listeners", b"listeners", "node", b"node", "now_ns", b"now_ns", "orders", b"orders", "passive_engines", b"passive_engines", "preset", b"preset", "pressure", b"pressure", "programs", b"programs", "refused", b"refused", "rejected", b"rejected", "shadow", b"shadow", "stands_by", b"stands_by", "stream_sequence", b"stream_sequence", "tenants", b"tenants", "tenants_jain_index", b"tenants_jain_index", "window", b"window"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["advise", b"advise", "boot_id", b"boot_id", "bus_connected", b"bus_connected", "config", b"config", "counts", b"counts", "engines", b"engines", "fence", b"fence", "findings", b"findings", "forecasts", b"forecasts", "last_rejection", b"last_rejection", "listeners", b"listeners", "node", b"node", "now_ns", b"now_ns", "orders", b"orders", "passive_engines", b"passive_engines", "preset", b"preset", "pressure", b"pressure", "programs", b"programs", "refusals", b"refusals", "refused", b"refused", "rejected", b"rejected", "set_aside", b"set_aside", "shadow", b"shadow", "stands_by", b"stands_by", "stream_sequence", b"stream_sequence", "tenants", b"tenants", "tenants_jain_index", b"tenants_jain_index", "window", b"window"]) -> None: ...
 
 global___NodeStatus = NodeStatus
 
@@ -1220,6 +1229,55 @@ class ListenerRow(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["most", b"most", "name", b"name", "open", b"open", "refused", b"refused"]) -> None: ...
 
 global___ListenerRow = ListenerRow
+
+@typing.final
+class Finding(google.protobuf.message.Message):
+    """One thing that is wrong on a node."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    LEVEL_FIELD_NUMBER: builtins.int
+    FOUND_FIELD_NUMBER: builtins.int
+    ADVICE_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """Of a fixed list, as bus_away."""
+    level: builtins.str
+    """bad: it does not work; look: it works, but somebody should look; note: it is so on purpose."""
+    found: builtins.str
+    advice: builtins.str
+    """What to do."""
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        level: builtins.str = ...,
+        found: builtins.str = ...,
+        advice: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["advice", b"advice", "found", b"found", "level", b"level", "name", b"name"]) -> None: ...
+
+global___Finding = Finding
+
+@typing.final
+class Refusal(google.protobuf.message.Message):
+    """Turns that left gates unserved for one reason: a code of the event TurnsRefused."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: builtins.int
+    TURNS_FIELD_NUMBER: builtins.int
+    code: builtins.str
+    turns: builtins.int
+    def __init__(
+        self,
+        *,
+        code: builtins.str = ...,
+        turns: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["code", b"code", "turns", b"turns"]) -> None: ...
+
+global___Refusal = Refusal
 
 @typing.final
 class TenantRow(google.protobuf.message.Message):

@@ -73,6 +73,7 @@ class Event(google.protobuf.message.Message):
     CONTEXT_MOVED_FIELD_NUMBER: builtins.int
     ENGINES_LISTED_FIELD_NUMBER: builtins.int
     PIN_RECLAIMED_FIELD_NUMBER: builtins.int
+    TURNS_REFUSED_FIELD_NUMBER: builtins.int
     at_ns: builtins.int
     """The publisher's monotonic clock in nanoseconds: good for durations within one publisher only."""
     @property
@@ -117,6 +118,8 @@ class Event(google.protobuf.message.Message):
     def engines_listed(self) -> global___EnginesListed: ...
     @property
     def pin_reclaimed(self) -> global___PinReclaimed: ...
+    @property
+    def turns_refused(self) -> global___TurnsRefused: ...
     def __init__(
         self,
         *,
@@ -142,10 +145,11 @@ class Event(google.protobuf.message.Message):
         context_moved: global___ContextMoved | None = ...,
         engines_listed: global___EnginesListed | None = ...,
         pin_reclaimed: global___PinReclaimed | None = ...,
+        turns_refused: global___TurnsRefused | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["command_applied", b"command_applied", "command_rejected", b"command_rejected", "context_moved", b"context_moved", "engines_listed", b"engines_listed", "environment_wanted", b"environment_wanted", "first_token", b"first_token", "host_sampled", b"host_sampled", "kind", b"kind", "operator_orders", b"operator_orders", "pin_reclaimed", b"pin_reclaimed", "pool_sampled", b"pool_sampled", "program_arrived", b"program_arrived", "program_ended", b"program_ended", "publisher_state", b"publisher_state", "reply_read", b"reply_read", "tool_ended", b"tool_ended", "tool_enqueued", b"tool_enqueued", "tool_started", b"tool_started", "turn_abandoned", b"turn_abandoned", "turn_ended", b"turn_ended", "turn_queued", b"turn_queued", "turn_submitted", b"turn_submitted"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["at_ns", b"at_ns", "command_applied", b"command_applied", "command_rejected", b"command_rejected", "context_moved", b"context_moved", "engines_listed", b"engines_listed", "environment_wanted", b"environment_wanted", "first_token", b"first_token", "host_sampled", b"host_sampled", "kind", b"kind", "operator_orders", b"operator_orders", "pin_reclaimed", b"pin_reclaimed", "pool_sampled", b"pool_sampled", "program_arrived", b"program_arrived", "program_ended", b"program_ended", "publisher_state", b"publisher_state", "reply_read", b"reply_read", "tool_ended", b"tool_ended", "tool_enqueued", b"tool_enqueued", "tool_started", b"tool_started", "turn_abandoned", b"turn_abandoned", "turn_ended", b"turn_ended", "turn_queued", b"turn_queued", "turn_submitted", b"turn_submitted"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["program_arrived", "turn_queued", "turn_abandoned", "turn_submitted", "first_token", "turn_ended", "tool_enqueued", "tool_started", "tool_ended", "program_ended", "pool_sampled", "host_sampled", "command_applied", "command_rejected", "publisher_state", "reply_read", "environment_wanted", "operator_orders", "context_moved", "engines_listed", "pin_reclaimed"] | None: ...
+    def HasField(self, field_name: typing.Literal["command_applied", b"command_applied", "command_rejected", b"command_rejected", "context_moved", b"context_moved", "engines_listed", b"engines_listed", "environment_wanted", b"environment_wanted", "first_token", b"first_token", "host_sampled", b"host_sampled", "kind", b"kind", "operator_orders", b"operator_orders", "pin_reclaimed", b"pin_reclaimed", "pool_sampled", b"pool_sampled", "program_arrived", b"program_arrived", "program_ended", b"program_ended", "publisher_state", b"publisher_state", "reply_read", b"reply_read", "tool_ended", b"tool_ended", "tool_enqueued", b"tool_enqueued", "tool_started", b"tool_started", "turn_abandoned", b"turn_abandoned", "turn_ended", b"turn_ended", "turn_queued", b"turn_queued", "turn_submitted", b"turn_submitted", "turns_refused", b"turns_refused"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["at_ns", b"at_ns", "command_applied", b"command_applied", "command_rejected", b"command_rejected", "context_moved", b"context_moved", "engines_listed", b"engines_listed", "environment_wanted", b"environment_wanted", "first_token", b"first_token", "host_sampled", b"host_sampled", "kind", b"kind", "operator_orders", b"operator_orders", "pin_reclaimed", b"pin_reclaimed", "pool_sampled", b"pool_sampled", "program_arrived", b"program_arrived", "program_ended", b"program_ended", "publisher_state", b"publisher_state", "reply_read", b"reply_read", "tool_ended", b"tool_ended", "tool_enqueued", b"tool_enqueued", "tool_started", b"tool_started", "turn_abandoned", b"turn_abandoned", "turn_ended", b"turn_ended", "turn_queued", b"turn_queued", "turn_submitted", b"turn_submitted", "turns_refused", b"turns_refused"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["program_arrived", "turn_queued", "turn_abandoned", "turn_submitted", "first_token", "turn_ended", "tool_enqueued", "tool_started", "tool_ended", "program_ended", "pool_sampled", "host_sampled", "command_applied", "command_rejected", "publisher_state", "reply_read", "environment_wanted", "operator_orders", "context_moved", "engines_listed", "pin_reclaimed", "turns_refused"] | None: ...
 
 global___Event = Event
 
@@ -289,6 +293,29 @@ class TurnAbandoned(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["program_id", b"program_id", "reason", b"reason", "turn_id", b"turn_id"]) -> None: ...
 
 global___TurnAbandoned = TurnAbandoned
+
+@typing.final
+class TurnsRefused(google.protobuf.message.Message):
+    """Turns that left the gate unserved since it last told of them. Those that it did not hold are in no other event."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: builtins.int
+    TURNS_FIELD_NUMBER: builtins.int
+    code: builtins.str
+    """Why, as the client was told: queue_full, overloaded, hold_deadline, budget_spent, draining, gate_closed;
+    client_left: the client went while its turn was held; unserved: the engine refused a turn that was let in.
+    """
+    turns: builtins.int
+    def __init__(
+        self,
+        *,
+        code: builtins.str = ...,
+        turns: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["code", b"code", "turns", b"turns"]) -> None: ...
+
+global___TurnsRefused = TurnsRefused
 
 @typing.final
 class TurnSubmitted(google.protobuf.message.Message):

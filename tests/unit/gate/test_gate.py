@@ -5,12 +5,13 @@ import asyncio
 import pytest
 from gate_virtual_time import Beat, Bench, in_virtual_time, ticket
 
-from controlplane.core.commands import Admit, Adopt, Discard, Pause, SetWindow
+from controlplane.core.commands import Admit, Adopt, Discard, Pause, Refuse, SetWindow
 from controlplane.core.errors import ConfigError, LocalEventError
-from controlplane.core.events import ProgramArrived, ProgramEnded, TurnAbandoned, TurnQueued
+from controlplane.core.events import REFUSALS, ProgramArrived, ProgramEnded, TurnAbandoned, TurnQueued, TurnsRefused
 from controlplane.core.prompt_size import PromptSize
 from controlplane.core.types import seconds
 from controlplane.gate import GateLimits, Refused
+from controlplane.gate.tickets import REFUSED
 
 
 def test_before_any_daemon_everything_passes_and_nothing_is_asked() -> None:
@@ -176,6 +177,34 @@ def test_a_client_that_leaves_while_held_leaves_at_once() -> None:
         assert (bench.gate.health()["held_turns"], bench.gate.health()["held_bytes"]) == (0, 0)
 
     in_virtual_time(story)
+
+
+def test_turns_that_leave_unserved_are_told_by_code_with_the_next_heartbeat() -> None:
+    """One event a code, however many they were: a flood of refusals is none of events."""
+
+    async def story(bench: Bench) -> None:
+        waiting = [bench.enter("a/1"), bench.enter("b/1"), bench.enter("b/2")]
+        await bench.settle()
+        for number in range(500):
+            with pytest.raises(Refused):
+                await bench.gate.enter(ticket(f"new{number}/1"))
+        waiting[0].cancel()
+        await bench.settle()
+        bench.gate.on_command(Refuse(program_id="b", reason="its budget is spent"))
+        assert bench.of(TurnsRefused) == []
+        bench.gate.on_heartbeat(Beat())
+        told = {event.code: event.turns for event in bench.of(TurnsRefused)}
+        assert told == {"queue_full": 500, "client_left": 1, "budget_spent": 2}
+        bench.gate.on_heartbeat(Beat())
+        assert len(bench.of(TurnsRefused)) == 3, "once"
+        last = bench.enter("c/1")
+        await bench.settle()
+        bench.gate.close()
+        assert bench.of(TurnsRefused)[-1].code == "gate_closed"
+        await asyncio.gather(*waiting, last, return_exceptions=True)
+
+    in_virtual_time(story, max_held=3)
+    assert tuple(REFUSED) == REFUSALS
 
 
 def test_a_client_that_leaves_in_the_instant_of_its_grant_frees_what_it_took() -> None:

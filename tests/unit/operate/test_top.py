@@ -98,19 +98,6 @@ def test_window_pressures_and_programs_are_there() -> None:
     assert "pytest" in text
 
 
-def test_orders_and_a_refused_configuration_are_told() -> None:
-    seen = status()
-    seen.orders.draining, seen.config.refused, seen.bus_connected = True, "penstock.toml:3: $.x: no", False
-    text = "\n".join(drawn(seen, []))
-    assert "the bus is away; draining: nobody is let in; configuration refused: penstock.toml:3" in text
-
-
-def test_an_engine_that_steers_nothing_is_told() -> None:
-    seen = status()
-    seen.passive_engines.append("engine-30000: rank 1 decided otherwise than rank 0")
-    assert "passive: engine-30000: rank 1 decided otherwise than rank 0" in "\n".join(drawn(seen, []))
-
-
 def test_what_advice_tries_and_has_changed_is_told_beside_the_reason() -> None:
     seen = status()
     seen.advise.phase, seen.advise.trying = "tries", "admission.window = 8"

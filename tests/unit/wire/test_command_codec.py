@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from record_strategies import commands
+from support import strangers
 
 from controlplane.core import commands as core
 from controlplane.core.errors import LocalEventError, RemoteEventError
+from controlplane.core.text import made_good, printable
 from controlplane.wire._generated import commands_pb2 as pb
 from controlplane.wire._generated import control_pb2
 from controlplane.wire.codec import (
@@ -25,6 +27,17 @@ from controlplane.wire.command_codec import MOST_COMMAND_ID
 @given(st.lists(commands(), max_size=8))
 def test_every_command_survives_the_wire(items: list[core.Command]) -> None:
     assert decode_commands(encode_commands(items)) == items
+
+
+@given(strangers.names)
+def test_a_command_names_a_program_as_events_do(name: str) -> None:
+    """An earlier version's daemon may have sent it, in a stream that is read again."""
+    data = pb.Command(
+        command_id=1, reason=printable(name), pause=pb.Pause(program_id=name.encode(errors="replace"))
+    )
+    (paused,) = decode_commands(pb.CommandBatch(commands=[data]).SerializeToString())
+    assert isinstance(paused, core.Pause)
+    assert paused.program_id == made_good(name.encode(errors="replace").decode())
 
 
 @given(st.binary(max_size=100))

@@ -1,15 +1,18 @@
 """Events survive the wire exactly, and what makes no sense is told apart from what does."""
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from record_strategies import events
+from support import strangers
 
 from controlplane.core import events as core
 from controlplane.core.errors import LocalEventError, RemoteEventError
+from controlplane.core.text import made_good, printable
 from controlplane.wire._generated import events_pb2 as pb
 from controlplane.wire.codec import DecodedBatch, decode_events, encode_events
 
@@ -136,39 +139,44 @@ def test_one_bad_event_is_left_out_and_described(kind: dict[str, Any], fault: st
     assert fault in batch.rejected[0]
 
 
-def long_named() -> list[Any]:
-    """Each kind of event with one name, of those that it has, a character too long."""
-    found = []
-    for kind in pb.Event.DESCRIPTOR.oneofs_by_name["kind"].fields:
-        names = [f.name for f in kind.message_type.fields if f.type == f.TYPE_STRING and f.name != "reason"]
-        for name in names:
-            body: dict[str, Any] = {f: "x" for f in ("program_id", "turn_id", "call_id", "tool") if f in names}
-            many = kind.message_type.fields_by_name[name].is_repeated
-            found.append(pytest.param(kind.name, body, name, many, id=f"{kind.name}.{name}"))
-    return found
+def renamed(record: Any, name: str) -> Any:
+    """The record with that name wherever it has one; and with it as its reason."""
+    values = {field.name: getattr(record, field.name) for field in fields(record)}
+    for key, value in values.items():
+        if isinstance(value, str):
+            values[key] = name if value or key == "reason" else value
+        elif isinstance(value, tuple):
+            values[key] = tuple(name if isinstance(each, str) else renamed(each, name) for each in value)
+    return type(record)(**values)
 
 
-@pytest.mark.parametrize(("kind", "body", "name", "many"), long_named())
-def test_a_name_without_end_is_left_out(kind: str, body: dict[str, Any], name: str, many: bool) -> None:
-    """A program's name of a megabyte would be in every list of programs from then on."""
-    good = {"tool_started": {"program_id": "p", "call_id": "c", "tool": "bash"}}
-    for characters, fits in ((256, True), (257, False), (1_000_000, False)):
-        text = "n" * characters
-        batch = decode(batch_of(good, {kind: {**body, name: [text] if many else text}}, good))
-        if fits:
-            assert batch.rejected == []
-            continue
-        assert [event.sequence for event in batch.events] == [7, 9]
-        place = f"{name}[0]" if many else name
-        assert batch.rejected == [f"event 8: {kind}.{place}: expected at most 256 characters, got {characters}"]
+def texts_of(record: Any) -> Iterator[str]:
+    for field in fields(record):
+        value = getattr(record, field.name)
+        for each in value if isinstance(value, tuple) else (value,):
+            if isinstance(each, str):
+                yield each
+            elif is_dataclass(each):
+                yield from texts_of(each)
 
 
-def test_names_in_a_state_have_an_end_too() -> None:
-    turn = {"program_id": "p", "turn_id": "t" * 257}
-    batch = decode(batch_of({"publisher_state": {"held_turns": [turn]}}))
-    assert "publisher_state.held_turns[0].turn_id: expected at most 256" in batch.rejected[0]
-    with pytest.raises(RemoteEventError, match="publisher has 257 characters, and 256 at most are read"):
-        decode(pb.EventBatch(publisher="x" * 257, first_sequence=1))
+@given(events(), strangers.names)
+def test_whatever_a_stranger_calls_it_the_event_is_taken(event: core.Event, name: str) -> None:
+    """A name is the same for all who tell of it: a client's hooks, its gate, and what is read from disk."""
+    batch = decode_events(encode_events(PUBLISHER, 1, [(1, renamed(event, name))]))
+    assert batch.rejected == []
+    texts = [*texts_of(batch.events[0])]
+    assert not strangers.stray("".join(texts))
+    assert {*texts} <= {"", PUBLISHER, made_good(name), printable(name[:1024])}
+
+
+@pytest.mark.parametrize("name", strangers.NAMES.values(), ids=strangers.NAMES)
+def test_a_publisher_of_any_name_is_heard(name: str) -> None:
+    batch = decode(
+        pb.EventBatch(publisher=f"node/engine/{name.encode(errors='replace').decode()}", first_sequence=1)
+    )
+    assert batch.publisher.startswith("node/engine")
+    assert not strangers.stray(batch.publisher)
 
 
 def test_of_a_reason_without_end_the_beginning_is_read() -> None:

@@ -1,0 +1,258 @@
+"""What is wrong is the same in every view: each finding of the table is made to happen, and looked for in each."""
+
+import io
+import json
+import re
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import structlog
+import yaml
+from anyio import create_task_group, sleep, wait_all_tasks_blocked
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from rich.console import Console
+from support import strangers
+from support.core_driver import Driver, fixed
+
+from controlplane.config import Config, Resolved, Source
+from controlplane.core import events as ev
+from controlplane.core.text import printable
+from controlplane.operate.doctor import of_status
+from controlplane.operate.tables import show_status
+from controlplane.operate.top import History, screen
+from controlplane.shell import health_watch
+from controlplane.shell.engine_metrics import EngineTokens
+from controlplane.shell.health import RULES, Finding, Level, Own, findings
+from controlplane.shell.health_watch import LATELY_S, HealthWatch
+from controlplane.shell.metrics import Look, Metrics
+from controlplane.shell.pump import Pump
+from controlplane.shell.reload import Reloader
+from controlplane.shell.shadow import Shadow
+from controlplane.shell.status import Refusal, Status, describe
+from controlplane.shell.views import listing
+from controlplane.wire.control import METHODS, Fields
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = ROOT / "controlplane" / "shell" / "page" / "page.js"
+ALERTS = ROOT / "deploy" / "prometheus" / "penstock.rules.yml"
+STRANGE = "".join(
+    strangers.NAMES[case] for case in ("clear screen", "row", "right to left", "closing tag", "element")
+)
+
+
+class Node:
+    """A node that is well: an engine with a pool, and nobody on it."""
+
+    def __init__(self) -> None:
+        self.driver = Driver(fixed(1))
+        self.driver.pool()
+        self.pump = Pump(self.driver.controller)
+        self.reloader = Reloader(Source(), Resolved(config=Config(), origins={}), lambda config: None)
+        self.own = Own()
+
+    def status(self) -> Status:
+        return describe(
+            self.pump,
+            self.reloader,
+            boot_id="b",
+            position=1,
+            bus_connected=True,
+            now_ns=self.driver.now_ns,
+            own=self.own,
+        )
+
+
+def shadow_that_failed() -> Any:
+    shadow = Shadow(lambda: Driver().controller)
+    shadow.want(Config())
+    return replace(shadow.status(0), standing="failed", reason=STRANGE)
+
+
+WELL = Node().status()
+TROUBLE: Mapping[str, Callable[[Status], Status]] = {
+    "bus_away": lambda s: replace(s, bus_connected=False),
+    "engine_down": lambda s: replace(s, engines=replace(s.engines, silent=1, down=("gpu7/engine-30000",))),
+    "snapshot_not_written": lambda s: replace(s, own=Own(unsaved="/state/snapshot.json: No space left on device")),
+    "disk_hangs": lambda s: replace(s, own=Own(disk_silent_s=30.0)),
+    "disk_full": lambda s: replace(s, own=Own(free_bytes=1 << 20)),
+    "files_low": lambda s: replace(s, own=Own(files=900, most_files=1024)),
+    "window_closed": lambda s: replace(
+        s, pressure=replace(s.pressure, queue_length=3), held=replace(s.held, longest_s=90.0)
+    ),
+    "turns_refused": lambda s: replace(s, own=Own(lately={"hold_deadline": 2900, "queue_full": 91})),
+    "messages_set_aside": lambda s: replace(s, set_aside=2),
+    "frozen": lambda s: replace(s, own=Own(frozen_s=18.0)),
+    "clock_jumped": lambda s: replace(s, own=Own(jumped_s=-3600.0)),
+    "engine_passive": lambda s: replace(s, passive_engines=(f"engine: {STRANGE}",)),
+    "events_refused": lambda s: replace(s, own=Own(lately={"refused": 3}), last_rejection=STRANGE),
+    "events_rejected": lambda s: replace(s, own=Own(lately={"rejected": 4}), last_rejection=STRANGE),
+    "config_refused": lambda s: replace(s, config=replace(s.config, refused=STRANGE)),
+    "shadow_failed": lambda s: replace(s, shadow=shadow_that_failed()),
+    "restart_needed": lambda s: replace(s, config=replace(s.config, until_restart=("nats_url",))),
+    "draining": lambda s: replace(s, orders=replace(s.orders, draining=True)),
+    "held": lambda s: replace(s, orders=replace(s.orders, held=("p1",))),
+    "no_engine": lambda s: replace(
+        s, engines=replace(s.engines, known=0), pressure=replace(s.pressure, kv_total_blocks=0)
+    ),
+    "stands_by": lambda s: replace(s, stands_by=True),
+}
+
+
+def troubled(name: str) -> tuple[Status, Finding]:
+    status = TROUBLE[name](WELL)
+    status = replace(status, findings=findings(status))
+    return status, next(each for each in status.findings if each.name == name)
+
+
+def asked(status: Status) -> Fields:
+    """As a command gets it."""
+    wire = METHODS["GetStatus"]
+    return wire.decode_reply(wire.encode_reply(status))
+
+
+def test_each_finding_has_its_trouble_and_a_node_that_is_well_has_none() -> None:
+    assert [rule.name for rule in RULES] == list(TROUBLE)
+    assert WELL.findings == ()
+
+
+@pytest.mark.parametrize("name", TROUBLE)
+def test_a_finding_is_in_status_and_top(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, finding = troubled(name)
+    show_status(asked(status), json=False)
+    shown = capsys.readouterr().out
+    assert f"{finding.level} " in shown
+    assert f"{finding.title}: {finding.found} -> {finding.advice}" in shown
+    show_status(asked(status), json=True)
+    assert msgspec.to_builtins(finding) in json.loads(capsys.readouterr().out)["findings"]
+    console = Console(file=io.StringIO(), width=4000, height=40, force_terminal=False)
+    listed = METHODS["ListPrograms"]
+    programs = listed.decode_reply(listed.encode_reply(listing(Node().driver.ledger, 1)))
+    history = History()
+    history.add(asked(status))
+    console.print(screen(asked(status), programs, history, width=4000, height=40))
+    assert f"{finding.title}: {finding.found}" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", TROUBLE)
+def test_a_finding_is_in_doctor_and_decides_its_answer(name: str) -> None:
+    status, finding = troubled(name)
+    (found,) = [each for each in of_status(asked(status)) if each.what == finding.title]
+    assert (found.found, found.advice) == (finding.found, finding.advice)
+    assert (found.state == "bad") == (finding.level == Level.BAD)
+
+
+@pytest.mark.parametrize("name", TROUBLE)
+def test_a_finding_is_in_the_metrics_and_has_an_alert(name: str) -> None:
+    status, _ = troubled(name)
+    reader = InMemoryMetricReader()
+    meter = MeterProvider(metric_readers=[reader]).get_meter("penstock")
+    Metrics(meter, Look(lambda: status, list), lambda: Node().driver.controller, EngineTokens())
+    data = json.loads(reader.get_metrics_data().to_json())  # type: ignore[union-attr]
+    metrics = {
+        m["name"]: m["data"]["data_points"] for m in data["resource_metrics"][0]["scope_metrics"][0]["metrics"]
+    }
+    points = {each["attributes"]["finding"]: each for each in metrics["penstock.finding"]}
+    assert [*points] == [rule.name for rule in RULES]
+    assert points[name]["value"] == 1
+    rules = yaml.safe_load(ALERTS.read_text())["groups"][0]["rules"]
+    labels = points[name]["attributes"]
+    fires = [rule["alert"] for rule in rules if matches(rule["expr"], labels)]
+    assert len(fires) == 1 or {"engine_down": "PenstockEngineDown", "stands_by": "PenstockNoLeader"}[name]
+
+
+def matches(expression: str, labels: Mapping[str, str]) -> bool:
+    if not expression.startswith("penstock_finding{"):
+        return False
+    asked = re.findall(r'(\w+)(!?=)"([^"]*)"', expression)
+    return all((labels[label] == value) == (how == "=") for label, how, value in asked)
+
+
+def test_findings_are_on_the_page_whatever_they_are() -> None:
+    status, finding = troubled("engine_passive")
+    sent = json.loads(msgspec.json.encode(status))
+    assert sent["findings"][0]["found"] == finding.found
+    assert 'byId("warnings").textContent = status.findings.map' in PAGE.read_text()
+    assert "innerHTML" not in PAGE.read_text()
+
+
+@pytest.mark.parametrize("name", TROUBLE)
+def test_a_finding_is_logged_once_when_it_begins_and_when_it_ends(name: str, tmp_path: Path) -> None:
+    status, finding = troubled(name)
+    says = [WELL, status, status, status, WELL, WELL, status, WELL]
+    with structlog.testing.capture_logs() as lines:
+        watch = HealthWatch(Own(), lambda: says[0], tmp_path)
+        while says:
+            watch.look()
+            says.pop(0)
+    assert [line["event"] for line in lines] == [finding.title, f"{finding.title}: over"], (
+        "what flickers is not logged"
+    )
+    assert lines[0]["found"] == finding.found
+    assert lines[0]["log_level"] == ("info" if finding.level is Level.NOTE else "warning")
+
+
+@pytest.mark.parametrize("name", TROUBLE)
+def test_what_strangers_wrote_is_no_line_of_a_finding(name: str) -> None:
+    _, finding = troubled(name)
+    assert printable(finding.found) == finding.found
+
+
+def test_what_came_a_while_ago_is_no_finding_any_more(tmp_path: Path) -> None:
+    node, now_s, ahead_s = Node(), 1000.0, 0.0
+
+    def names(after_s: float = 1.0) -> set[str]:
+        nonlocal now_s
+        now_s += after_s
+        watch.look()
+        return {each.name for each in node.status().findings}
+
+    watch = HealthWatch(node.own, node.status, tmp_path, wall_s=lambda: now_s + ahead_s, monotonic_s=lambda: now_s)
+    assert names() == set()
+    node.driver.send(node.driver.gate(ev.TurnsRefused, code="hold_deadline", turns=2991))
+    ahead_s, node.own.frozen_s = 3600.0, 18.0
+    assert names() == {"turns_refused", "clock_jumped", "frozen"}
+    assert "2,991 hold_deadline (503)" in node.status().findings[0].found
+    node.driver.send(node.driver.gate(ev.TurnsRefused, code="client_left", turns=5))
+    assert names(LATELY_S - 10) == {"turns_refused", "clock_jumped", "frozen"}
+    assert names(20) == set()
+    assert node.status().refusals == (
+        Refusal(code="hold_deadline", turns=2991),
+        Refusal(code="client_left", turns=5),
+    )
+    node.driver.send(node.driver.gate(ev.TurnsRefused, code="hold_deadline", turns=1))
+    assert names() == {"turns_refused"}
+    assert "1 hold_deadline" in node.status().findings[0].found
+
+
+@pytest.mark.asyncio
+async def test_a_disk_that_hangs_is_seen_and_holds_nothing_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, now_s, answers = Node(), 0.0, threading.Event()
+    monkeypatch.setattr(health_watch, "_room", lambda folder: (answers.wait(), (1 << 40, 10, 100))[1])
+    watch = HealthWatch(node.own, node.status, tmp_path, wall_s=lambda: now_s, monotonic_s=lambda: now_s)
+    async with create_task_group() as group:
+        group.start_soon(watch.keep)
+        await wait_all_tasks_blocked()
+        now_s = 30.0
+        watch.look()
+        assert [each.name for each in node.status().findings] == ["disk_hangs"]
+        answers.set()
+        while node.own.free_bytes < 0:  # noqa: ASYNC110  a thread says so
+            await sleep(0.01)
+        watch.look()
+        assert node.status().findings == ()
+        group.cancel_scope.cancel()
+
+
+def test_a_code_of_a_later_version_is_counted_with_others() -> None:
+    node = Node()
+    node.driver.send(node.driver.gate(ev.TurnsRefused, code="moon", turns=2))
+    node.driver.send(node.driver.gate(ev.TurnsRefused, code="sun", turns=3))
+    assert node.status().refusals == (Refusal(code="other", turns=5),)
