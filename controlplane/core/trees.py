@@ -59,7 +59,10 @@ class Gang:
 
 
 def expect(ledger: Ledger, now_ns: int) -> None:
-    """Work out when each parent that waits for its children is expected back: ``Program.back_at_ns``."""
+    """Work out when each parent that waits for its children is expected back: ``Program.back_at_ns``.
+
+    Each program is looked at once, however deep the tree.
+    """
     programs, usual = ledger.programs, Usual(ledger.estimates)
     for root_id in programs.children:
         root = programs.by_name.get(root_id)
@@ -69,25 +72,39 @@ def expect(ledger: Ledger, now_ns: int) -> None:
         waiting = [program for program in (root, *family) if program.delegating]
         if not waiting:
             continue
-        left_ns = {program.program_id: _own_left_ns(program, usual) for program in family}
+        left_ns = _left_ns(waiting, family, usual)
         for parent in waiting:
-            longest = max((_left_ns(child, family, left_ns) for child in _of(parent, family)), default=0)
-            parent.back_at_ns = now_ns + longest
+            parent.back_at_ns = now_ns + left_ns[parent.program_id]
 
 
-def _of(parent: Program, family: Iterable[Program]) -> list[Program]:
-    return [each for each in family if each.parent_id == parent.program_id and each.status is not Status.ENDED]
+def _left_ns(waiting: Iterable[Program], family: Iterable[Program], usual: Usual) -> dict[str, int]:
+    """How long the children of each parent in ``waiting`` will take, in nanoseconds, by the parent's name.
 
-
-def _left_ns(program: Program, family: Sequence[Program], own_ns: dict[str, int]) -> int:
-    """A child that waits for children of its own goes on when they have ended."""
-    below = _of(program, family) if program.delegating else []
-    return own_ns[program.program_id] + max((_left_ns(child, family, own_ns) for child in below), default=0)
+    A child that waits for children of its own goes on when they have ended.
+    """
+    children: dict[str, list[Program]] = {}
+    for each in family:
+        if each.status is not Status.ENDED:
+            children.setdefault(each.parent_id, []).append(each)
+    left_ns: dict[str, int] = {}
+    begun: set[str] = set()
+    stack = list(waiting)
+    while stack:
+        parent = stack[-1]
+        name = parent.program_id
+        below = children.get(name, ())
+        if name not in begun:
+            begun.add(name)
+            stack += [child for child in below if child.delegating and child.program_id not in begun]
+            continue
+        stack.pop()
+        if name not in left_ns:
+            own = ((_own_left_ns(child, usual), left_ns.get(child.program_id, 0)) for child in below)
+            left_ns[name] = max((own_ns + below_ns for own_ns, below_ns in own), default=0)
+    return left_ns
 
 
 def _own_left_ns(program: Program, usual: Usual) -> int:
-    if program.status is Status.ENDED:
-        return 0
     return round(usual.ahead(program, program.kv_blocks or 1)[1] * usual.lifetime_ns)
 
 
