@@ -31,7 +31,7 @@ from controlplane.core.policies import Window, Windowed
 from controlplane.core.presets import Preset
 from controlplane.core.room import MOST_PASSED_OVER, fitting_in
 from controlplane.core.silence import sweep
-from controlplane.core.slots import admissible, held_back, leaving, may_leave_now, overdrawn
+from controlplane.core.slots import admissible, first_admissible, held_back, leaving, may_leave_now, overdrawn
 from controlplane.core.tenants import Exhausted
 from controlplane.core.trees import expect, gangs, held_gangs, moves
 from controlplane.core.types import Pressure, Program, QueuedProgram, Status, seconds
@@ -404,13 +404,14 @@ class Controller:
         turns, pressure = self.ledger.turns, self.pressure
         crowded = pressure.cpu_overloaded and pressure.tools_active > 0
         stall_s = self.rules.stall_s * (_CROWDED_STALL if crowded else 1.0)
-        if not self.ledger.programs.queue or turns.running or not (queued := admissible(self.ledger)):
+        first = None if turns.running else first_admissible(self.ledger)
+        if first is None:
             return
-        if now_ns - max(turns.engine_idle_since_ns, queued[0].queued_at_ns) >= seconds(stall_s):
+        if now_ns - max(turns.engine_idle_since_ns, first.queued_at_ns) >= seconds(stall_s):
             if crowded and self.preset.packing.looks_ahead:
                 order = self.preset.packing.order(self._waiting(), self.ledger.estimates, pressure, now_ns)
             else:
-                order = queued
+                order = admissible(self.ledger)
             order = self._in_turn(order, 1).order
             self.considered = self.considered or order
             self._admit(order[0].program_id, f"the engine was idle for {stall_s:g}s", now_ns)
