@@ -23,7 +23,9 @@ from controlplane.core.errors import RemoteEventError
 from controlplane.core.estimate import as_seconds
 from controlplane.core.fairness import InTurn, give_back, in_turn
 from controlplane.core.forecast import demand, needs
+from controlplane.core.ledger import Ledger
 from controlplane.core.ledger.turns import Signals
+from controlplane.core.mending import mend
 from controlplane.core.outlook import demand_blocks, growing, parts, running_blocks, stands_for
 from controlplane.core.overload import Load, detect
 from controlplane.core.placing import ended_a_turn, place
@@ -33,7 +35,7 @@ from controlplane.core.room import MOST_PASSED_OVER, fitting_in
 from controlplane.core.silence import sweep
 from controlplane.core.slots import admissible, first_admissible, held_back, leaving, may_leave_now, overdrawn
 from controlplane.core.tenants import Exhausted
-from controlplane.core.trees import expect, gangs, held_gangs, moves
+from controlplane.core.trees import adoptions, expect, gangs, held_gangs, moves
 from controlplane.core.types import Pressure, Program, QueuedProgram, Status, seconds
 from controlplane.core.usual import Usual
 
@@ -72,13 +74,16 @@ class Controller:
             retention=preset.retention.initial(),
             placement=preset.placement.initial(),
         )
-        self.ledger = self.state.ledger
-        self.ledger.turns.cold_return_ratio = self.rules.overload.kv_cold_return
-        self.ledger.programs.belong(self.rules.tenancy)
+        self._take(self.state.ledger)
         self.pressure = Pressure()
         self.considered: Sequence[QueuedProgram] = ()  # who could be let in at the last tick, in packing's order
         self._urgent = True
         self._out: list[cmd.Command] = []
+
+    def _take(self, ledger: Ledger, now_ns: int = 0) -> None:
+        self.ledger = self.state.ledger = ledger
+        ledger.turns.cold_return_ratio = self.rules.overload.kv_cold_return
+        ledger.programs.belong(self.rules.tenancy, now_ns)
 
     @property
     def window(self) -> Window:
@@ -92,17 +97,28 @@ class Controller:
         except RemoteEventError:
             fresh = True
             self.ledger.publishers.counts.contradictions += 1
-            self._quarantine(event)
+            self.quarantine(event)
         decisive = _BOUNDARIES + _FREE_SLOTS if self.ledger.tools.queue else _BOUNDARIES
         if fresh and isinstance(event, decisive):
             self._urgent = True
 
-    def _quarantine(self, event: ev.Event) -> None:
+    def quarantine(self, event: ev.Event) -> None:
+        """Make no decision from its program's figures until its publisher has restated what it holds."""
         program = self.ledger.programs.by_name.get(getattr(event, "program_id", ""))
         if program is not None:
             program.quarantined = True
             program.accused = event.publisher
         self.ledger.publishers.resync[event.publisher] = 0
+
+    def mend(self, now_ns: int) -> list[cmd.Command]:
+        """Go on after an error in ``receive``, ``recall``, ``follow`` or ``tick``, which may have left half of it.
+
+        Returns the commands that a tick had decided before it raised: they hold, and have yet to be sent.
+        """
+        self._take(mend(self.ledger, now_ns))
+        self.state.forecast_key, self._urgent = (-1, -1), True
+        decided, self._out = self._out, []
+        return decided
 
     def reconfigure(self, preset: Preset, rules: ControlRules, now_ns: int) -> None:
         """Decide by other policies and rules from the next tick on, which is due at once.
@@ -171,7 +187,6 @@ class Controller:
     def tick(self, now_ns: int) -> list[cmd.Command]:
         """Decide what is due, and return the commands in the order in which they must be sent."""
         self._urgent = False
-        self._out = []
         interval_ended = now_ns >= self.state.interval_ends_ns
         if interval_ended:
             self.state.interval_ends_ns = now_ns + seconds(self.rules.interval_s)
@@ -186,7 +201,8 @@ class Controller:
         self.pressure = self._observe(now_ns)
         self._update_window(now_ns)
         gangs, window = self._held_gangs(now_ns)
-        self._tell_of_children(now_ns, gangs)
+        for adopted in adoptions(self.ledger, gangs):
+            self._issue(adopted, now_ns)
         self._balance_and_admit(window, now_ns)
         self._let_in_active(self._take_back(now_ns) | self._hold_back(now_ns), gangs, now_ns)
         self._give_back(now_ns)
@@ -197,7 +213,8 @@ class Controller:
             self._announce()
         self._retain(now_ns)
         self._resync(now_ns)
-        return self._out
+        decided, self._out = self._out, []
+        return decided
 
     # Sensing
 
@@ -346,26 +363,6 @@ class Controller:
             return False  # nothing bounds them, or the first one goes in whatever it asks for
         programs, most = self.ledger.programs, max(window.room_blocks) + window.returning_blocks
         return all(programs.by_name[name].queued_blocks > most for name in programs.queue)
-
-    def _tell_of_children(self, now_ns: int, gangs: Mapping[str, Collection[str]]) -> None:
-        """Gates let a child in on its root's slot once they know of it; by its own word nobody is a child.
-
-        So they are told of those of a gang when all of it may begin.
-        """
-        programs = self.ledger.programs.by_name
-        for name in list(self.ledger.runs.untold):
-            child = programs.get(name)
-            root = programs.get(child.root_id) if child is not None else None
-            if child is not None and name in gangs.get(child.root_id, ()):
-                continue
-            if child is None or root is None:
-                del self.ledger.runs.untold[name]
-                continue
-            why = f"its agent said so: a child of {child.parent_id}"
-            told = cmd.Adopt(
-                program_id=name, parent_id=root.program_id, tenant=root.account or root.tenant, reason=why
-            )
-            self._issue(told, now_ns)
 
     def _waiting(self) -> list[QueuedProgram]:
         """Who may be let in, with what packing wants to know."""

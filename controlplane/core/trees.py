@@ -14,11 +14,11 @@ longer than that, whoever else asks.
 **Paper**: none of the five knows trees (docs/adr/0058).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from controlplane.core.commands import Command, Demote, Prefetch
+from controlplane.core.commands import Adopt, Command, Demote, Prefetch
 from controlplane.core.errors import require
 from controlplane.core.estimate import as_seconds
 from controlplane.core.forecast import POINTS, Growing, needs
@@ -149,6 +149,24 @@ def held_gangs(
             if ledger.turns.running and now_ns - gang.since_ns < seconds(rules.gang_s):
                 held.append(gang)
     return held, room.left(window)
+
+
+def adoptions(ledger: Ledger, held: Mapping[str, Collection[str]]) -> Iterator[Adopt]:
+    """What tells gates of children, whom they let in on their root's slot from then on; not of ``held``, by root.
+
+    By its own word nobody is a child, and those of a gang may begin together.
+    """
+    programs = ledger.programs.by_name
+    for name in list(ledger.runs.untold):
+        child = programs.get(name)
+        root = programs.get(child.root_id) if child is not None else None
+        if child is not None and name in held.get(child.root_id, ()):
+            continue
+        if child is None or root is None:
+            del ledger.runs.untold[name]
+            continue
+        tenant, why = root.account or root.tenant, f"its agent said so: a child of {child.parent_id}"
+        yield Adopt(program_id=name, parent_id=root.program_id, tenant=tenant, reason=why)
 
 
 def _needs(gang: Gang, ledger: Ledger, usual: Usual) -> tuple[float, ...]:
