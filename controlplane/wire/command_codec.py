@@ -48,7 +48,7 @@ def fill_command(message: pb.Command, command: Command) -> None:
         body.SetInParent()
         for name in names:
             setattr(body, name, getattr(command, name))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, AttributeError) as error:
         raise LocalEventError(f"cannot encode {command!r:.200}: {error}") from error
 
 
