@@ -14,6 +14,7 @@ from controlplane.shell.pump import Pump
 from controlplane.shell.reload import Reloader
 from controlplane.shell.shadow import EstimatedChange, Shadow, ShadowEstimate
 from controlplane.shell.status import Status, describe
+from controlplane.shell.tasks import Failure
 from controlplane.shell.telemetry import Telemetry
 
 
@@ -53,6 +54,7 @@ def exposed_example() -> bytes:
             fence=1,
             shadow=beside,
             advise=advice,
+            failures=(Failure(what="host probe", count=1),),
         )
 
     def engines() -> list[EngineRow]:

@@ -79,6 +79,7 @@ class Controller:
         self.considered: Sequence[QueuedProgram] = ()  # who could be let in at the last tick, in packing's order
         self._urgent = True
         self._out: list[cmd.Command] = []
+        self._enacting = ""  # the program of the command that is being enacted
 
     def _take(self, ledger: Ledger, now_ns: int = 0) -> None:
         self.ledger = self.state.ledger = ledger
@@ -110,13 +111,14 @@ class Controller:
             program.accused = event.publisher
         self.ledger.publishers.resync[event.publisher] = 0
 
-    def mend(self, now_ns: int) -> list[cmd.Command]:
-        """Go on after an error in ``receive``, ``recall``, ``follow`` or ``tick``, which may have left half of it.
+    def mend(self, now_ns: int, *, suspects: bool = False) -> None:
+        """Go on after an error, without the program whose command raised; ``suspects``: without the quarantined."""
+        self._take(mend(self.ledger, now_ns, without=self._enacting, suspects=suspects))
+        self.state.forecast_key, self._urgent, self._enacting = (-1, -1), True, ""
 
-        Returns the commands that a tick had decided before it raised: they hold, and have yet to be sent.
-        """
-        self._take(mend(self.ledger, now_ns))
-        self.state.forecast_key, self._urgent = (-1, -1), True
+    def give_up_tick(self) -> list[cmd.Command]:
+        """What a tick that raised had decided by then: it holds, and is to be sent. The whole tick is due again."""
+        self.state.interval_ends_ns, self._urgent = 0, True
         decided, self._out = self._out, []
         return decided
 
@@ -592,5 +594,7 @@ class Controller:
 
     def _issue(self, command: cmd.Command, now_ns: int) -> None:
         command = replace(command, command_id=self.numbering.next())
+        self._out.append(command)  # sent in any case: whoever waits for it is not to wait for our books
+        self._enacting = getattr(command, "program_id", "")
         enact(self.ledger, command, now_ns)
-        self._out.append(command)
+        self._enacting = ""

@@ -4,7 +4,7 @@ What publishers hold decides: turns that are held or run, and tool calls. Who is
 queue, and every count are made to follow from it. Of a ledger whose records agree nothing is changed.
 """
 
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from typing import Any
 
 from controlplane.core.ledger import Ledger
@@ -12,9 +12,13 @@ from controlplane.core.ledger.programs import waiting_roots
 from controlplane.core.types import Program, Status
 
 
-def mend(ledger: Ledger, now_ns: int) -> Ledger:
-    """Another ledger of the same records, which are changed where they contradict each other."""
+def mend(ledger: Ledger, now_ns: int, *, without: str = "", suspects: bool = False) -> Ledger:
+    """Another ledger of the same records, which are changed where they contradict each other.
+
+    The program ``without`` is forgotten with all that it has open; with ``suspects`` all that are quarantined are.
+    """
     programs = ledger.programs.by_name
+    _drop(programs, lambda name, program: name == without or (suspects and program.quarantined))
     for name, program in programs.items():
         _find_root(name, program, programs)
     _count(ledger)
@@ -85,22 +89,16 @@ def _settle_tables(ledger: Ledger) -> None:
     programs, tools = ledger.programs, ledger.tools
     everyone = programs.by_name
     waiting = {root.program_id for root in waiting_roots(everyone.values())}
-    _keep_only(programs.queue, waiting, lambda name: everyone[name].queued_at_ns)
-    active = {name for name, each in everyone.items() if each.status is Status.ACTIVE and not each.parent_id}
-    asking = {name for name in active if everyone[name].queued_turns}
-    _keep_only(programs.askers, asking | (programs.askers.keys() & everyone.keys()), lambda name: 0)
+    _drop(programs.queue, lambda name, _: name not in waiting)
+    missing = sorted(waiting - programs.queue.keys(), key=lambda name: everyone[name].queued_at_ns)
+    programs.queue |= dict.fromkeys(missing)
+    active = {name: root for name, root in everyone.items() if root.status is Status.ACTIVE and not root.parent_id}
+    programs.askers |= {name: None for name, root in active.items() if root.queued_turns}
     _drop(programs.unasked, lambda name, _: name not in active)
     _drop(ledger.runs.farewells, lambda name, _: name not in everyone)
     _drop(tools.queue, lambda key, _: key not in tools.calls or tools.calls[key].has_slot)
-    _drop(tools.environments, lambda name, _: name not in everyone)
 
 
 def _drop(table: dict[str, Any], is_wrong: Callable[[str, Any], bool]) -> None:
     for key in [key for key, work in table.items() if is_wrong(key, work)]:
         del table[key]
-
-
-def _keep_only(table: dict[str, None], names: Set[str], place: Callable[[str], int]) -> None:
-    """Those of ``names`` that are missing come behind the others, by ``place``."""
-    _drop(table, lambda name, _: name not in names)
-    table |= dict.fromkeys(sorted(names - table.keys(), key=place))

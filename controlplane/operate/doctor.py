@@ -49,6 +49,9 @@ _SKEW_S = 1.0  # recovery relies on the server's time
 _SAFE_SERVER = (2, 14, 6)  # earlier versions may lose confirmed messages (nats-server #8475)
 
 
+_DECIDING = ("decisions", "ticks")  # of what may fail
+
+
 class State(StrEnum):
     """How serious a finding is."""
 
@@ -309,6 +312,7 @@ def _daemon(config: Config, state_dir: Path, api: str | None) -> Iterator[Findin
             f"{status.rejected} made no sense: {status.last_rejection}",
             "check that all parts have the same version",
         )
+    yield from _failures(status)
     yield _pool(status.pressure)
     socket = Path(config.tool_socket or socket_path(node, state_dir))
     if os.access(socket, os.R_OK | os.W_OK):
@@ -317,6 +321,20 @@ def _daemon(config: Config, state_dir: Path, api: str | None) -> Iterator[Findin
         yield _look(
             "tool socket", f"{socket}: missing or not yours", "agents must use the bus itself (PENSTOCK_NATS_URL)"
         )
+
+
+def _failures(status: Any) -> Iterator[Finding]:
+    """What the daemon goes on in spite of."""
+    for each in status.failures:
+        found = f"{each.what}: {each.count} errors, the last one {each.error}"
+        if each.failing and each.what in _DECIDING:
+            advice = "gates admit as without a daemon; report the error, and start the daemon without its snapshot"
+            yield _bad("failures", found, advice)
+        elif each.failing:
+            yield _look("failures", found, "it is tried again; the daemon goes on meanwhile")
+    if status.set_aside:
+        found = f"{status.set_aside} messages could not be applied, the last one on {status.last_set_aside}"
+        yield _look("set aside", found, "report the error with the files in set-aside/ of the state folder")
 
 
 def _listens_at(config: Config) -> str | None:

@@ -16,6 +16,7 @@ from controlplane.core.errors import ControlPlaneError, RemoteEventError
 from controlplane.shell.bus import Bus
 from controlplane.shell.hooks import Hooks
 from controlplane.shell.logs import logger
+from controlplane.shell.tasks import Tasks
 from controlplane.wire.claude_code import events_of
 from controlplane.wire.codec import decode_events, encode_commands
 from controlplane.wire.endpoint import MOST_SOCKET_PATH_BYTES
@@ -31,6 +32,7 @@ class EventSocket:
     """Listens at ``path`` while it is open."""
 
     def __init__(self, path: Path, bus: Bus) -> None:
+        self.tasks = Tasks()  # the daemon's, once it has one
         self.path = path
         self.refused = 0
         self._lost_from_ns = 0  # since when words may be lost, of all that everybody was asked; 0: nobody was
@@ -57,7 +59,7 @@ class EventSocket:
             path.chmod(_MODE)  # before anybody is served: until then it has the mode of the process's mask
             await server.start_serving()
             self._server = server
-            self._tasks.add(asyncio.create_task(self._hooks.run()))
+            self._tasks.add(asyncio.create_task(self.tasks.keep("hooks", self._hooks.run)))
         except OSError as error:
             self._log.warning("no socket", path=str(path), reason=str(error))
 
@@ -98,6 +100,8 @@ class EventSocket:
                 await writer.drain()
         except (RemoteEventError, ConnectionError) as error:
             self._log.warning("client dropped", error=str(error) or type(error).__name__)
+        except Exception as error:  # whatever its bytes brought about, it is this client's alone
+            self.tasks.failures.note("tool socket", error, "dropping the client")
         except asyncio.CancelledError:
             pass
         finally:

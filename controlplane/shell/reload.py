@@ -190,6 +190,7 @@ class Reloader:
                         self.reload(f"{path} changed", now)  # what was settled: by now it may be written again
             except OSError as error:
                 self._log.warning("not watched: send SIGHUP after a change", file=str(path), error=str(error))
+                raise
             group.cancel_scope.cancel()
 
 

@@ -17,6 +17,7 @@ import msgspec
 from controlplane.core.control import ControllerState
 from controlplane.core.ledger import RECORDS, Ledger
 from controlplane.core.presets import Preset
+from controlplane.shell.tasks import described
 
 VERSION = 7
 _AT_ONCE = 1000  # of the programs, turns, ...
@@ -132,6 +133,22 @@ def restore(snapshot: Snapshot, preset: Preset) -> ControllerState:
         **{name: held[name] for name in _AS_IT_IS},
         **policies,
     )
+
+
+def load(path: Path, preset: Preset) -> tuple[Snapshot, ControllerState]:
+    """What the file holds. One that cannot be used is moved aside, to ``snapshot.unread``.
+
+    Raises ``FileNotFoundError``, and ``SnapshotError`` for whatever else is wrong.
+    """
+    try:
+        snapshot = read(path.read_bytes())
+        return snapshot, restore(snapshot, preset)
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # its records may contradict each other in any way
+        with suppress(OSError):
+            path.replace(path.with_suffix(".unread"))
+        raise error if isinstance(error, SnapshotError) else SnapshotError(described(error)) from error
 
 
 def write(path: Path, pieces: Iterable[bytes]) -> None:

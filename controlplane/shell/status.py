@@ -17,6 +17,7 @@ from controlplane.shell.engines import EngineCounts, Known, count_engines
 from controlplane.shell.pump import Pump
 from controlplane.shell.reload import ConfigState, Reloader
 from controlplane.shell.shadow import ShadowStatus
+from controlplane.shell.tasks import Failure
 from controlplane.shell.tenants import TenantRow, jain_index, tenant_rows
 
 _MOST_FORECASTS = 16  # classes whose forecast is told of, those that the most programs are of
@@ -66,6 +67,9 @@ class Status:
     fence: int = 0  # the lease by which this one does, where several may
     shadow: ShadowStatus | None = None
     advise: AdviseStatus | None = None
+    failures: tuple[Failure, ...] = ()  # errors that ended nothing
+    set_aside: int = 0  # messages that could not be applied
+    last_set_aside: str = ""
 
     def encode(self) -> bytes:
         """As JSON."""
@@ -79,7 +83,9 @@ class Status:
         draining = "; draining" if self.orders.draining else ""
         if self.stands_by:
             return f"stands by: another daemon leads; {self.programs} programs known"
-        return f"{said}{draining}{'' if self.bus_connected else '; the bus is away'}"
+        failing = ", ".join(each.what for each in self.failures if each.failing)
+        bus = "" if self.bus_connected else "; the bus is away"
+        return f"{said}{draining}{bus}{f'; failing: {failing}' if failing else ''}"
 
     def with_programs(self, controller: Controller) -> bytes:
         """As JSON, with each program's record and the queue in order."""
@@ -104,6 +110,7 @@ def describe(
     fence: int = 0,
     shadow: ShadowStatus | None = None,
     advise: AdviseStatus | None = None,
+    failures: tuple[Failure, ...] = (),
 ) -> Status:
     """The status now; ``roster`` has the engines that there should be, where somebody knows."""
     controller, config = pump.controller, reloader.config
@@ -139,6 +146,9 @@ def describe(
         fence=fence,
         shadow=shadow,
         advise=advise,
+        failures=failures,
+        set_aside=pump.set_aside.count,
+        last_set_aside=pump.set_aside.last,
     )
 
 

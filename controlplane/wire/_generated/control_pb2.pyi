@@ -1097,6 +1097,9 @@ class NodeStatus(google.protobuf.message.Message):
     ADVISE_FIELD_NUMBER: builtins.int
     TENANTS_FIELD_NUMBER: builtins.int
     TENANTS_JAIN_INDEX_FIELD_NUMBER: builtins.int
+    FAILURES_FIELD_NUMBER: builtins.int
+    SET_ASIDE_FIELD_NUMBER: builtins.int
+    LAST_SET_ASIDE_FIELD_NUMBER: builtins.int
     node: builtins.str
     boot_id: builtins.str
     preset: builtins.str
@@ -1119,6 +1122,10 @@ class NodeStatus(google.protobuf.message.Message):
     """The lease by which this one decides: a lower one was lost since; 0: it is the only one, or follows."""
     tenants_jain_index: builtins.float
     """Jain's index over what tenants have had for their weights since the state began; 1: all alike, 0: no tenants."""
+    set_aside: builtins.int
+    """Messages that could not be applied, in the daemon's life; the first ones are kept in its state folder."""
+    last_set_aside: builtins.str
+    """The latest: on which subject, and why."""
     @property
     def window(self) -> global___WindowState: ...
     @property
@@ -1147,6 +1154,10 @@ class NodeStatus(google.protobuf.message.Message):
     def tenants(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TenantRow]:
         """Those that the configuration has tables of, and who shares what is left; none without tables."""
 
+    @property
+    def failures(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___FailureState]:
+        """Errors that ended nothing, in the daemon's life."""
+
     def __init__(
         self,
         *,
@@ -1174,11 +1185,43 @@ class NodeStatus(google.protobuf.message.Message):
         advise: global___AdviseState | None = ...,
         tenants: collections.abc.Iterable[global___TenantRow] | None = ...,
         tenants_jain_index: builtins.float = ...,
+        failures: collections.abc.Iterable[global___FailureState] | None = ...,
+        set_aside: builtins.int = ...,
+        last_set_aside: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["advise", b"advise", "config", b"config", "counts", b"counts", "engines", b"engines", "orders", b"orders", "pressure", b"pressure", "shadow", b"shadow", "window", b"window"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["advise", b"advise", "boot_id", b"boot_id", "bus_connected", b"bus_connected", "config", b"config", "counts", b"counts", "engines", b"engines", "fence", b"fence", "forecasts", b"forecasts", "last_rejection", b"last_rejection", "node", b"node", "now_ns", b"now_ns", "orders", b"orders", "passive_engines", b"passive_engines", "preset", b"preset", "pressure", b"pressure", "programs", b"programs", "refused", b"refused", "rejected", b"rejected", "shadow", b"shadow", "stands_by", b"stands_by", "stream_sequence", b"stream_sequence", "tenants", b"tenants", "tenants_jain_index", b"tenants_jain_index", "window", b"window"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["advise", b"advise", "boot_id", b"boot_id", "bus_connected", b"bus_connected", "config", b"config", "counts", b"counts", "engines", b"engines", "failures", b"failures", "fence", b"fence", "forecasts", b"forecasts", "last_rejection", b"last_rejection", "last_set_aside", b"last_set_aside", "node", b"node", "now_ns", b"now_ns", "orders", b"orders", "passive_engines", b"passive_engines", "preset", b"preset", "pressure", b"pressure", "programs", b"programs", "refused", b"refused", "rejected", b"rejected", "set_aside", b"set_aside", "shadow", b"shadow", "stands_by", b"stands_by", "stream_sequence", b"stream_sequence", "tenants", b"tenants", "tenants_jain_index", b"tenants_jain_index", "window", b"window"]) -> None: ...
 
 global___NodeStatus = NodeStatus
+
+@typing.final
+class FailureState(google.protobuf.message.Message):
+    """Errors of one kind."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    WHAT_FIELD_NUMBER: builtins.int
+    COUNT_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    FAILING_FIELD_NUMBER: builtins.int
+    what: builtins.str
+    """The task that raised them and was started again; or "ticks", "messages", "commands", "snapshot", a recorder."""
+    count: builtins.int
+    error: builtins.str
+    """The last one."""
+    failing: builtins.bool
+    """Whether it came within the last minute."""
+    def __init__(
+        self,
+        *,
+        what: builtins.str = ...,
+        count: builtins.int = ...,
+        error: builtins.str = ...,
+        failing: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["count", b"count", "error", b"error", "failing", b"failing", "what", b"what"]) -> None: ...
+
+global___FailureState = FailureState
 
 @typing.final
 class TenantRow(google.protobuf.message.Message):

@@ -29,6 +29,7 @@ from controlplane.shell.pump import Pump
 from controlplane.shell.reload import Reloader
 from controlplane.shell.shadow import EstimatedChange, Shadow, ShadowEstimate
 from controlplane.shell.status import Status, describe
+from controlplane.shell.tasks import Failure
 from controlplane.shell.traces import Traces
 
 CHANGE = EstimatedChange(name="mean_jct_s", value=-0.2, low=-0.3, high=-0.1, is_bounded=True, replay_error=0.0)
@@ -76,6 +77,7 @@ class Measured:
             fence=7,
             shadow=self.shadow.status(self.driver.now_ns, ShadowEstimate(changes=(CHANGE,))),
             advise=ADVICE,
+            failures=(Failure(what="host probe", count=3),),
         )
 
     def engines(self) -> list[EngineRow]:
