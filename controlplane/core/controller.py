@@ -42,6 +42,7 @@ from controlplane.core.usual import Usual
 _CROWDED_STALL = 2.0  # so many times as long the engine idles before the valve opens while CPUs are overloaded
 _MOST_WEIGHED = 1024  # programs a tick whose context may be pinned; the next follows at once
 LOST_NS = seconds(60)  # what was said so long before a loss was noticed may be lost as well
+_MOST_ADOPTED = 256  # children a tick that gates are told of; the next follows at once
 _MOST_TAKEN_BACK = 256  # slots a tick, so that a long outage's end does not hold one up; the next follows at once
 # Events after which a slot, an order or a pin may be decided before the interval ends.
 _BOUNDARIES = (
@@ -203,8 +204,10 @@ class Controller:
         self.pressure = self._observe(now_ns)
         self._update_window(now_ns)
         gangs, window = self._held_gangs(now_ns)
-        for adopted in adoptions(self.ledger, gangs):
-            self._issue(adopted, now_ns)
+        adopted = list(islice(adoptions(self.ledger, gangs), _MOST_ADOPTED))
+        self._urgent = self._urgent or len(adopted) == _MOST_ADOPTED
+        for command in adopted:
+            self._issue(command, now_ns)
         self._balance_and_admit(window, now_ns)
         self._let_in_active(self._take_back(now_ns) | self._hold_back(now_ns), gangs, now_ns)
         self._give_back(now_ns)
@@ -483,7 +486,8 @@ class Controller:
                 programs.meter(programs.by_name[name], now_ns)
         accounts.look(now_ns)
         over = {name: accounts.stopped.get(name, "") for name in accounts.overspent}
-        over |= {name: accounts.stopped.get(self._root_of(name), "") for name in accounts.unanswered}
+        known = (programs.by_name[name] for name in accounts.unanswered if name in programs.by_name)
+        over |= {each.program_id: accounts.stopped.get(each.root_id, "") for each in known}
         accounts.overspent.clear()
         accounts.unanswered.clear()
         for name, why in over.items():
@@ -498,10 +502,6 @@ class Controller:
                 use.refused += 1
                 left_ns = max(1, use.window_ends_ns - now_ns)
                 self._issue(cmd.Refuse(program_id=name, ttl_ns=left_ns, reason=why), now_ns)
-
-    def _root_of(self, name: str) -> str:
-        program = self.ledger.programs.by_name.get(name)
-        return program.root_id if program is not None else name
 
     def _take_slot(self, root_id: str, reason: str, now_ns: int) -> None:
         pinned = self.ledger.programs.by_name[root_id].retained_until_ns > now_ns
