@@ -14,6 +14,7 @@ from controlplane.shell.pump import Pump
 from controlplane.shell.reload import Reloader
 from controlplane.shell.shadow import EstimatedChange, Shadow, ShadowEstimate
 from controlplane.shell.status import Status, describe
+from controlplane.shell.tasks import Failure
 from controlplane.shell.telemetry import Telemetry
 from controlplane.wire.listener import ListenerRow
 
@@ -55,6 +56,7 @@ def exposed_example() -> bytes:
             shadow=beside,
             advise=advice,
             listeners=(ListenerRow(name="page", open=0, most=1, refused=0),),
+            failures=(Failure(what="host probe", count=1),),
         )
 
     def engines() -> list[EngineRow]:

@@ -23,7 +23,9 @@ from controlplane.core.errors import RemoteEventError
 from controlplane.core.estimate import as_seconds
 from controlplane.core.fairness import InTurn, give_back, in_turn
 from controlplane.core.forecast import demand, needs
+from controlplane.core.ledger import Ledger
 from controlplane.core.ledger.turns import Signals
+from controlplane.core.mending import mend
 from controlplane.core.outlook import demand_blocks, growing, parts, running_blocks, stands_for
 from controlplane.core.overload import Load, detect
 from controlplane.core.placing import ended_a_turn, place
@@ -31,15 +33,16 @@ from controlplane.core.policies import Window, Windowed
 from controlplane.core.presets import Preset
 from controlplane.core.room import MOST_PASSED_OVER, fitting_in
 from controlplane.core.silence import sweep
-from controlplane.core.slots import admissible, held_back, leaving, may_leave_now, overdrawn
+from controlplane.core.slots import admissible, first_admissible, held_back, leaving, may_leave_now, overdrawn
 from controlplane.core.tenants import Exhausted
-from controlplane.core.trees import expect, gangs, held_gangs, moves
+from controlplane.core.trees import adoptions, expect, gangs, held_gangs, moves
 from controlplane.core.types import Pressure, Program, QueuedProgram, Status, seconds
 from controlplane.core.usual import Usual
 
 _CROWDED_STALL = 2.0  # so many times as long the engine idles before the valve opens while CPUs are overloaded
 _MOST_WEIGHED = 1024  # programs a tick whose context may be pinned; the next follows at once
 LOST_NS = seconds(60)  # what was said so long before a loss was noticed may be lost as well
+_MOST_ADOPTED = 256  # children a tick that gates are told of; the next follows at once
 _MOST_TAKEN_BACK = 256  # slots a tick, so that a long outage's end does not hold one up; the next follows at once
 # Events after which a slot, an order or a pin may be decided before the interval ends.
 _BOUNDARIES = (
@@ -72,13 +75,17 @@ class Controller:
             retention=preset.retention.initial(),
             placement=preset.placement.initial(),
         )
-        self.ledger = self.state.ledger
-        self.ledger.turns.cold_return_ratio = self.rules.overload.kv_cold_return
-        self.ledger.programs.belong(self.rules.tenancy)
+        self._take(self.state.ledger)
         self.pressure = Pressure()
         self.considered: Sequence[QueuedProgram] = ()  # who could be let in at the last tick, in packing's order
         self._urgent = True
         self._out: list[cmd.Command] = []
+        self._enacting = ""  # the program of the command that is being enacted
+
+    def _take(self, ledger: Ledger, now_ns: int = 0) -> None:
+        self.ledger = self.state.ledger = ledger
+        ledger.turns.cold_return_ratio = self.rules.overload.kv_cold_return
+        ledger.programs.belong(self.rules.tenancy, now_ns)
 
     @property
     def window(self) -> Window:
@@ -92,17 +99,29 @@ class Controller:
         except RemoteEventError:
             fresh = True
             self.ledger.publishers.counts.contradictions += 1
-            self._quarantine(event)
+            self.quarantine(event)
         decisive = _BOUNDARIES + _FREE_SLOTS if self.ledger.tools.queue else _BOUNDARIES
         if fresh and isinstance(event, decisive):
             self._urgent = True
 
-    def _quarantine(self, event: ev.Event) -> None:
+    def quarantine(self, event: ev.Event) -> None:
+        """Make no decision from its program's figures until its publisher has restated what it holds."""
         program = self.ledger.programs.by_name.get(getattr(event, "program_id", ""))
         if program is not None:
             program.quarantined = True
             program.accused = event.publisher
         self.ledger.publishers.resync[event.publisher] = 0
+
+    def mend(self, now_ns: int, *, suspects: bool = False) -> None:
+        """Go on after an error, without the program whose command raised; ``suspects``: without the quarantined."""
+        self._take(mend(self.ledger, now_ns, without=self._enacting, suspects=suspects))
+        self.state.forecast_key, self._urgent, self._enacting = (-1, -1), True, ""
+
+    def give_up_tick(self) -> list[cmd.Command]:
+        """What a tick that raised had decided by then: it holds, and is to be sent. The whole tick is due again."""
+        self.state.interval_ends_ns, self._urgent = 0, True
+        decided, self._out = self._out, []
+        return decided
 
     def reconfigure(self, preset: Preset, rules: ControlRules, now_ns: int) -> None:
         """Decide by other policies and rules from the next tick on, which is due at once.
@@ -171,7 +190,6 @@ class Controller:
     def tick(self, now_ns: int) -> list[cmd.Command]:
         """Decide what is due, and return the commands in the order in which they must be sent."""
         self._urgent = False
-        self._out = []
         interval_ended = now_ns >= self.state.interval_ends_ns
         if interval_ended:
             self.state.interval_ends_ns = now_ns + seconds(self.rules.interval_s)
@@ -186,7 +204,10 @@ class Controller:
         self.pressure = self._observe(now_ns)
         self._update_window(now_ns)
         gangs, window = self._held_gangs(now_ns)
-        self._tell_of_children(now_ns, gangs)
+        adopted = list(islice(adoptions(self.ledger, gangs), _MOST_ADOPTED))
+        self._urgent = self._urgent or len(adopted) == _MOST_ADOPTED
+        for command in adopted:
+            self._issue(command, now_ns)
         self._balance_and_admit(window, now_ns)
         self._let_in_active(self._take_back(now_ns) | self._hold_back(now_ns), gangs, now_ns)
         self._give_back(now_ns)
@@ -197,7 +218,8 @@ class Controller:
             self._announce()
         self._retain(now_ns)
         self._resync(now_ns)
-        return self._out
+        decided, self._out = self._out, []
+        return decided
 
     # Sensing
 
@@ -347,26 +369,6 @@ class Controller:
         programs, most = self.ledger.programs, max(window.room_blocks) + window.returning_blocks
         return all(programs.by_name[name].queued_blocks > most for name in programs.queue)
 
-    def _tell_of_children(self, now_ns: int, gangs: Mapping[str, Collection[str]]) -> None:
-        """Gates let a child in on its root's slot once they know of it; by its own word nobody is a child.
-
-        So they are told of those of a gang when all of it may begin.
-        """
-        programs = self.ledger.programs.by_name
-        for name in list(self.ledger.runs.untold):
-            child = programs.get(name)
-            root = programs.get(child.root_id) if child is not None else None
-            if child is not None and name in gangs.get(child.root_id, ()):
-                continue
-            if child is None or root is None:
-                del self.ledger.runs.untold[name]
-                continue
-            why = f"its agent said so: a child of {child.parent_id}"
-            told = cmd.Adopt(
-                program_id=name, parent_id=root.program_id, tenant=root.account or root.tenant, reason=why
-            )
-            self._issue(told, now_ns)
-
     def _waiting(self) -> list[QueuedProgram]:
         """Who may be let in, with what packing wants to know."""
         looks_ahead = self.preset.packing.looks_ahead
@@ -404,13 +406,14 @@ class Controller:
         turns, pressure = self.ledger.turns, self.pressure
         crowded = pressure.cpu_overloaded and pressure.tools_active > 0
         stall_s = self.rules.stall_s * (_CROWDED_STALL if crowded else 1.0)
-        if not self.ledger.programs.queue or turns.running or not (queued := admissible(self.ledger)):
+        first = None if turns.running else first_admissible(self.ledger)
+        if first is None:
             return
-        if now_ns - max(turns.engine_idle_since_ns, queued[0].queued_at_ns) >= seconds(stall_s):
+        if now_ns - max(turns.engine_idle_since_ns, first.queued_at_ns) >= seconds(stall_s):
             if crowded and self.preset.packing.looks_ahead:
                 order = self.preset.packing.order(self._waiting(), self.ledger.estimates, pressure, now_ns)
             else:
-                order = queued
+                order = admissible(self.ledger)
             order = self._in_turn(order, 1).order
             self.considered = self.considered or order
             self._admit(order[0].program_id, f"the engine was idle for {stall_s:g}s", now_ns)
@@ -483,7 +486,8 @@ class Controller:
                 programs.meter(programs.by_name[name], now_ns)
         accounts.look(now_ns)
         over = {name: accounts.stopped.get(name, "") for name in accounts.overspent}
-        over |= {name: accounts.stopped.get(self._root_of(name), "") for name in accounts.unanswered}
+        known = (programs.by_name[name] for name in accounts.unanswered if name in programs.by_name)
+        over |= {each.program_id: accounts.stopped.get(each.root_id, "") for each in known}
         accounts.overspent.clear()
         accounts.unanswered.clear()
         for name, why in over.items():
@@ -498,10 +502,6 @@ class Controller:
                 use.refused += 1
                 left_ns = max(1, use.window_ends_ns - now_ns)
                 self._issue(cmd.Refuse(program_id=name, ttl_ns=left_ns, reason=why), now_ns)
-
-    def _root_of(self, name: str) -> str:
-        program = self.ledger.programs.by_name.get(name)
-        return program.root_id if program is not None else name
 
     def _take_slot(self, root_id: str, reason: str, now_ns: int) -> None:
         pinned = self.ledger.programs.by_name[root_id].retained_until_ns > now_ns
@@ -594,5 +594,7 @@ class Controller:
 
     def _issue(self, command: cmd.Command, now_ns: int) -> None:
         command = replace(command, command_id=self.numbering.next())
+        self._out.append(command)  # sent in any case: whoever waits for it is not to wait for our books
+        self._enacting = getattr(command, "program_id", "")
         enact(self.ledger, command, now_ns)
-        self._out.append(command)
+        self._enacting = ""

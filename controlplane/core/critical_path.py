@@ -5,6 +5,7 @@ that one's time was made of is found likewise; and before it began the parent ra
 is told for how long turns of its program were held at a gate, as far as its node knows.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -43,17 +44,24 @@ class Stretch:
 
 
 def critical_path(node: Node[R]) -> list[Stretch]:
-    """The stretches that the run's time is made of, the first in front."""
+    """The stretches that the run's time is made of, the first in front. Of any depth."""
     found: list[Stretch] = []
-    at_ns = node.run.ended_ns
-    for child in sorted(node.children, key=lambda each: each.run.ended_ns, reverse=True):
-        if child.run.ended_ns > at_ns:
-            continue  # it ran beside one that ended later
-        found.append(_stretch(node, child.run.ended_ns, at_ns))
-        found += reversed(critical_path(child))
-        at_ns = child.run.began_ns
-    found.append(_stretch(node, node.run.began_ns, at_ns))
+    todo = [(node, _latest_first(node), node.run.ended_ns)]
+    while todo:
+        parent, children, at_ns = todo.pop()
+        # Whoever ended later than ``at_ns`` ran beside one that is on the path.
+        child = next((each for each in children if each.run.ended_ns <= at_ns), None)
+        if child is None:
+            found.append(_stretch(parent, parent.run.began_ns, at_ns))
+            continue
+        found.append(_stretch(parent, child.run.ended_ns, at_ns))
+        todo.append((parent, children, child.run.began_ns))
+        todo.append((child, _latest_first(child), child.run.ended_ns))
     return [stretch for stretch in reversed(found) if stretch.ended_ns > stretch.began_ns]
+
+
+def _latest_first(node: Node[R]) -> Iterator[Node[R]]:
+    return iter(sorted(node.children, key=lambda each: each.run.ended_ns, reverse=True))
 
 
 def _stretch(node: Node[R], began_ns: int, ended_ns: int) -> Stretch:

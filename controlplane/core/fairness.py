@@ -96,12 +96,14 @@ def held_by_tenant(ledger: Ledger) -> Counter[str]:
     return held
 
 
-def owed_blocks(ledger: Ledger, waiting: Mapping[str, object], total_blocks: int) -> dict[str, int]:
+def owed_blocks(
+    ledger: Ledger, waiting: Mapping[str, object], total_blocks: int, held: Mapping[str, int] | None = None
+) -> dict[str, int]:
     """What each tenant that waits has less than its share, in blocks; only those that have less."""
     tenancy = ledger.accounts.tenancy
     if not tenancy.has_floors or not total_blocks:
         return {}
-    held = held_by_tenant(ledger)
+    held = held if held is not None else held_by_tenant(ledger)
     missing = {name: int(tenancy.of(name).share * total_blocks) - held[name] for name in waiting}
     return {name: blocks for name, blocks in missing.items() if blocks > 0}
 
@@ -120,11 +122,14 @@ def give_back(ledger: Ledger, total_blocks: int) -> list[tuple[Program, str]]:
         if name not in programs.ordered_held:
             asked[programs.by_name[name].payer] += programs.by_name[name].queued_blocks
     found: list[tuple[Program, str]] = []
-    for tenant, missing in owed_blocks(ledger, asked, total_blocks).items():
+    held = held_by_tenant(ledger)
+    borrowers: list[Program] | None = None
+    for tenant, missing in owed_blocks(ledger, asked, total_blocks, held).items():
         use = accounts.of(tenant)
         if tenant in accounts.spent_now or use.freed_blocks >= min(missing, asked[tenant]):
             continue
-        borrower = _borrower(ledger, tenant, total_blocks)
+        borrowers = _borrowers(ledger, held, total_blocks) if borrowers is None else borrowers
+        borrower = next((root for root in borrowers if root.payer != tenant), None)
         if borrower is not None:
             use.freed_blocks += max(1, borrower.kv_blocks - borrower.shared_blocks)
             use.given_back += 1
@@ -134,17 +139,16 @@ def give_back(ledger: Ledger, total_blocks: int) -> list[tuple[Program, str]]:
     return found
 
 
-def _borrower(ledger: Ledger, owed: str, total_blocks: int) -> Program | None:
+def _borrowers(ledger: Ledger, held: Mapping[str, int], total_blocks: int) -> list[Program]:
+    """Roots that may leave now, of tenants beyond their share: whose holds most for its weight comes first."""
     tenancy, programs = ledger.accounts.tenancy, ledger.programs
-    held = held_by_tenant(ledger)
     roots = [
         root
         for name in programs.active
         if not (root := programs.by_name[name]).parent_id
         and root.status is Status.ACTIVE
-        and root.payer != owed
         and held[root.payer] > tenancy.of(root.payer).share * total_blocks
         and may_leave_now(ledger, name)
     ]
     most = {name: held[name] / tenancy.of(name).weight for name in {root.payer for root in roots}}
-    return max(roots, key=lambda root: (most[root.payer], root.arrived_at_ns, root.program_id), default=None)
+    return sorted(roots, key=lambda root: (most[root.payer], root.arrived_at_ns, root.program_id), reverse=True)

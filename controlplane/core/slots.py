@@ -34,6 +34,15 @@ def admissible(ledger: Ledger, left: Callable[[Program], Left] | None = None) ->
     return [each for each in queued if each.program_id not in held] if held else queued
 
 
+def first_admissible(ledger: Ledger) -> Program | None:
+    """Whom ``admissible`` has in front."""
+    programs, spent = ledger.programs, ledger.accounts.spent_now
+    if programs.draining:
+        return None
+    waiting = (programs.by_name[name] for name in programs.queue if name not in programs.ordered_held)
+    return next((each for each in waiting if each.payer not in spent), None)
+
+
 def held_back(ledger: Ledger) -> list[str]:
     """Active roots that an operator holds."""
     programs = ledger.programs

@@ -14,11 +14,11 @@ longer than that, whoever else asks.
 **Paper**: none of the five knows trees (docs/adr/0058).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from controlplane.core.commands import Command, Demote, Prefetch
+from controlplane.core.commands import Adopt, Command, Demote, Prefetch
 from controlplane.core.errors import require
 from controlplane.core.estimate import as_seconds
 from controlplane.core.forecast import POINTS, Growing, needs
@@ -59,7 +59,10 @@ class Gang:
 
 
 def expect(ledger: Ledger, now_ns: int) -> None:
-    """Work out when each parent that waits for its children is expected back: ``Program.back_at_ns``."""
+    """Work out when each parent that waits for its children is expected back: ``Program.back_at_ns``.
+
+    Each program is looked at once, however deep the tree.
+    """
     programs, usual = ledger.programs, Usual(ledger.estimates)
     for root_id in programs.children:
         root = programs.by_name.get(root_id)
@@ -69,25 +72,39 @@ def expect(ledger: Ledger, now_ns: int) -> None:
         waiting = [program for program in (root, *family) if program.delegating]
         if not waiting:
             continue
-        left_ns = {program.program_id: _own_left_ns(program, usual) for program in family}
+        left_ns = _left_ns(waiting, family, usual)
         for parent in waiting:
-            longest = max((_left_ns(child, family, left_ns) for child in _of(parent, family)), default=0)
-            parent.back_at_ns = now_ns + longest
+            parent.back_at_ns = now_ns + left_ns[parent.program_id]
 
 
-def _of(parent: Program, family: Iterable[Program]) -> list[Program]:
-    return [each for each in family if each.parent_id == parent.program_id and each.status is not Status.ENDED]
+def _left_ns(waiting: Iterable[Program], family: Iterable[Program], usual: Usual) -> dict[str, int]:
+    """How long the children of each parent in ``waiting`` will take, in nanoseconds, by the parent's name.
 
-
-def _left_ns(program: Program, family: Sequence[Program], own_ns: dict[str, int]) -> int:
-    """A child that waits for children of its own goes on when they have ended."""
-    below = _of(program, family) if program.delegating else []
-    return own_ns[program.program_id] + max((_left_ns(child, family, own_ns) for child in below), default=0)
+    A child that waits for children of its own goes on when they have ended.
+    """
+    children: dict[str, list[Program]] = {}
+    for each in family:
+        if each.status is not Status.ENDED:
+            children.setdefault(each.parent_id, []).append(each)
+    left_ns: dict[str, int] = {}
+    begun: set[str] = set()
+    stack = list(waiting)
+    while stack:
+        parent = stack[-1]
+        name = parent.program_id
+        below = children.get(name, ())
+        if name not in begun:
+            begun.add(name)
+            stack += [child for child in below if child.delegating and child.program_id not in begun]
+            continue
+        stack.pop()
+        if name not in left_ns:
+            own = ((_own_left_ns(child, usual), left_ns.get(child.program_id, 0)) for child in below)
+            left_ns[name] = max((own_ns + below_ns for own_ns, below_ns in own), default=0)
+    return left_ns
 
 
 def _own_left_ns(program: Program, usual: Usual) -> int:
-    if program.status is Status.ENDED:
-        return 0
     return round(usual.ahead(program, program.kv_blocks or 1)[1] * usual.lifetime_ns)
 
 
@@ -132,6 +149,24 @@ def held_gangs(
             if ledger.turns.running and now_ns - gang.since_ns < seconds(rules.gang_s):
                 held.append(gang)
     return held, room.left(window)
+
+
+def adoptions(ledger: Ledger, held: Mapping[str, Collection[str]]) -> Iterator[Adopt]:
+    """What tells gates of children, whom they let in on their root's slot from then on; not of ``held``, by root.
+
+    By its own word nobody is a child, and those of a gang may begin together.
+    """
+    programs = ledger.programs.by_name
+    for name in list(ledger.runs.untold):
+        child = programs.get(name)
+        root = programs.get(child.root_id) if child is not None else None
+        if child is not None and name in held.get(child.root_id, ()):
+            continue
+        if child is None or root is None:
+            del ledger.runs.untold[name]
+            continue
+        tenant, why = root.account or root.tenant, f"its agent said so: a child of {child.parent_id}"
+        yield Adopt(program_id=name, parent_id=root.program_id, tenant=tenant, reason=why)
 
 
 def _needs(gang: Gang, ledger: Ledger, usual: Usual) -> tuple[float, ...]:

@@ -131,17 +131,21 @@ class Pump:
             self._loop.close()
 
     async def live(self) -> None:
-        """Connect and send until the emitter closes. Never raises."""
-        try:
-            await self._main()
-        except ImportError as error:
-            self._fail(f"nothing will be sent: {error}; pip install penstock")
-            self.dead = True
-        except Exception as error:
-            self._fail(f"the emitter's thread ended: {error!r}")
-            self.dead = True
-        finally:
-            self.counters.connected = False
+        """Connect and send until the emitter closes. Never raises; after an error it begins anew."""
+        while True:
+            try:
+                return await self._main()
+            except ImportError as error:
+                self._fail(f"nothing will be sent: {error}; pip install penstock")
+                self.dead = True
+                return None
+            except Exception as error:
+                self._fail(f"the emitter began anew: {error!r}")
+            finally:
+                self.counters.connected = False
+            if self._closing:
+                return None
+            await self._pause(_BACKOFF_LAST_S)
 
     def _fail(self, text: str) -> None:
         self.counters.last_error = text

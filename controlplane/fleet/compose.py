@@ -7,6 +7,7 @@ gate that Envoy asks.
 import os
 import secrets
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from anyio import CancelScope, move_on_after, sleep
@@ -92,15 +93,16 @@ async def _serve_alone(source: Source, url: str, state_dir: Path) -> None:
         await surround(daemon, state_dir, tasks, ending)
         picker = parts.picker
         assert isinstance(picker, PickerServer)
-        works = [tasks.start_soon(work) for work in in_cluster.works]
+        keep = daemon.tasks.keep
+        works = [tasks.start_soon(keep, name, work) for name, work in in_cluster.works.items()]
         await in_cluster.first_heard()
         await picker.start(fleet.listen)
         parts.front.start()
         await bus.answer_hand_over(leader.hand_over, lambda: daemon.is_leader)
-        works += [tasks.start_soon(work) for work in (leader.serve, leader.tell, leader.check, leader.ask_for_lead)]
+        works += [tasks.start_soon(keep, name, work) for name, work in leader.works.items()]
         if not in_cluster.has_engines:
-            works.append(tasks.start_soon(engines_told.follow, roster))
-        works.append(tasks.start_soon(_contend, daemon, lease))
+            works.append(tasks.start_soon(keep, "roster", partial(engines_told.follow, roster)))
+        works.append(tasks.start_soon(keep, "lease", partial(_contend, daemon, lease)))
         try:
             await daemon.run()
         finally:

@@ -22,7 +22,7 @@ class InCluster:
     """
 
     def __init__(self, config: KubernetesConfig, roster: Roster, revision: Callable[[], int | None]) -> None:
-        self.works: list[Callable[[], Coroutine[Any, Any, None]]] = []  # to be run until the daemon ends
+        self.works: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {}  # by task: run until the daemon ends
         self._watch: EndpointWatch | None = None
         if not (config.engines or config.leader):
             return
@@ -35,11 +35,11 @@ class InCluster:
                 port=config.port,
                 has_plugin=config.plugin,
             )
-            self.works.append(self._watch.run)
+            self.works["Kubernetes engines"] = self._watch.run
         if config.leader:
             pod = Pod(name=config.pod, address=config.pod_ip)
             told = LeaderEndpoint(cluster=cluster, slice_name=config.leader, pod=pod, revision=revision)
-            self.works.append(told.run)
+            self.works["Kubernetes leader"] = told.run
 
     @property
     def has_engines(self) -> bool:

@@ -7,10 +7,10 @@ leads, itself in most cases. One before it does not, and asks for the lead.
 
 import math
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from anyio import Event, create_task_group, current_time, move_on_after, sleep
 
@@ -65,6 +65,12 @@ class Leader:
         self._told = 0  # events of ours
         self._listed: EnginesListed | None = None  # what the stream was told last
         self._log = logger("fleet")
+        self.works: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {  # by task: run until the daemon ends
+            "picker": self.serve,
+            "roster told": self.tell,
+            "engine checks": self.check,
+            "preferred lead": self.ask_for_lead,
+        }
         parts.roster.on_change.append(self._look)
         parts.daemon.on_change.append(self._leads)
 

@@ -8,6 +8,7 @@ from controlplane.operate.printing import duration
 from controlplane.wire.decisions import Account, DecisionRecord, Record, RunRecord
 
 _ADMIT = "admit"
+_MOST_INDENTED = 40  # levels: deeper ones stand below each other
 
 
 __all__ = ["Node", "Stretch", "critical_path", "keep", "lines", "tree", "whose"]
@@ -57,12 +58,25 @@ def whose(records: Iterable[Record], program_id: str) -> str:
 
 
 def _node(run: RunRecord, runs: list[RunRecord], held: Mapping[str, list[tuple[int, int]]]) -> Node[RunRecord]:
-    below = [each for each in runs if each.parent_id == run.program_id and _within(each, run)]
-    spans = [
+    children: dict[str, list[RunRecord]] = {}
+    for each in sorted(runs, key=lambda each: each.began_ns):
+        children.setdefault(each.parent_id, []).append(each)
+    top = Node(run, held=_spans(run, held))
+    todo, seen = [top], {id(run)}
+    while todo:
+        parent = todo.pop()
+        for each in children.get(parent.run.program_id, ()):
+            if id(each) not in seen and _within(each, parent.run):
+                seen.add(id(each))
+                parent.children.append(Node(each, held=_spans(each, held)))
+        todo += parent.children
+    return top
+
+
+def _spans(run: RunRecord, held: Mapping[str, list[tuple[int, int]]]) -> list[tuple[int, int]]:
+    return [
         (began, ended) for began, ended in held.get(run.program_id, ()) if run.began_ns <= ended <= run.ended_ns
     ]
-    children = [_node(each, runs, held) for each in sorted(below, key=lambda each: each.began_ns)]
-    return Node(run, children, spans)
 
 
 def _within(child: RunRecord, parent: RunRecord) -> bool:
@@ -76,8 +90,9 @@ def lines(node: Node[RunRecord]) -> Iterator[str]:
     path = critical_path(node)
     on_it = {stretch.program_id for stretch in path}
     began_ns, whole_ns = node.run.began_ns, max(1, node.run.ended_ns - node.run.began_ns)
-    yield f"tree: {_count(node)} programs in {_said(whole_ns)}; * is on the critical path"
-    yield from _branch(node, began_ns, on_it, 0)
+    branches = list(_branches(node, on_it))
+    yield f"tree: {len(branches)} programs in {_said(whole_ns)}; * is on the critical path"
+    yield from branches
     if (account := node.run.account) is not None:
         yield _budget(account)
     own_ns = sum(each.ended_ns - each.began_ns for each in path if each.program_id == node.run.program_id)
@@ -99,17 +114,16 @@ def _budget(account: Account) -> str:
     return f"budget: {turns} turns and {held} KV token-seconds, its sub-agents' included{stopped}"
 
 
-def _branch(node: Node[RunRecord], began_ns: int, on_it: set[str], depth: int) -> Iterator[str]:
-    run = node.run
-    mark = "*" if run.program_id in on_it else " "
-    at, took = _said(run.began_ns - began_ns), _said(run.ended_ns - run.began_ns)
-    yield f"  {mark} {'  ' * depth}{run.program_id}: at {at} for {took}, {run.turns} turns"
-    for child in node.children:
-        yield from _branch(child, began_ns, on_it, depth + 1)
-
-
-def _count(node: Node[RunRecord]) -> int:
-    return 1 + sum(map(_count, node.children))
+def _branches(top: Node[RunRecord], on_it: set[str]) -> Iterator[str]:
+    todo = [(top, 0)]
+    while todo:
+        node, depth = todo.pop()
+        run = node.run
+        mark = "*" if run.program_id in on_it else " "
+        at, took = _said(run.began_ns - top.run.began_ns), _said(run.ended_ns - run.began_ns)
+        indent = "  " * min(depth, _MOST_INDENTED)
+        yield f"  {mark} {indent}{run.program_id}: at {at} for {took}, {run.turns} turns"
+        todo += [(child, depth + 1) for child in reversed(node.children)]
 
 
 def _said(ns: int) -> str:

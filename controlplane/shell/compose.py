@@ -4,6 +4,7 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from signal import SIGHUP, SIGINT, SIGTERM, Signals
 
@@ -68,12 +69,13 @@ async def _serve_alone(
         await bus.connect()
         recorder = ending.enter_context(_recorder(record, config))
         ending.push_async_callback(bus.close)
-        if embedded is not None:
-            ending.callback(tasks.start_soon(embedded.supervise).cancel)
         socket = EventSocket(Path(config.tool_socket or socket_path(config.node, state_dir)), bus)
         ending.push_async_callback(socket.close)
         state_path = state_dir / config.node / "snapshot.json"
         daemon = Daemon(source, resolved, bus, state_path, recorder, socket)
+        socket.tasks = daemon.tasks
+        if embedded is not None:
+            ending.callback(tasks.start_soon(daemon.tasks.keep, "nats-server", embedded.supervise).cancel)
         await surround(daemon, state_dir, tasks, ending)
         await daemon.run()
 
@@ -120,8 +122,9 @@ async def surround(daemon: Daemon, state_dir: Path, tasks: TaskGroup, ending: co
     server = GrpcServer(ControlApi(daemon, page), config.api, control_path(config.node, state_dir))
     ending.push_async_callback(server.stop)
     await tasks.start(_obey_signals, daemon)
-    ending.callback(tasks.start_soon(what_if.keep).cancel)
-    ending.callback(tasks.start_soon(_open, daemon, server, page).cancel)
+    opening = partial(_open, daemon, [server, page])
+    for name, work in (("what-if", what_if.keep), ("page and control API", opening)):
+        ending.callback(tasks.start_soon(daemon.tasks.keep, name, work).cancel)
 
 
 @contextlib.asynccontextmanager
@@ -159,12 +162,13 @@ def _regrets(daemon: Daemon) -> Regrets:
     return regrets
 
 
-async def _open(daemon: Daemon, *servers: GrpcServer | HttpServer) -> None:
+async def _open(daemon: Daemon, servers: list[GrpcServer | HttpServer]) -> None:
     """Operators are let in once the daemon knows what was before it started; from then on its supervisor hears."""
     await daemon.ready.wait()
     try:
-        for server in servers:
-            await server.start()
+        while servers:
+            await servers[0].start()
+            del servers[0]
     except ConfigError as error:
         daemon.stop(error)
         return
@@ -184,9 +188,12 @@ def _recorder(path: Path | None, config: Config) -> Iterator[LogWriter | None]:
 
 async def _obey_signals(daemon: Daemon, *, task_status: TaskStatus[None]) -> None:
     def obey(number: Signals) -> None:
-        if number is SIGHUP:
-            daemon.reloader.reload("SIGHUP")
-        else:
+        if number is not SIGHUP:
             daemon.stop()
+            return
+        try:
+            daemon.reloader.reload("SIGHUP")
+        except Exception as error:  # who takes over the new configuration; the next signal is obeyed all the same
+            daemon.tasks.failures.note("reload", error, "going on")
 
     await on_signals(obey, SIGHUP, SIGINT, SIGTERM, task_status=task_status)

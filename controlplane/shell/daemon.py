@@ -6,7 +6,7 @@ as well, so that whoever takes over begins with the ledger that the leader had (
 
 import math
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,10 +15,11 @@ from anyio import Event, current_time, move_on_after, sleep
 from anyio.lowlevel import checkpoint
 
 from controlplane.config import Config, Resolved, Source, show
-from controlplane.core.commands import StateRequest
+from controlplane.core.commands import Command, StateRequest
 from controlplane.core.controller import LOST_NS, Controller
 from controlplane.core.engine_policies import EnginePolicies
-from controlplane.core.errors import ConfigError
+from controlplane.core.errors import ConfigError, LocalEventError
+from controlplane.core.events import HostSampled
 from controlplane.core.types import seconds
 from controlplane.eventloop import task_group
 from controlplane.shell import snapshot as snapshots
@@ -35,11 +36,11 @@ from controlplane.shell.leading import Alone, Leads
 from controlplane.shell.logs import logger
 from controlplane.shell.pump import Pump
 from controlplane.shell.reload import Reloader
-from controlplane.shell.shadow import Asked, Estimates, Replayer, Shadow
+from controlplane.shell.shadow import Estimates, Replayer, Shadow, Wanting
 from controlplane.shell.status import Status, describe
 from controlplane.shell.stretch import Stretch
+from controlplane.shell.tasks import Tasks
 from controlplane.wire.codec import Heartbeat, encode_events, last_command_id
-from controlplane.wire.files import read_bytes
 from controlplane.wire.listener import listener_rows
 from controlplane.wire.log import Header, LogWriter
 from controlplane.wire.nats_url import shown
@@ -55,7 +56,7 @@ _HARDLY_BACK_S = 0.1
 _NS_PER_NUMBER = 1_000_000  # no daemon sends a command each millisecond of its life
 _NUMBERS_UNHEARD = 10_000  # of commands that a leader before us may have sent and the stream did not keep
 _FOLLOWS = "the daemon does not decide: another one leads, or it still starts"
-_MOST_SNAPSHOT_BYTES = 1 << 30
+_REPLACED = "has a daemon that started later: this one stands down"
 _SAVING_AT_MOST = 20  # saves are this many times their own duration apart
 
 
@@ -83,7 +84,8 @@ class Daemon:
         self.bus = bus
         self.clock = clock or Clock(config.time_scale)
         self.boot_id = secrets.token_hex(4)
-        self.pump = Pump(Controller(config.policies, config.control))
+        self.tasks = Tasks()
+        self.pump = Pump(Controller(config.policies, config.control), self.tasks.failures)
         self.position = 0  # in the stream, of what the state contains
         self.own = Own()
         self.ready = Event()
@@ -94,6 +96,7 @@ class Daemon:
         self._questions = Questions(self.advice, self.clock.now_ns, laboratory)
         self.replayer = Replayer(laboratory=laboratory)
         self.estimates = Estimates(self.clock.now_ns, self.replayer)
+        self._wanting = Wanting(self.reloader, self.shadow, self.estimates, state_path.parent, self._record_head)
         self.decisions = Decisions()
         self.moves = Moves()
         self.roster: Iterable[Known] = ()  # the engines that there should be, where somebody knows
@@ -103,23 +106,22 @@ class Daemon:
         self.pump.muted = self.leads.has_others
         self.recorder = recorder  # None: nobody asked for a record, or it ended
         self._socket = socket
-        self._probe = probe or HostProbe()
+        self._probe, self._sample = probe or HostProbe(), HostSampled(cpus=0.0)
         self._state_path = state_path
         self._stream_created = ""
         self._stopping = Event()
         self._error: ConfigError | None = None
-        self._saved_at_ns = 0
-        self._save_took_ns = 0
+        self._saved_at_ns = self._save_took_ns = 0
         self._resync_all = False
         self._sampled = 0  # samples of the host that were published
         self._sample_now = Event()
         self._proof = 1  # the one that has to come back before anything is decided
         self._looked_s = 0.0
+        self._decided_s = -math.inf  # when a round of decisions was made last that raised nothing
         self._is_behind = False  # it was frozen, or began to lead: what happened until then is still to be read
         self._heard_s = 0.0
         self._lost_since_s = math.inf  # the stream may have lost what came since then, which nobody asked for yet
         self._lost_samples: tuple[int, int] | None = None
-        self._shadow_asked: tuple[object, ...] = ()
         self._asked: tuple[float, int] | None = None  # when all were last asked for their states, and lost_ns
         self._replaced = False  # the stream has commands of a daemon that started later
         self._log = logger("daemon")
@@ -158,16 +160,16 @@ class Daemon:
         self._log.info("up", node=self.config.node, preset=self.config.policies.name, nats=shown(self.bus.url))
         async with task_group() as group:
             tasks = [
-                group.start_soon(work)
-                for work in (
-                    self._pump_events,
-                    self._beat,
-                    self._probe_host,
-                    self._publish_status,
-                    partial(self.bus.keep_reading, self._on_new_stream),
-                    self.reloader.watch,
-                    self.estimates.keep,
-                    self._questions.keep,
+                group.start_soon(self.tasks.keep, name, work)
+                for name, work in (
+                    ("decisions", self._pump_events),
+                    ("heartbeats", self._beat),
+                    ("host probe", self._probe_host),
+                    ("status", self._publish_status),
+                    ("stream", partial(self.bus.keep_reading, self._on_new_stream)),
+                    ("config watch", self.reloader.watch),
+                    ("shadow estimates", self.estimates.keep),
+                    ("advice", self._questions.keep),
                 )
             ]
             await self._stopping.wait()
@@ -245,23 +247,23 @@ class Daemon:
 
     def _load(self, stream: StreamInfo) -> int:
         """Restore the snapshot's state; the position to read on from."""
+        from_first = max(0, stream.first_sequence - 1)
         try:
-            snapshot = snapshots.read(read_bytes(self._state_path, _MOST_SNAPSHOT_BYTES))
+            snapshot, state = snapshots.load(self._state_path, self.config.policies)
         except FileNotFoundError:
-            return max(0, stream.first_sequence - 1)
-        except (snapshots.SnapshotError, OSError) as error:
+            return from_first
+        except snapshots.SnapshotError as error:
             self._log.warning("snapshot not used", path=str(self._state_path), error=str(error))
-            return max(0, stream.first_sequence - 1)
+            return from_first
         if snapshot.time_scale != self.config.time_scale:
             self._log.warning("snapshot not used", reason="it was taken with another time scale")
             return stream.last_sequence
         lacked_s = self.clock.go_on_from(snapshot.now_ns)
         if lacked_s > _HARDLY_BACK_S:
             self.own.jumped_s = -lacked_s
-        state = snapshots.restore(snapshot, self.config.policies)
         self.pump.controller = Controller(self.config.policies, self.config.control, state)
         if snapshot.stream_created != stream.created:
-            return max(0, stream.first_sequence - 1)
+            return from_first
         return min(snapshot.stream_sequence, stream.last_sequence)  # its machine's crash may cost it the latest
 
     def _on_new_stream(self, stream: StreamInfo) -> None:
@@ -291,11 +293,14 @@ class Daemon:
 
     def _save(self, now_ns: int) -> None:
         """A full disk costs the snapshot, never the daemon: the stream has what it would have held."""
+        self.pump.mend(now_ns)
+        self.pump.set_aside.write(self._state_path.parent)
         try:
             snapshots.write(self._state_path, self._snapshot(now_ns))
             self.own.unsaved = ""
-        except OSError as error:
-            self.own.unsaved = f"{self._state_path}: {error.strerror or error}"
+        except Exception as error:
+            self.own.unsaved = f"{self._state_path}: {getattr(error, 'strerror', None) or error}"
+            self.tasks.failures.note("snapshot", error, "snapshot not written: the stream has it all")
         self._save_took_ns = self.clock.now_ns() - now_ns
         if self.recorder is not None:
             self.recorder.flush()
@@ -305,10 +310,7 @@ class Daemon:
         self._saved_at_ns = now_ns
 
     def _must_save(self, now_ns: int) -> bool:
-        """Every ``snapshot_s``. What a killed daemon had not saved yet is in the stream.
-
-        A hundred thousand programs take a tenth of a second to write, so saving takes a bounded share of the time.
-        """
+        """Every ``snapshot_s``, but for a bounded share of the time only. What was not saved is in the stream."""
         least_ns = seconds(self.config.snapshot_s * self.config.time_scale)
         return now_ns - self._saved_at_ns >= max(least_ns, _SAVING_AT_MOST * self._save_took_ns)
 
@@ -318,22 +320,14 @@ class Daemon:
         """Decide by ``config`` from now on. What does not go by names and connections is read where it is used."""
         now_ns = self.clock.now_ns()
         self.pump.tell()  # what was decided by the old one comes first in a record
-        if self._shadow_asked != self._shadow_wanted:
+        if self._wanting.has_changed:
             self._want_shadow()  # it begins from what the old one knows
             self.shadow.begin(now_ns)
         self.controller.reconfigure(config.policies, config.control, now_ns)
         for recorder in self.pump.recorders:
             recorder.config(show(config), now_ns)
 
-    @property
-    def _shadow_wanted(self) -> tuple[object, ...]:
-        """What a shadow's decisions and their comparison depend on."""
-        config, shadow = self.config, self.reloader.resolved.shadow
-        decides = [(each.policies, each.control) for each in (config, shadow) if each is not None]
-        return (*decides, config.shadow)
-
     def _make_stretch(self, length_ns: int) -> Stretch:
-        """What automatic advice asks the laboratory about."""
         return Stretch(self._state_path.parent / "advise", length_ns, self._record_head)
 
     def _why_not_tuned(self) -> str:
@@ -350,15 +344,7 @@ class Daemon:
         return header, b"".join(self._snapshot(now_ns)).decode()
 
     def _want_shadow(self) -> None:
-        asked, shadow = self.config.shadow, self.reloader.resolved.shadow
-        self._shadow_asked = self._shadow_wanted
-        stretch = None
-        if shadow is not None and asked.estimate_s:
-            stretch = Stretch(self._state_path.parent / "shadow", seconds(asked.stretch_s), self._record_head)
-            self.estimates.ask(Asked(live=self.config, shadow=shadow, stretch=stretch, every_s=asked.estimate_s))
-        else:
-            self.estimates.ask(None)
-        self.shadow.want(shadow, settings=asked.settings, cpu_ratio=asked.cpu_ratio, stretch=stretch)
+        self._wanting.want()
         if not self._leads:
             self.shadow.stand_by(_FOLLOWS)
 
@@ -411,47 +397,61 @@ class Daemon:
             self._save(now_ns)
 
     async def _pump_events(self) -> None:
-        clock, pump, inbox = self.clock, self.pump, self.bus.inbox
         while not self._stopping.is_set():
             if not self.leads.leading:
                 await self._stand_by()
                 continue
             if not self._leads:
                 self._begin_to_lead()
-            now_ns = clock.now_ns()
-            wait_s = _LONGEST_WAIT_S
-            if self._hears:
-                wait_s = clock.wall_seconds(self.controller.next_deadline_ns() - now_ns)
-            for delivery in await inbox.take(min(_LONGEST_WAIT_S, max(0.0, wait_s))):
-                if not delivery.is_command:
-                    pump.feed(delivery.data, clock.now_ns(), delivery.subject)
-                elif last_command_id(delivery.data) > self.controller.numbering.sent:
-                    self._replaced = not self.leads.has_others
-                    self.leads.outrun()
-                    self._recall(delivery)
-                self.position = delivery.sequence
+            await self._take_all()
             if self._replaced:
-                node = self.config.node
-                self.stop(ConfigError(f"node {node!r} has a daemon that started later: this one stands down"))
+                self.stop(ConfigError(f"node {self.config.node!r} {_REPLACED}"))
                 return
             self._note_gap()
-            if not self.leads.leading:  # it was frozen, say, and its lease has ended meanwhile
-                continue
-            now_ns = clock.now_ns()
-            hears = self._hears
-            commands = pump.decide(now_ns) if hears else ()
-            if hears and self._resync_all:
-                self._resync_all = False
-                commands = [*commands, self._request_of_all()]
+            if self.leads.leading:  # else it was frozen, say, and its lease has ended meanwhile
+                await self._decide()
+
+    async def _take_all(self) -> None:
+        """Take in what came, or wait until something comes or a decision is due."""
+        wait_s = _LONGEST_WAIT_S
+        if self._hears:
+            wait_s = self.clock.wall_seconds(self.pump.next_deadline_ns() - self.clock.now_ns())
+        for delivery in await self.bus.inbox.take(min(_LONGEST_WAIT_S, max(0.0, wait_s))):
+            if not delivery.is_command:
+                self.pump.feed(delivery.data, self.clock.now_ns(), delivery.subject)
+            elif last_command_id(delivery.data) > self.controller.numbering.sent:
+                self._replaced = not self.leads.has_others
+                self.leads.outrun()
+                self._recall(delivery)
+            self.position = delivery.sequence
+
+    async def _decide(self) -> None:
+        now_ns = self.clock.now_ns()
+        hears = self._hears
+        commands = self.pump.decide(now_ns) if hears else ()
+        if hears and self._resync_all:
+            self._resync_all = False
+            commands = [*commands, self._request_of_all()]
+        await self._send(commands)
+        if self._socket is not None:
+            self._socket.pass_on(commands)
+        if self.pump.decides:
+            self._decided_s = current_time()
+        await checkpoint()  # their writers send them now; then there is time to write down what happened
+        self.pump.tell()
+        self.decisions.tell(commands, now_ns)
+        self.moves.tell(commands, now_ns)
+        if self._must_save(now_ns):
+            self._save(now_ns)
+
+    async def _send(self, commands: Sequence[Command]) -> None:
+        """One that cannot be encoded costs itself, not those that were decided with it."""
+        try:
             await self.bus.send(commands)
-            if self._socket is not None:
-                self._socket.pass_on(commands)
-            await checkpoint()  # their writers send them now; then there is time to write down what happened
-            self.pump.tell()
-            self.decisions.tell(commands, now_ns)
-            self.moves.tell(commands, now_ns)
-            if self._must_save(now_ns):
-                self._save(now_ns)
+        except LocalEventError as error:
+            self.tasks.failures.note("commands", error, "sending the others")
+            for command in commands if len(commands) > 1 else ():
+                await self._send([command])
 
     def _request_of_all(self) -> StateRequest:
         """Each publisher's state, and what the stream may not have kept since this was asked last."""
@@ -468,6 +468,11 @@ class Daemon:
     @cached_property
     def _host_publisher(self) -> str:
         return publisher_name(self.config.node, "host", self.boot_id)
+
+    @property
+    def decides(self) -> bool:
+        """Whether decisions were made just now. While they raise, gates are to do as without a daemon."""
+        return current_time() - self._decided_s < _FROZEN_S
 
     @property
     def _hears(self) -> bool:
@@ -528,7 +533,7 @@ class Daemon:
                 fence=self.leads.fence,
                 engine_policies=EnginePolicies(priority=policies.priority, memory=policies.memory).dumps(),
             )
-            if self.bus.delivers and not self._is_behind and self.is_leader:
+            if self.bus.delivers and not self._is_behind and self.is_leader and self.decides:
                 await self.bus.beat(heartbeat)
             await sleep(self.config.heartbeat_s)
 
@@ -538,8 +543,9 @@ class Daemon:
             if self.bus.connected and self.is_leader:
                 self._sampled += 1
                 host = self.config.host
-                sample = self._probe.sample(host.cpus, elsewhere=host.elsewhere)
-                batch = encode_events(self._host_publisher, self._sampled, [(self.clock.now_ns(), sample)])
+                read = partial(self._probe.sample, host.cpus, elsewhere=host.elsewhere)
+                self._sample = self.tasks.failures.attempt("host probe", read, self._sample)  # it is sent anyhow
+                batch = encode_events(self._host_publisher, self._sampled, [(self.clock.now_ns(), self._sample)])
                 await self.bus.publish_events("host", batch)
             self._sample_now = Event()
             with move_on_after(self.config.host.probe_interval_s):
@@ -562,6 +568,7 @@ class Daemon:
             shadow=self.shadow.status(self.clock.now_ns(), self.estimates.latest),
             advise=self.advice.status(self.clock.now_ns()),
             listeners=listener_rows(),
+            failures=self.tasks.failures.rows(),
             own=replace(self.own, is_behind=self._is_behind),
         )
 

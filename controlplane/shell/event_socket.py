@@ -19,6 +19,7 @@ from controlplane.core.errors import ControlPlaneError, RemoteEventError
 from controlplane.shell.bus import Bus
 from controlplane.shell.hooks import Hooks
 from controlplane.shell.logs import logger
+from controlplane.shell.tasks import Tasks
 from controlplane.wire.bounds import Bounds, Reason
 from controlplane.wire.claude_code import events_of
 from controlplane.wire.codec import decode_events, encode_commands
@@ -45,6 +46,7 @@ class EventSocket:
     """Listens at ``path`` while it is open."""
 
     def __init__(self, path: Path, bus: Bus) -> None:
+        self.tasks = Tasks()  # the daemon's, once it has one
         self.path = path
         self.refused = 0
         self._lost_from_ns = 0  # since when words may be lost, of all that everybody was asked; 0: nobody was
@@ -75,7 +77,7 @@ class EventSocket:
             listening.listen(_BACKLOG)
             self.listener.listen(listening)
             self._is_open = True
-            self._tasks.add(asyncio.create_task(self._hooks.run()))
+            self._tasks.add(asyncio.create_task(self.tasks.keep("hooks", self._hooks.run)))
         except OSError as error:
             self._log.warning("no socket", path=str(path), reason=str(error))
 
@@ -124,6 +126,8 @@ class EventSocket:
                 connection.done()
         except (RemoteEventError, ConnectionError) as error:
             self._log.warning("client dropped", error=str(error) or type(error).__name__)
+        except Exception as error:  # whatever its bytes brought about, it is this client's alone
+            self.tasks.failures.note("tool socket", error, "dropping the client")
         except asyncio.CancelledError:
             pass
         finally:

@@ -18,6 +18,7 @@ _LEAST_BYTES = 256 << 20  # of the disk: below it snapshots and the stream soon 
 _MOST_FILES = 0.8  # of those that the process may have open
 _WAITS_S = 60.0  # with no program active
 _LOOK_AT = 10.0  # seconds: a disk that takes longer to say how full it is hangs
+_DECIDING = ("decisions", "ticks")  # of what may fail
 _OVERLOAD = {"queue_full": 429, "overloaded": 503, "hold_deadline": 503}  # refusals that more room would spare
 
 
@@ -124,6 +125,16 @@ def _connections(s: "Status") -> str:
     return f"{count:,} connections were refused or ended lately: {', '.join(full)}" if count else ""
 
 
+def _failing(s: "Status", *, decides: bool) -> str:
+    rows = [r for r in s.failures if r.failing and r.what != "snapshot" and (r.what in _DECIDING) == decides]
+    return "; ".join(f"{row.what}: {row.count:,} errors, the last one {row.error}" for row in rows)
+
+
+def _set_aside(s: "Status") -> str:
+    last = f", the last one on {s.last_set_aside}" * bool(s.last_set_aside)
+    return f"{s.set_aside:,} messages could not be applied{last}" if s.set_aside else ""
+
+
 def _frozen(s: "Status") -> str:
     own = s.own
     if own.frozen_s:
@@ -169,6 +180,18 @@ RULES = (
     Rule("disk_full", BAD, _disk_full, "free space in the state directory: the stream may take 1 GiB"),
     Rule("files_low", BAD, _files, "raise the limit: LimitNOFILE= in the unit, or ulimit -n; see who is connected"),
     Rule(
+        "decisions_failing",
+        BAD,
+        lambda s: _failing(s, decides=True),
+        "gates admit as without a daemon; report the error, and start the daemon without its snapshot",
+    ),
+    Rule(
+        "failing",
+        LOOK,
+        lambda s: _failing(s, decides=False),
+        "it is tried again, and the daemon goes on meanwhile: report the error",
+    ),
+    Rule(
         "connections_refused",
         LOOK,
         _connections,
@@ -184,8 +207,8 @@ RULES = (
     Rule(
         "messages_set_aside",
         LOOK,
-        lambda s: f"{s.set_aside:,} messages could not be applied" if s.set_aside else "",
-        "report the error that the log has of them; the daemon goes on without them",
+        _set_aside,
+        "report the error with the files in set-aside/ of the state folder; the daemon goes on without them",
     ),
     Rule("frozen", LOOK, _frozen, "look at its host: suspended, out of memory or of CPU time"),
     Rule(

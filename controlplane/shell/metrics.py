@@ -243,6 +243,13 @@ STATES = (
     *ADVISE_STATES,
     *HEALTH_STATES,
     State(
+        name="penstock.failures",
+        unit="",
+        description="Errors that ended nothing, by what raised them: a task was started again, a message set aside",
+        read=lambda s: [(each.count, {"what": each.what}) for each in s.failures],
+        grows=True,
+    ),
+    State(
         name="penstock.bus.connected",
         unit="",
         description="1 while the daemon's own messages come back over its bus",

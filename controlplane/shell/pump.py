@@ -10,7 +10,10 @@ from controlplane.core.commands import Command
 from controlplane.core.controller import Controller
 from controlplane.core.errors import RemoteEventError
 from controlplane.core.events import Event
-from controlplane.wire.codec import decode_commands, decode_events
+from controlplane.core.types import seconds
+from controlplane.shell.set_aside import SetAside
+from controlplane.shell.tasks import Failures, described
+from controlplane.wire.codec import DecodedBatch, decode_commands, decode_events
 from controlplane.wire.senders import believed
 
 
@@ -31,15 +34,25 @@ class Beside(Protocol):
     ) -> None: ...
 
 
+TICKS = "ticks"
+_FIRST_PAUSE_NS, _LONGEST_PAUSE_NS = seconds(0.05), seconds(1)  # after a tick that raised
+_MEND_EVERY_NS = seconds(1)  # of very many programs it takes a second
+
 Sift = Callable[[Sequence[Event], str], Sequence[Event]]
 """Of the events on a subject those that count here."""
 
 
 class Pump:
-    """Decodes, applies, decides and records; counts what had to be rejected."""
+    """Decodes, applies, decides and records; counts what had to be rejected.
 
-    def __init__(self, controller: Controller) -> None:
+    Whatever any of that raises ends nothing. A message is set aside, and what it left half applied is mended before
+    the next decision. A tick that raised is made again after a while.
+    """
+
+    def __init__(self, controller: Controller, failures: Failures | None = None) -> None:
         self.controller = controller
+        self.failures = failures or Failures()
+        self.set_aside = SetAside()
         self.recorders: list[Recorder] = []
         self.besides: list[Beside] = []
         self.muted = False  # what another daemon decides, that one writes down
@@ -50,6 +63,10 @@ class Pump:
         self.refused = 0  # of those: told by somebody whose it is not to tell
         self.last_rejection = ""
         self._now_ns = 0
+        self._is_torn = False  # an error has left the state half changed
+        self._mended_ns = -_MEND_EVERY_NS
+        self._tick_pause_ns = 0  # 0: the last tick did not raise
+        self._tick_again_ns = 0
 
     def feed(self, data: bytes, now_ns: int, subject: str = "") -> int:
         """Take an event batch in; the number of events that were taken.
@@ -61,25 +78,36 @@ class Pump:
         now_ns = self._forward(now_ns)
         try:
             batch = decode_events(data)
+            events = self._believed(batch, subject)
         except RemoteEventError as error:
             self._reject(1, str(error))
             return 0
+        except Exception as error:
+            self.put_aside(data, subject, error)
+            return 0
+        taken = []
+        for event in events:
+            try:
+                self.controller.receive(event, now_ns)
+                taken.append(event)
+            except Exception as error:
+                self.put_aside(data, subject, error)
+                self.controller.quarantine(event)
+                self._is_torn = True
+        if (self.recorders or self.besides) and not self.muted:
+            self._fed.append((now_ns, taken))
+        return len(taken)
+
+    def _believed(self, batch: DecodedBatch, subject: str) -> Sequence[Event]:
         if batch.rejected:
             self._reject(len(batch.rejected), batch.rejected[-1])
-        events = batch.events
-        if subject:
-            events, refused = believed(batch, subject)
-            if refused:
-                self.refused += len(refused)
-                self._reject(len(refused), f"refused on {subject}: {refused[-1]}")
-            if self.sift is not None:
-                events = list(self.sift(events, subject))
-        receive = self.controller.receive
-        for event in events:
-            receive(event, now_ns)
-        if (self.recorders or self.besides) and not self.muted:
-            self._fed.append((now_ns, events))
-        return len(events)
+        if not subject:
+            return batch.events
+        events, refused = believed(batch, subject)
+        if refused:
+            self.refused += len(refused)
+            self._reject(len(refused), f"refused on {subject}: {refused[-1]}")
+        return events if self.sift is None else list(self.sift(events, subject))
 
     def recall(self, data: bytes, now_ns: int) -> None:
         """Take in commands that were sent before a restart."""
@@ -89,37 +117,79 @@ class Pump:
         except RemoteEventError as error:
             self._reject(1, str(error))
             return
+        except Exception as error:
+            self.put_aside(data, "", error)
+            return
         for command in commands:
-            self.controller.recall(command, now_ns)
+            try:
+                self.controller.recall(command, now_ns)
+            except Exception as error:
+                self.put_aside(data, "", error)
+                self._is_torn = True
+
+    def put_aside(self, data: bytes, subject: str, error: Exception) -> None:
+        """Go on without a message that cannot be applied."""
+        self.set_aside.add(data, subject, described(error))
+        self.failures.note("messages", error, "setting it aside")
 
     def follow(self, now_ns: int) -> None:
         """Let time pass while another daemon decides."""
         self.tell()
-        self.controller.follow(self._forward(now_ns))
+        self._tick(self.controller.follow, self._forward(now_ns))
+
+    def next_deadline_ns(self) -> int:
+        """When ``decide`` has something to do. 0: at once."""
+        return max(self.controller.next_deadline_ns(), 0 if self.decides else self._tick_again_ns)
+
+    @property
+    def decides(self) -> bool:
+        """Whether the last tick did not raise."""
+        return not self._tick_pause_ns
 
     def decide(self, now_ns: int) -> Sequence[Command]:
         """Tick if something is due. The recorders hear of it with ``tell``, at the latest before the next event."""
         self._tell_decided()
         now_ns = self._forward(now_ns)
-        if self.controller.next_deadline_ns() > now_ns:
+        if self.next_deadline_ns() > now_ns:
             return ()
-        commands = self.controller.tick(now_ns)
+        commands = self._tick(self.controller.tick, now_ns) or ()
         self._decided = (now_ns, commands)
         return commands
+
+    def _tick(self, tick: Callable[[int], Sequence[Command] | None], now_ns: int) -> Sequence[Command] | None:
+        """What ``tick`` decides; where it raises, what it had decided by then."""
+        if self._is_torn and now_ns - self._mended_ns >= _MEND_EVERY_NS:
+            self.mend(now_ns)
+        try:
+            decided = tick(now_ns)
+            self._tick_pause_ns = 0
+        except Exception as error:
+            self.failures.note(TICKS, error, "deciding again soon")
+            self._tick_pause_ns = min(_LONGEST_PAUSE_NS, max(_FIRST_PAUSE_NS, 2 * self._tick_pause_ns))
+            self._tick_again_ns, self._is_torn = now_ns + self._tick_pause_ns, True
+            decided = self.controller.give_up_tick()
+        return decided
+
+    def mend(self, now_ns: int) -> None:
+        """Have the state's records agree again where an error has left them half changed."""
+        if not self._is_torn:
+            return
+        self._mended_ns = now_ns
+        try:
+            self.controller.mend(now_ns, suspects=self._tick_pause_ns >= _LONGEST_PAUSE_NS)
+            self._is_torn = False
+        except Exception as error:
+            self.failures.note("mending", error, "going on with what there is")
 
     def tell(self) -> None:
         """Have what came and what was decided written down: once that was sent, as a grant waits for no disk."""
         fed, self._fed = self._fed, []
         decided, self._decided = self._decided, None
         for recorder in self.recorders:
-            for now_ns, events in fed:
-                for event in events:
-                    recorder.event(event, now_ns)
-            if decided is not None:
-                now_ns, commands = decided
-                recorder.tick(now_ns)
-                for command in commands:
-                    recorder.command(command, now_ns)
+            try:
+                _write_down(recorder, fed, decided)
+            except Exception as error:
+                self.failures.note(type(recorder).__name__, error, "going on without what it was told")
         if fed or decided:
             for beside in self.besides:
                 beside.hear(fed, decided)
@@ -137,3 +207,18 @@ class Pump:
     def _reject(self, count: int, why: str) -> None:
         self.rejected += count
         self.last_rejection = why
+
+
+def _write_down(
+    recorder: Recorder,
+    fed: Sequence[tuple[int, Sequence[Event]]],
+    decided: tuple[int, Sequence[Command]] | None,
+) -> None:
+    for now_ns, events in fed:
+        for event in events:
+            recorder.event(event, now_ns)
+    if decided is not None:
+        now_ns, commands = decided
+        recorder.tick(now_ns)
+        for command in commands:
+            recorder.command(command, now_ns)

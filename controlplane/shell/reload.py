@@ -193,6 +193,7 @@ class Reloader:
                         self.reload(f"{path} changed", content)
             except OSError as error:
                 self._log.warning("not watched: send SIGHUP after a change", file=str(path), error=str(error))
+                raise
             group.cancel_scope.cancel()
 
 

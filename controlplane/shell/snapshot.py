@@ -20,8 +20,11 @@ from controlplane.core.ledger import RECORDS, Ledger
 from controlplane.core.ledger.tools import tool_key
 from controlplane.core.presets import Preset
 from controlplane.core.text import is_printable, made_good, printable
+from controlplane.shell.tasks import described
+from controlplane.wire.files import read_bytes
 
 VERSION = 7
+_MOST_BYTES = 1 << 30
 _CLASSES = "classes"  # of prompts, by model and agent, with a line feed between them
 _ESCAPE = re.compile(rb"\\(.)")
 _AT_ONCE = 1000  # of the programs, turns, ...
@@ -179,6 +182,22 @@ def restore(snapshot: Snapshot, preset: Preset) -> ControllerState:
         **{name: held[name] for name in _AS_IT_IS},
         **policies,
     )
+
+
+def load(path: Path, preset: Preset) -> tuple[Snapshot, ControllerState]:
+    """What the file holds. One that cannot be used is moved aside, to ``snapshot.unread``.
+
+    Raises ``FileNotFoundError``, and ``SnapshotError`` for whatever else is wrong.
+    """
+    try:
+        snapshot = read(read_bytes(path, _MOST_BYTES))
+        return snapshot, restore(snapshot, preset)
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # its records may contradict each other in any way
+        with suppress(OSError):
+            path.replace(path.with_suffix(".unread"))
+        raise error if isinstance(error, SnapshotError) else SnapshotError(described(error)) from error
 
 
 def write(path: Path, pieces: Iterable[bytes]) -> None:

@@ -18,6 +18,7 @@ from controlplane.shell.health import Finding, Own, findings
 from controlplane.shell.pump import Pump
 from controlplane.shell.reload import ConfigState, Reloader
 from controlplane.shell.shadow import ShadowStatus
+from controlplane.shell.tasks import Failure
 from controlplane.shell.tenants import TenantRow, jain_index, tenant_rows
 from controlplane.wire.listener import ListenerRow
 
@@ -78,7 +79,9 @@ class Status:
     advise: AdviseStatus | None = None
     listeners: tuple[ListenerRow, ...] = ()
     refusals: tuple[Refusal, ...] = ()
+    failures: tuple[Failure, ...] = ()  # errors that ended nothing
     set_aside: int = 0  # messages that could not be applied
+    last_set_aside: str = ""
     own: Own = field(default_factory=Own)
     findings: tuple[Finding, ...] = ()
 
@@ -120,6 +123,7 @@ def describe(
     advise: AdviseStatus | None = None,
     listeners: tuple[ListenerRow, ...] = (),
     own: Own | None = None,
+    failures: tuple[Failure, ...] = (),
 ) -> Status:
     """The status now; ``roster`` has the engines that there should be, where somebody knows."""
     controller, config = pump.controller, reloader.config
@@ -157,6 +161,9 @@ def describe(
         advise=advise,
         listeners=listeners,
         refusals=tuple(Refusal(code=code, turns=turns) for code, turns in controller.ledger.gates.refused.items()),
+        failures=failures,
+        set_aside=pump.set_aside.count,
+        last_set_aside=pump.set_aside.last,
         own=own or Own(),
     )
     return replace(status, findings=findings(status))

@@ -5,7 +5,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 
-from anyio import sleep
+from anyio import get_cancelled_exc_class, sleep
 
 _EVERY_S = 1.0  # systemd advises to be heard twice in ``WatchdogSec``, which is 30 in our unit
 
@@ -26,8 +26,9 @@ class Supervisor:
             while True:
                 self._tell("WATCHDOG=1", f"STATUS={status()}")
                 await sleep(_EVERY_S)
-        finally:
+        except get_cancelled_exc_class():
             self._tell("STOPPING=1")
+            raise
 
     def _tell(self, *lines: str) -> None:
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as us:

@@ -19,6 +19,7 @@ from controlplane.core.presets import POLICIES, PRESETS
 from controlplane.shell.laboratory import joined
 from controlplane.shell.shadow import Answer, Replayer
 from controlplane.shell.stretch import Stretch
+from controlplane.shell.tasks import described
 from controlplane.wire.log import EventRecord, LogWriter, read_log
 
 RECORD, SHADOW = "record", "shadow"
@@ -199,6 +200,8 @@ class WhatIf:
                 replayed = await self._replayer.replay(log, _options(question, first_ns), begun=self._begun)
         except (OSError, ConfigError) as error:
             return replace(now, standing=FAILED, reason=f"what is on disk cannot be read: {error}")
+        except Exception as error:  # else no other question could be asked
+            return replace(now, standing=FAILED, reason=described(error))
         standing = DONE if replayed.answer is not None else FAILED
         return replace(now, standing=standing, reason=replayed.reason, answer=replayed.answer)
 

@@ -48,7 +48,7 @@ def post(
 ) -> threading.Thread | None:
     """Write what ``tell`` says on the parent's board, now and then again; None where there is no board.
 
-    Nothing is written while it says None. An error ends that and nothing else.
+    Nothing is written while it says None. An error is logged once, and the next word is written all the same.
     """
     path = os.environ.get(VARIABLE, "")
     if not path:
@@ -59,16 +59,27 @@ def post(
 
 
 def _post(path: str, tell: Callable[[], object], slot: Callable[[], int], every_s: float) -> None:
+    failed = False
+    while True:
+        try:
+            _write(path, tell(), slot())
+            failed = False
+        except Exception as error:
+            if not failed:
+                log.warning("penstock: the health page says nothing new of the scheduler: %s", error)
+            failed = True
+        time.sleep(every_s)
+
+
+def _write(path: str, told: object, slot: int) -> None:
+    text = json.dumps(told).encode()
+    if told is None or len(text) > _SIZE_BYTES:
+        return
+    file = os.open(path, os.O_WRONLY)
     try:
-        file = os.open(path, os.O_WRONLY)
-        while True:
-            told = tell()
-            text = json.dumps(told).encode()
-            if told is not None and len(text) <= _SIZE_BYTES:
-                os.pwrite(file, text.ljust(_SIZE_BYTES), slot() * _SIZE_BYTES)
-            time.sleep(every_s)
-    except Exception as error:
-        log.warning("penstock: the health page says nothing of the scheduler: %s", error)
+        os.pwrite(file, text.ljust(_SIZE_BYTES), slot * _SIZE_BYTES)
+    finally:
+        os.close(file)
 
 
 def account(guard: Guard, emitter: Emitter | None) -> dict[str, object]:

@@ -127,8 +127,8 @@ class _Connection:
         every_s = min(_LONGEST_LOOK_S, max(_SHORTEST_LOOK_S, self._timeout_s / _LOOKS_A_TIMEOUT))
         while not self._over.wait(every_s):
             with self._lock:
-                late = self._session.give_up(self._session.open, time.monotonic())
-            for error, stop in late:
+                late = guard.run("MCP timeout", self._session.give_up, self._session.open, time.monotonic())
+            for error, stop in late or ():
                 with contextlib.suppress(OSError):
                     self._to_client.write(error + b"\n")
                 # In a thread of its own: a server that hangs need not read.

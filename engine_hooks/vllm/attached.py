@@ -222,7 +222,7 @@ class Attached(Base):
     def _keep_time(self) -> None:
         """An idle engine takes no step, and pins end all the same."""
         while True:
-            due_ns = self._pins.next_deadline_ns()
+            due_ns = self._guard.run("pins", self._pins.next_deadline_ns)
             left_s = _LONGEST_SLEEP_S
             if due_ns is not None:
                 left_s = (due_ns - time.monotonic_ns()) / NANOSECONDS_PER_SECOND + _SHORTEST_SLEEP_S

@@ -53,7 +53,7 @@ def _a_newcomer_retires_the_first() -> AbstractContextManager[Any]:
     return patch("controlplane.core.ledger.Holdings", _Hasty)
 
 
-def _a_full_disk_ends_the_daemon() -> AbstractContextManager[Any]:
+def _a_full_disk_ends_the_decisions() -> AbstractContextManager[Any]:
     def save(self: Daemon, now_ns: int) -> None:
         snapshots.write(self._state_path, self._snapshot(now_ns))
         self._saved_at_ns = now_ns
@@ -86,15 +86,15 @@ def _an_early_child_is_a_root() -> AbstractContextManager[Any]:
 
 
 def _a_torn_snapshot_ends_the_daemon() -> AbstractContextManager[Any]:
-    read = snapshots.read
+    load = snapshots.load
 
-    def trusting(data: bytes) -> Any:
+    def trusting(*given: Any) -> Any:
         try:
-            return read(data)
+            return load(*given)
         except snapshots.SnapshotError as error:
             raise RuntimeError("unread") from error
 
-    return patch.object(daemons.snapshots, "read", trusting)
+    return patch.object(daemons.snapshots, "load", trusting)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,8 +126,10 @@ FLAWS: dict[str, Flaw] = {
     "D2: a newcomer at a place retires the first": Flaw(
         put_back=_a_newcomer_retires_the_first, breaks=_A_WAIT, kinds=("server is killed",), soonest=5
     ),
-    "D4: a full disk ends the daemon": Flaw(
-        put_back=_a_full_disk_ends_the_daemon, breaks=_FATAL, kinds=("snapshots do not fit",)
+    "D4: a full disk ends the decisions": Flaw(
+        put_back=_a_full_disk_ends_the_decisions,
+        breaks="nothing raises in the daemon",
+        kinds=("snapshots do not fit",),
     ),
     "D5: a second daemon is let in": Flaw(
         put_back=_a_second_daemon_is_let_in,

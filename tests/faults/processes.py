@@ -123,11 +123,18 @@ class DaemonProcess(Process):
             probe=_Probe(),  # type: ignore[arg-type]
         )
         self.daemon.boot_id = name
+        self._note, self.daemon.tasks.failures.note = self.daemon.tasks.failures.note, self._failed  # type: ignore[method-assign]
         main.create_task(self._run())
 
     @property
     def serves(self) -> bool:
         return self.is_alive and not self.has_ended and self.daemon.ready.is_set()
+
+    def _failed(self, what: str, error: Exception, action: str) -> None:
+        """What ends nothing is an error all the same, but for a disk's."""
+        if what != "snapshot":
+            self.world.auditor.broken(f"nothing raises in the daemon, but {what}: {error!r}")
+        self._note(what, error, action)
 
     async def _connect(self, **options: Any) -> Client:
         client = self.client(self.threads[0], "daemon")

@@ -83,7 +83,7 @@ def test_dense_faults_break_no_promise(seed: int, most_faults: int) -> None:
 
 
 def test_a_failing_history_is_shrunk() -> None:
-    with FLAWS["D4: a full disk ends the daemon"].put_back():
+    with FLAWS["D4: a full disk ends the decisions"].put_back():
         failed = next(result for seed in range(MOST_SEEDS) if (result := simulate(plan_of(seed))).violations)
         short = shrunk(failed, simulate)
     assert short.violations

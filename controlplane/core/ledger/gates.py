@@ -26,15 +26,18 @@ class Gates:
     held: dict[str, Held] = kept(dict)
     refused: dict[str, int] = kept(dict)  # turns that left unserved, by code
     held_of: dict[str, dict[str, None]] = field(default_factory=dict)  # turn_ids by root
+    own: dict[str, dict[str, None]] = field(default_factory=dict)  # turn_ids by program
 
     def __post_init__(self) -> None:
         for turn_id, held in self.held.items():
             self.held_of.setdefault(self.programs.by_name[held.program_id].root_id, {})[turn_id] = None
+            self.own.setdefault(held.program_id, {})[turn_id] = None
 
     def hold(self, turn_id: str, held: Held, root: Program, now_ns: int) -> None:
         """A turn begins to wait at the gate."""
         self.held[turn_id] = held
         self.held_of.setdefault(root.program_id, {})[turn_id] = None
+        self.own.setdefault(held.program_id, {})[turn_id] = None
         if not root.queued_at_ns and root.status is not Status.ACTIVE:  # who left and asks again keeps its place
             root.queued_at_ns = now_ns
         self.programs.queue_more(root, 1, held.blocks)
@@ -47,10 +50,10 @@ class Gates:
         program = self.programs.by_name[held.program_id]
         note_idle(program, now_ns)
         root = self.programs.by_name[program.root_id]
-        turns = self.held_of[root.program_id]
-        del turns[turn_id]
-        if not turns:
-            del self.held_of[root.program_id]
+        for turns_of, name in ((self.held_of, root.program_id), (self.own, program.program_id)):
+            del turns_of[name][turn_id]
+            if not turns_of[name]:
+                del turns_of[name]
         self.programs.queue_more(root, -1, -held.blocks)
 
     def turns_refused(self, event: ev.TurnsRefused, now_ns: int) -> None:
@@ -60,8 +63,7 @@ class Gates:
 
     def of(self, program: Program) -> list[tuple[str, Held]]:
         """The program's own turns that are held."""
-        name, turns = program.program_id, self.held_of.get(program.root_id, ())
-        return [(turn_id, held) for turn_id in turns if (held := self.held[turn_id]).program_id == name]
+        return [(turn_id, self.held[turn_id]) for turn_id in self.own.get(program.program_id, ())]
 
     def guessed(self, root_id: str) -> list[str]:
         """What of the held turns' sizes nobody has taught: text, or kinds of media."""

@@ -7,7 +7,7 @@ already, or whose end came first, changes nothing.
 """
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from controlplane.core import events as ev
 from controlplane.core.commands import CancelEnvironment, Command, PrepareEnvironment
@@ -59,11 +59,13 @@ class Tools:
     queue: dict[str, None] = kept(dict, "tool_queue")  # keys of calls that wait for a slot of the host
     environments: dict[str, Environment] = kept(dict)  # wanted, by program, until it is let in
     host: ev.HostSampled | None = kept(lambda: None)  # its latest sample
+    keys_of: dict[str, dict[str, None]] = field(default_factory=dict)  # of the calls, by program
     active: int = 0  # calls that load the host
     waiting: int = 0  # calls that wait for a slot of it
 
     def __post_init__(self) -> None:
-        for call in self.calls.values():
+        for key, call in self.calls.items():
+            self.keys_of.setdefault(call.program_id, {})[key] = None
             self._count(call, 1)
 
     @property
@@ -130,6 +132,7 @@ class Tools:
             since_ns=now_ns,
         )
         self.calls[key] = call
+        self.keys_of.setdefault(call.program_id, {})[key] = None
         self._count(call, 1)
         program.open_tools += 1
         program.idle_since_ns = 0
@@ -161,6 +164,10 @@ class Tools:
         if call is None:
             return
         self.queue.pop(key, None)
+        keys = self.keys_of[call.program_id]
+        del keys[key]
+        if not keys:
+            del self.keys_of[call.program_id]
         self._count(call, -1)
         program = self.programs.by_name[call.program_id]
         program.open_tools -= 1
@@ -169,10 +176,8 @@ class Tools:
 
     def drop_all_of(self, program: Program, now_ns: int) -> None:
         """Nothing of an ended program acts any more."""
-        if program.open_tools:
-            name = program.program_id
-            for key in [key for key, call in self.calls.items() if call.program_id == name]:
-                self.drop(key, now_ns)
+        for key in list(self.keys_of.get(program.program_id, ())):
+            self.drop(key, now_ns)
 
     def over_by(self, program: Program, began_ns: int, now_ns: int) -> None:
         """Its detached calls from before ``began_ns`` are over: a turn that began then has gone on from them.
@@ -186,15 +191,13 @@ class Tools:
 
     def detached_of(self, program: Program) -> list[str]:
         """The keys of its calls of which nobody can be asked."""
-        if not program.open_tools:
-            return []
-        name = program.program_id
-        return [key for key, call in self.calls.items() if call.detached and call.program_id == name]
+        return [key for key in self.keys_of.get(program.program_id, ()) if self.calls[key].detached]
 
     def delegate(self, parent: Program) -> None:
         """A child's run begins: the tools that run wait for it, neither load the host nor tell what they take."""
-        for call in self.calls.values():
-            if call.program_id == parent.program_id and call.started and not call.delegates:
+        for key in self.keys_of.get(parent.program_id, ()):
+            call = self.calls[key]
+            if call.started and not call.delegates:
                 self._count(call, -1)
                 call.delegates = True
                 parent.delegating += 1

@@ -121,7 +121,8 @@ class Turns:
             programs.move(root, Trigger.QUEUE, now_ns)
         known = self.gates.held.get(event.turn_id)
         if known is not None or event.turn_id in self.running:
-            if known is not None and known.guessed == _UNMEASURED:  # a state told of it, which has no size
+            is_own = known is not None and known.program_id == program.program_id
+            if known is not None and is_own and known.guessed == _UNMEASURED:  # a state told of it, without a size
                 held = self._held(program, event)
                 programs.queue_more(root, 0, held.blocks - known.blocks)
                 known.blocks, known.guessed = held.blocks, held.guessed

@@ -4,7 +4,6 @@ A step goes the way of a reload. What it changes lies over the operator's file, 
 as this daemon leads: nothing is written into a file, and a restart begins from what the operator says.
 """
 
-import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from controlplane.shell.advise.status import KEPT, TAKEN_BACK, TRIED, AdviseStat
 from controlplane.shell.logs import logger
 from controlplane.shell.reload import Reloader
 from controlplane.shell.stretch import Stretch
+from controlplane.shell.tasks import described
 
 _TOLD = 16  # of the latest changes
 
@@ -105,8 +105,7 @@ class AutoAdvice:
             if decided is not None:
                 run.stretch.turn(decided[0])
         except Exception as error:
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            run.stretch.failed = f"{type(error).__name__}: {error} ({where.filename}, line {where.lineno})"
+            run.stretch.failed = described(error)
             self._log.error("failed", error=run.stretch.failed)
 
     def status(self, now_ns: int) -> AdviseStatus | None:

@@ -15,6 +15,7 @@ from controlplane.shell.advise.auto import AutoAdvice
 from controlplane.shell.laboratory import CPU_SHARE, Laboratory, Told, joined
 from controlplane.shell.shadow.replayer import Interval
 from controlplane.shell.stretch import Stretch
+from controlplane.shell.tasks import described
 
 ADVISE = (sys.executable, "-m", "controlplane", "advise")
 _LOOK_S = 0.5
@@ -73,14 +74,16 @@ class Questions:
         await sleep(max(0.0, self._rests_until_s - current_time()))
         settings = [f"{key}={value!r}" for key, value in asked.settings]
         options = ["--goal", self._auto.goal, *(part for each in settings for part in ("--set", each))]
-        told = await self._ask(stretch, options)
-        self._rests_until_s = current_time() + told.cpu_s / CPU_SHARE
         try:
+            told = await self._ask(stretch, options)
+            self._rests_until_s = current_time() + told.cpu_s / CPU_SHARE
             if told.reason:
                 raise EngineUnavailable(told.reason)
             answer = answer_of(told.text, self._auto.goal, asked.number)
         except EngineUnavailable as error:
             answer = Answer(number=asked.number, reason=str(error))
+        except Exception as error:  # else it would be waited for without end
+            answer = Answer(number=asked.number, reason=described(error))
         self._look(group, answer)
 
     async def _ask(self, stretch: Stretch, options: Sequence[str]) -> Told:

@@ -1,16 +1,16 @@
 """A second controller beside the one in force: it decides on the same events, and sends nothing (docs/adr/0056)."""
 
 from controlplane.shell.shadow.differences import DifferenceCounts
-from controlplane.shell.shadow.estimates import Asked, EstimatedChange, Estimates, ShadowEstimate
+from controlplane.shell.shadow.estimates import EstimatedChange, Estimates, ShadowEstimate
 from controlplane.shell.shadow.replayer import Answer, Replayer
 from controlplane.shell.shadow.shadow import DECIDES, FAILED, THIN, Shadow, ShadowStatus
+from controlplane.shell.shadow.wanting import Wanting
 
 __all__ = [
     "DECIDES",
     "FAILED",
     "THIN",
     "Answer",
-    "Asked",
     "DifferenceCounts",
     "EstimatedChange",
     "Estimates",
@@ -18,4 +18,5 @@ __all__ = [
     "Shadow",
     "ShadowEstimate",
     "ShadowStatus",
+    "Wanting",
 ]

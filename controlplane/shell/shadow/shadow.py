@@ -6,7 +6,6 @@ While little of that is left it decides once in an interval and not at each boun
 and begins again from how things stand then.
 """
 
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -22,6 +21,7 @@ from controlplane.shell.shadow.budget import Budget
 from controlplane.shell.shadow.differences import Difference, DifferenceCounts, Differences
 from controlplane.shell.shadow.estimates import ShadowEstimate
 from controlplane.shell.stretch import Stretch
+from controlplane.shell.tasks import described
 
 DECIDES, THIN, RESTS, FAILED, WAITS = "decides", "decides once an interval", "rests", "failed", "waits"
 _TOLD = 8  # of the latest differences
@@ -141,8 +141,7 @@ class Shadow:
             with run.budget.spending():
                 work(run, *given)
         except Exception as error:  # whatever it is, it is the shadow's alone
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            run.failed = f"{type(error).__name__}: {error} ({where.name}, line {where.lineno} of {where.filename})"
+            run.failed = described(error)
             self._drop_pair(run)
             self._log.error("failed", preset=run.config.policies.name, error=run.failed)
             return

@@ -1101,6 +1101,8 @@ class NodeStatus(google.protobuf.message.Message):
     REFUSALS_FIELD_NUMBER: builtins.int
     SET_ASIDE_FIELD_NUMBER: builtins.int
     LISTENERS_FIELD_NUMBER: builtins.int
+    FAILURES_FIELD_NUMBER: builtins.int
+    LAST_SET_ASIDE_FIELD_NUMBER: builtins.int
     node: builtins.str
     boot_id: builtins.str
     preset: builtins.str
@@ -1125,6 +1127,8 @@ class NodeStatus(google.protobuf.message.Message):
     """Jain's index over what tenants have had for their weights since the state began; 1: all alike, 0: no tenants."""
     set_aside: builtins.int
     """Messages that could not be applied, in the daemon's life; the first ones are kept in its state folder."""
+    last_set_aside: builtins.str
+    """The latest message that was set aside: on which subject, and why."""
     @property
     def window(self) -> global___WindowState: ...
     @property
@@ -1165,6 +1169,10 @@ class NodeStatus(google.protobuf.message.Message):
     def listeners(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ListenerRow]:
         """Those of the daemon that count: the page and the agents' socket."""
 
+    @property
+    def failures(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___FailureState]:
+        """Errors that ended nothing, in the daemon's life."""
+
     def __init__(
         self,
         *,
@@ -1196,11 +1204,42 @@ class NodeStatus(google.protobuf.message.Message):
         refusals: collections.abc.Iterable[global___Refusal] | None = ...,
         set_aside: builtins.int = ...,
         listeners: collections.abc.Iterable[global___ListenerRow] | None = ...,
+        failures: collections.abc.Iterable[global___FailureState] | None = ...,
+        last_set_aside: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["advise", b"advise", "config", b"config", "counts", b"counts", "engines", b"engines", "orders", b"orders", "pressure", b"pressure", "shadow", b"shadow", "window", b"window"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["advise", b"advise", "boot_id", b"boot_id", "bus_connected", b"bus_connected", "config", b"config", "counts", b"counts", "engines", b"engines", "fence", b"fence", "findings", b"findings", "forecasts", b"forecasts", "last_rejection", b"last_rejection", "listeners", b"listeners", "node", b"node", "now_ns", b"now_ns", "orders", b"orders", "passive_engines", b"passive_engines", "preset", b"preset", "pressure", b"pressure", "programs", b"programs", "refusals", b"refusals", "refused", b"refused", "rejected", b"rejected", "set_aside", b"set_aside", "shadow", b"shadow", "stands_by", b"stands_by", "stream_sequence", b"stream_sequence", "tenants", b"tenants", "tenants_jain_index", b"tenants_jain_index", "window", b"window"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["advise", b"advise", "boot_id", b"boot_id", "bus_connected", b"bus_connected", "config", b"config", "counts", b"counts", "engines", b"engines", "failures", b"failures", "fence", b"fence", "findings", b"findings", "forecasts", b"forecasts", "last_rejection", b"last_rejection", "last_set_aside", b"last_set_aside", "listeners", b"listeners", "node", b"node", "now_ns", b"now_ns", "orders", b"orders", "passive_engines", b"passive_engines", "preset", b"preset", "pressure", b"pressure", "programs", b"programs", "refusals", b"refusals", "refused", b"refused", "rejected", b"rejected", "set_aside", b"set_aside", "shadow", b"shadow", "stands_by", b"stands_by", "stream_sequence", b"stream_sequence", "tenants", b"tenants", "tenants_jain_index", b"tenants_jain_index", "window", b"window"]) -> None: ...
 
 global___NodeStatus = NodeStatus
+
+@typing.final
+class FailureState(google.protobuf.message.Message):
+    """Errors of one kind."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    WHAT_FIELD_NUMBER: builtins.int
+    COUNT_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    FAILING_FIELD_NUMBER: builtins.int
+    what: builtins.str
+    """The task that raised them and was started again; or "ticks", "messages", "commands", "snapshot", a recorder."""
+    count: builtins.int
+    error: builtins.str
+    """The last one."""
+    failing: builtins.bool
+    """Whether it came within the last minute."""
+    def __init__(
+        self,
+        *,
+        what: builtins.str = ...,
+        count: builtins.int = ...,
+        error: builtins.str = ...,
+        failing: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["count", b"count", "error", b"error", "failing", b"failing", "what", b"what"]) -> None: ...
+
+global___FailureState = FailureState
 
 @typing.final
 class ListenerRow(google.protobuf.message.Message):

@@ -35,8 +35,10 @@ from controlplane.shell.pump import Pump
 from controlplane.shell.reload import Reloader
 from controlplane.shell.shadow import Shadow
 from controlplane.shell.status import Refusal, Status, describe
+from controlplane.shell.tasks import Failure
 from controlplane.shell.views import listing
 from controlplane.wire.control import METHODS, Fields
+from controlplane.wire.listener import ListenerRow
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "controlplane" / "shell" / "page" / "page.js"
@@ -82,11 +84,18 @@ TROUBLE: Mapping[str, Callable[[Status], Status]] = {
     "disk_hangs": lambda s: replace(s, own=Own(disk_silent_s=30.0)),
     "disk_full": lambda s: replace(s, own=Own(free_bytes=1 << 20)),
     "files_low": lambda s: replace(s, own=Own(files=900, most_files=1024)),
+    "decisions_failing": lambda s: replace(
+        s, failures=(Failure(what="ticks", count=3, error=STRANGE, failing=True),)
+    ),
+    "failing": lambda s: replace(s, failures=(Failure(what="host probe", count=3, error="e", failing=True),)),
+    "connections_refused": lambda s: replace(
+        s, own=Own(lately={"connections": 9}), listeners=(ListenerRow(name="page", open=1, most=1, refused=9),)
+    ),
     "window_closed": lambda s: replace(
         s, pressure=replace(s.pressure, queue_length=3), held=replace(s.held, longest_s=90.0)
     ),
     "turns_refused": lambda s: replace(s, own=Own(lately={"hold_deadline": 2900, "queue_full": 91})),
-    "messages_set_aside": lambda s: replace(s, set_aside=2),
+    "messages_set_aside": lambda s: replace(s, set_aside=2, last_set_aside=f"penstock.n.events: {STRANGE}"),
     "frozen": lambda s: replace(s, own=Own(frozen_s=18.0)),
     "clock_jumped": lambda s: replace(s, own=Own(jumped_s=-3600.0)),
     "engine_passive": lambda s: replace(s, passive_engines=(f"engine: {STRANGE}",)),

@@ -1,15 +1,22 @@
 """When what happened is written down: in order, and after what was decided has been sent."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
-from support.core_driver import fixed
+import pytest
+from support.core_driver import fixed, of, recounted, sums
 
+from controlplane.core import commands as cmd
 from controlplane.core import events as ev
 from controlplane.core.controller import Controller
 from controlplane.core.types import seconds
 from controlplane.shell.pump import Pump
-from controlplane.wire.codec import encode_events
+from controlplane.shell.set_aside import SetAside
+from controlplane.wire.codec import encode_commands, encode_events
+from controlplane.wire.subjects import event_subject
 
 
 class RecorderDouble:
@@ -94,3 +101,62 @@ def test_what_came_without_a_decision_is_told_with_the_next_one() -> None:
     recorded.decide()
     recorded.pump.tell()
     assert recorded.told[told : told + 3] == ["PoolSampled", "TurnQueued", "tick"]
+
+
+POISONED: dict[str, tuple[str, str]] = {  # by stage: what raises there, and what counts it
+    "decoding": ("controlplane.shell.pump.decode_events", "messages"),
+    "sifting": ("controlplane.shell.pump.believed", "messages"),
+    "applying": ("controlplane.core.ledger.programs.Programs.queue_more", "messages"),
+    "decoding commands": ("controlplane.shell.pump.decode_commands", "messages"),
+    "recalling": ("controlplane.core.controller.enact", "messages"),
+    "deciding": ("controlplane.core.controller.in_turn", "ticks"),
+    "enacting": ("controlplane.core.controller.enact", "ticks"),
+    "following": ("controlplane.core.controller.Controller._sense", "ticks"),
+    "mending": ("controlplane.core.controller.mend", "mending"),
+    "writing down": ("test_pump.RecorderDouble.tick", "RecorderDouble"),
+}
+
+
+@pytest.mark.parametrize("stage", POISONED)
+@pytest.mark.parametrize("error", [KeyError("odd"), RecursionError("deep"), MemoryError()], ids=repr)
+def test_an_error_at_any_stage_costs_its_message_and_nothing_else(
+    stage: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = Recorded()
+    recorded.ask("a")
+    assert recorded.decide()
+    granted = encode_commands([cmd.Admit(command_id=7, program_id="b", ttl_ns=seconds(9), reason="-")])
+    pump, (raises, what) = recorded.pump, POISONED[stage]
+    with monkeypatch.context() as poisoned:
+        poisoned.setattr(raises, Mock(side_effect=error))
+        if stage == "mending":
+            poisoned.setattr("controlplane.core.ledger.programs.Programs.queue_more", Mock(side_effect=error))
+        queued = ev.TurnQueued(program_id="poison", turn_id="poison.1")
+        pump.feed(encode_events("node/gate/1", 2, [(0, queued)]), seconds(2), event_subject("node", "gate"))
+        pump.recall(granted, seconds(3))
+        pump.decide(seconds(4))
+        pump.follow(seconds(5))
+        pump.tell()
+    counts = {each.what: each.count for each in pump.failures.rows()}
+    assert counts[what] >= 1
+    assert pump.set_aside.count == counts.get("messages", 0)
+    pump.feed(encode_events("node/gate/1", 3, [(0, replace(queued, program_id="c", turn_id="c.1"))]), seconds(9))
+    assert "c" in {each.program_id for each in of(cmd.Admit, [*pump.decide(seconds(10))])}
+    assert pump.decides
+    ledger = pump.controller.ledger
+    assert sums(ledger) == sums(recounted(ledger))
+
+
+def test_what_is_set_aside_is_bounded(tmp_path: Path) -> None:
+    aside = SetAside()
+    for number in range(1000):
+        aside.add(b"x" * 100_000, "there", f"the {number}th")
+        aside.write(tmp_path)
+    files = list((tmp_path / "set-aside").iterdir())
+    assert (aside.count, aside.last) == (1000, "there: the 999th")
+    assert 0 < sum(path.stat().st_size for path in files) <= 4 << 20
+    again = SetAside()
+    for _ in range(100):
+        again.add(b"y", "", "-")
+    again.write(tmp_path)
+    assert len(list((tmp_path / "set-aside").iterdir())) <= 64

@@ -29,6 +29,7 @@ from controlplane.shell.pump import Pump
 from controlplane.shell.reload import Reloader
 from controlplane.shell.shadow import EstimatedChange, Shadow, ShadowEstimate
 from controlplane.shell.status import Status, describe
+from controlplane.shell.tasks import Failure
 from controlplane.shell.traces import Traces
 from controlplane.wire.listener import ListenerRow
 
@@ -78,6 +79,7 @@ class Measured:
             shadow=self.shadow.status(self.driver.now_ns, ShadowEstimate(changes=(CHANGE,))),
             advise=ADVICE,
             listeners=(ListenerRow(name="page", open=1, most=9, refused=3),),
+            failures=(Failure(what="host probe", count=3),),
         )
 
     def engines(self) -> list[EngineRow]:
