@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, partial
 from pathlib import Path
 
-from anyio import Event, current_time, move_on_after, sleep
+from anyio import Event, move_on_after, sleep
 from anyio.lowlevel import checkpoint
 
+from controlplane import clocks
 from controlplane.config import Config, Resolved, Source, show
 from controlplane.core.commands import StateRequest
 from controlplane.core.controller import LOST_NS, Controller
@@ -71,6 +72,7 @@ class Daemon:
         socket: EventSocket | None = None,
         *,
         clock: Clock | None = None,
+        elapsed_s: Callable[[], float] = clocks.elapsed_s,
         probe: HostProbe | None = None,
         leads: Leads | None = None,
     ) -> None:
@@ -78,6 +80,7 @@ class Daemon:
         self.reloader = Reloader(source, resolved, self._take_over)
         self.bus = bus
         self.clock = clock or Clock(config.time_scale)
+        self._elapsed_s = elapsed_s
         self.boot_id = secrets.token_hex(4)
         self.pump = Pump(Controller(config.policies, config.control))
         self.position = 0  # in the stream, of what the state contains
@@ -208,13 +211,13 @@ class Daemon:
 
         It is saved how far it has come: whoever is ended meanwhile, by an impatient supervisor say, goes on there.
         """
-        heard_s = told_s = current_time()
+        heard_s = told_s = clocks.awake_s()
         while self.position < last_sequence and not self._stopping.is_set():
             deliveries = await self.bus.inbox.take(_LONGEST_WAIT_S)
             for delivery in deliveries:
                 self._recall(delivery)
             self.pump.tell()
-            now_s = current_time()
+            now_s = clocks.awake_s()
             if deliveries:
                 heard_s = now_s
             elif now_s - heard_s >= _STALLED_S:
@@ -377,7 +380,7 @@ class Daemon:
         unheard = _NUMBERS_UNHEARD if self.leads.has_others else 0
         numbering.begin(max(now_ns // _NS_PER_NUMBER, numbering.sent + unheard))
         self._resync_all = True
-        self._lost_since_s = current_time() - self._unheard_s(now_ns)
+        self._lost_since_s = self._elapsed_s() - self._unheard_s(now_ns)
         self._proof = self._sampled + 1
         self._sample_now.set()
         self._leads = self._is_behind = True
@@ -407,7 +410,7 @@ class Daemon:
             self._recall(delivery)
         now_ns = self.clock.now_ns()
         self.pump.follow(now_ns)
-        self._looked_s = self._heard_s = current_time()
+        self._looked_s = self._heard_s = self._elapsed_s()
         self._is_behind = False
         if self._must_save(now_ns):
             self._save(now_ns)
@@ -461,7 +464,7 @@ class Daemon:
         lost_s = max(0.0, self._looked_s - self._lost_since_s)
         self._lost_since_s = math.inf
         lost_ns = LOST_NS + seconds(lost_s * self.config.time_scale)
-        self._asked = (current_time(), lost_ns)
+        self._asked = (self._elapsed_s(), lost_ns)
         return StateRequest(
             command_id=self.controller.numbering.sent,
             lost_ns=lost_ns,
@@ -499,7 +502,7 @@ class Daemon:
 
     def _note_gap(self) -> None:
         """Who was frozen or cut off finds what happened meanwhile in the stream, and maybe another daemon."""
-        now_s = current_time()
+        now_s = self._elapsed_s()
         if not self._looked_s:
             self._looked_s = self._heard_s = now_s
         frozen_s, self._looked_s = now_s - self._looked_s, now_s
@@ -524,7 +527,7 @@ class Daemon:
         """Only while events arrive: gates that ask a daemon which hears nothing would wait for ever."""
         while not self._stopping.is_set():
             window, policies = self.controller.window, self.config.policies
-            asked_s, lost_ns = self._asked or (current_time(), 0)
+            asked_s, lost_ns = self._asked or (self._elapsed_s(), 0)
             heartbeat = Heartbeat(
                 node=self.config.node,
                 boot_id=self.boot_id,
@@ -533,7 +536,7 @@ class Daemon:
                 draining=self.controller.ledger.programs.draining,
                 window=window.window,
                 command_id=self.controller.numbering.sent,
-                asked_ago_ns=seconds(current_time() - asked_s),
+                asked_ago_ns=seconds(self._elapsed_s() - asked_s),
                 lost_ns=lost_ns,
                 fence=self.leads.fence,
                 engine_policies=EnginePolicies(priority=policies.priority, memory=policies.memory).dumps(),

@@ -5,6 +5,7 @@ endpoint file and adopts it. A clean shutdown stops it.
 """
 
 import json
+import math
 import os
 import secrets
 import signal
@@ -27,6 +28,7 @@ from anyio import (
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
+from controlplane import clocks
 from controlplane.core.errors import ConfigError, EngineUnavailable
 from controlplane.shell.installed import installed
 from controlplane.shell.logs import logger
@@ -41,6 +43,7 @@ _ADOPT_TIMEOUT_S = 10.0
 _STRAY_ENDS_S = 2.0
 _ENDS_WITHIN_S = 5.0
 _POLL_S = 0.02
+_LOOK_S = 0.2
 _ANSWERS_WITHIN_S = 1.0
 _END_OF_LINE = b"\r\n"
 _LONGEST_LINE_BYTES = 1 << 16
@@ -65,6 +68,7 @@ class EmbeddedNats:
         self._pid = 0
         self._boot_id = ""
         self._process: Process | None = None
+        self._ends_by_s = math.inf  # one that was told to end and is still there then is killed
         self._is_told = True  # the endpoint file says where the server is
         self._log = logger("nats-server")
 
@@ -166,7 +170,7 @@ class EmbeddedNats:
         except OSError as error:
             raise EngineUnavailable(f"cannot start nats-server in {self.folder}: {error}") from None
         await self._until_it_listens(self._process, log_path)
-        self._pid = self._process.pid
+        self._pid, self._ends_by_s = self._process.pid, math.inf
         self._boot_id = secrets.token_hex(4)
         self._tell_where()
         self._log.info("started", url=shown(self.url), pid=self._pid)
@@ -215,8 +219,9 @@ class EmbeddedNats:
     async def supervise(self) -> None:
         """Start the server again, on the same port and store, whenever it dies."""
         while True:
-            await sleep(0.2)
+            await sleep(_LOOK_S)
             if self._alive():
+                self._kill_if_late()
                 if not self._is_told:
                     self._tell_where()
                 continue
@@ -228,10 +233,22 @@ class EmbeddedNats:
                 await sleep(1.0)
 
     def restart(self) -> None:
-        """End the server; ``supervise`` starts it again. After a full disk it keeps nothing until then."""
+        """End the server; ``supervise`` starts it again. After a full disk it keeps nothing until then.
+
+        What it was given lies in its files by then, or with the operating system: being killed costs it nothing.
+        """
         self._log.warning("keeps nothing", pid=self._pid, action="starting it again")
+        self._ends_by_s = min(self._ends_by_s, clocks.awake_s() + _ENDS_WITHIN_S)
         with suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGTERM)
+
+    def _kill_if_late(self) -> None:
+        """One that hangs, or waits for its disk, takes no notice of SIGTERM."""
+        if clocks.awake_s() >= self._ends_by_s:
+            self._log.warning("does not end", pid=self._pid, action="killing it")
+            self._ends_by_s = clocks.awake_s() + _ENDS_WITHIN_S
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
 
     def _alive(self) -> bool:
         if self._process is not None:

@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import signal
 import sys
-import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
@@ -24,6 +23,7 @@ import aiohttp
 from aiohttp import ClientResponse, web
 from yarl import URL
 
+from controlplane import clocks
 from engine_hooks.tools.mcp_http_exchange import ClientLeft, Exchange, of_a_connection
 from engine_hooks.tools.mcp_messages import MOST_BYTES
 from engine_hooks.tools.mcp_proxy import add_common
@@ -105,7 +105,7 @@ class Proxy:
         passed = Passed(body, [])
         if request.method == "POST":
             program = self._program or request.headers.get(PROGRAM_HEADER, "")
-            passed = guard.run("MCP request", session.from_client, body, time.monotonic(), program) or passed
+            passed = guard.run("MCP request", session.from_client, body, clocks.awake_s(), program) or passed
             if body and not passed.data:
                 return web.Response(status=202)
         exchange = Exchange(request, session, passed, _Server(self, request), shared=shared)

@@ -3,6 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from controlplane.clocks import AwakeClock
 from controlplane.config import Resolved, Source
 from controlplane.core.errors import ConfigError, EngineUnavailable
 from controlplane.core.events import HostSampled
@@ -107,23 +108,30 @@ class DaemonProcess(Process):
         self.has_ended = False
         main = self.thread("main")
         scheduler = world.scheduler
+        self._awake = AwakeClock(lambda: scheduler.now_ns)
+        self._tick(main)
         self.bus = Bus(
             URL,
             NODE,
             world.revive_nats,
             connect=self._connect,
-            monotonic_s=lambda: scheduler.now_ns / 1e9,
+            awake_s=lambda: self._awake.now_ns() / 1e9,
         )
         self.daemon = Daemon(
             Source(),
             Resolved(config=world.config, origins={}),
             self.bus,
             DiskPath(world.disk, f"{machine}/snapshot.json"),  # type: ignore[arg-type]
-            clock=Clock(wall_ns=world.wall_ns, monotonic_ns=lambda: scheduler.now_ns),
+            clock=Clock(wall_ns=world.wall_ns, awake_ns=self._awake.now_ns),
+            elapsed_s=lambda: scheduler.now_ns / 1e9,
             probe=_Probe(),  # type: ignore[arg-type]
         )
         self.daemon.boot_id = name
         main.create_task(self._run())
+
+    def _tick(self, main: ThreadLoop) -> None:
+        self._awake.tick()
+        main.call_later(0.1, self._tick, main)
 
     @property
     def serves(self) -> bool:
