@@ -81,6 +81,7 @@ class Lease:
         self._seen: int | None = None  # somebody else's revision, and since when
         self._seen_s = -math.inf
         self._stands_back_until_s = -math.inf
+        self._failure = ""  # why the last step had no answer, until one has
         self._log = logger("lease")
 
     @property
@@ -123,12 +124,18 @@ class Lease:
         except Outrun:
             self._lose("somebody else has written it")
         except Exception as error:  # of the store or the network; a write may have been kept all the same
-            self._log.debug("no answer", error=str(error) or type(error).__name__)
+            why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            if not self._failure:
+                self._log.warning("not renewed" if self._held is not None else "not read", why=why)
+            self._failure = why
+        else:
+            self._failure = ""
         self._end_if_over()
 
     def _end_if_over(self) -> None:
         if self._held is not None and not self.leading:
-            self._lose(f"not renewed for {self.ttl_s - RENEW_S:g} s")
+            cause = self._failure or "this process did not run"
+            self._lose(f"not renewed for {self.ttl_s - RENEW_S:g} s: {cause}")
 
     async def free(self) -> None:
         """Let others have it at once."""
