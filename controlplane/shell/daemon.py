@@ -26,6 +26,7 @@ from controlplane.shell.advise import AutoAdvice, Questions
 from controlplane.shell.bus import Bus, Delivery, StreamInfo
 from controlplane.shell.clock import Clock
 from controlplane.shell.decisions import Decisions
+from controlplane.shell.disk import DiskWriter
 from controlplane.shell.engines import EngineRow, Known, Moves, each_engine
 from controlplane.shell.event_socket import EventSocket
 from controlplane.shell.host_probe import HostProbe
@@ -34,6 +35,7 @@ from controlplane.shell.leading import Alone, Leads
 from controlplane.shell.logs import logger
 from controlplane.shell.pump import Pump
 from controlplane.shell.reload import Reloader
+from controlplane.shell.saving import Saver
 from controlplane.shell.shadow import Asked, Estimates, Replayer, Shadow
 from controlplane.shell.status import Status, describe
 from controlplane.shell.stretch import Stretch
@@ -75,6 +77,7 @@ class Daemon:
         elapsed_s: Callable[[], float] = clocks.elapsed_s,
         probe: HostProbe | None = None,
         leads: Leads | None = None,
+        saver: Saver | None = None,
     ) -> None:
         config = resolved.config
         self.reloader = Reloader(source, resolved, self._take_over)
@@ -103,6 +106,7 @@ class Daemon:
         self._socket = socket
         self._probe = probe or HostProbe()
         self._state_path = state_path
+        self._saver = saver or Saver(state_path, DiskWriter("snapshot"))
         self._stream_created = ""
         self._stopping = Event()
         self._error: ConfigError | None = None
@@ -110,7 +114,6 @@ class Daemon:
         self._save_took_ns = 0
         self._refused_told = 0
         self._refusals_told_s = -_TELL_AGAIN_S
-        self._unsaved = ""  # why the last snapshot was not written
         self._resync_all = False
         self._sampled = 0  # samples of the host that were published
         self._sample_now = Event()
@@ -178,7 +181,9 @@ class Daemon:
         self.shadow.want(None)
         self.advice.close()
         if not self._replaced:
+            await self._saver.settled()  # else the last one is left out where one is under way
             self._save(self.clock.now_ns())
+            await self._saver.settled()
         await self.bus.flush()
         self._log.info("down", node=self.config.node)
         if self._error is not None:
@@ -293,14 +298,7 @@ class Daemon:
         )
 
     def _save(self, now_ns: int) -> None:
-        """A full disk costs the snapshot, never the daemon: the stream has what it would have held."""
-        try:
-            snapshots.write(self._state_path, self._snapshot(now_ns))
-            self._unsaved = ""
-        except OSError as error:
-            if not self._unsaved:
-                self._log.error("snapshot not written", path=str(self._state_path), error=str(error))
-            self._unsaved = str(error)
+        self._saver.save(self._snapshot(now_ns))
         self._save_took_ns = self.clock.now_ns() - now_ns
         if self.recorder is not None:
             self.recorder.flush()
@@ -339,7 +337,7 @@ class Daemon:
 
     def _make_stretch(self, length_ns: int) -> Stretch:
         """What automatic advice asks the laboratory about."""
-        return Stretch(self._state_path.parent / "advise", length_ns, self._record_head)
+        return Stretch(self._state_path.parent / "advise", length_ns, self._record_head, DiskWriter("advise"))
 
     def _why_not_tuned(self) -> str:
         """Why automatic advice may change nothing now; empty: it may."""
@@ -359,7 +357,8 @@ class Daemon:
         self._shadow_asked = self._shadow_wanted
         stretch = None
         if shadow is not None and asked.estimate_s:
-            stretch = Stretch(self._state_path.parent / "shadow", seconds(asked.stretch_s), self._record_head)
+            folder, disk = self._state_path.parent / "shadow", DiskWriter("shadow")
+            stretch = Stretch(folder, seconds(asked.stretch_s), self._record_head, disk)
             self.estimates.ask(Asked(live=self.config, shadow=shadow, stretch=stretch, every_s=asked.estimate_s))
         else:
             self.estimates.ask(None)

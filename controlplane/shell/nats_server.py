@@ -9,9 +9,12 @@ import math
 import os
 import secrets
 import signal
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import psutil
@@ -49,6 +52,8 @@ _END_OF_LINE = b"\r\n"
 _LONGEST_LINE_BYTES = 1 << 16
 _HOST = "127.0.0.1"
 _SYNC_INTERVAL = "1s"  # of the store to the disk
+
+_Result = TypeVar("_Result")
 
 
 def binary() -> Path:
@@ -118,7 +123,7 @@ class EmbeddedNats:
             return False
         self._port, self._pid, self._boot_id = port, endpoint.pid, endpoint.boot_id
         try:
-            if self._write_settings():
+            if await _beside(self._write_settings):
                 os.kill(self._pid, signal.SIGHUP)
         except OSError as error:
             raise EngineUnavailable(f"cannot configure nats-server's users: {error}") from None
@@ -126,7 +131,7 @@ class EmbeddedNats:
             self._log.warning("does not take its users", pid=self._pid, action="starting it again")
             await self._end()
             return False
-        self._tell_where()
+        await _beside(self._tell_where)
         self._log.info("adopted", url=shown(self.url), pid=self._pid)
         return True
 
@@ -165,14 +170,14 @@ class EmbeddedNats:
             )
         log_path = self.folder / "nats-server.log"
         try:
-            self._write_settings()
+            await _beside(self._write_settings)
             self._process = await _open([str(binary()), "-c", str(self._settings_path)], log_path)
         except OSError as error:
             raise EngineUnavailable(f"cannot start nats-server in {self.folder}: {error}") from None
         await self._until_it_listens(self._process, log_path)
         self._pid, self._ends_by_s = self._process.pid, math.inf
         self._boot_id = secrets.token_hex(4)
-        self._tell_where()
+        await _beside(self._tell_where)
         self._log.info("started", url=shown(self.url), pid=self._pid)
 
     async def _until_it_listens(self, process: Process, log_path: Path) -> None:
@@ -223,7 +228,7 @@ class EmbeddedNats:
             if self._alive():
                 self._kill_if_late()
                 if not self._is_told:
-                    self._tell_where()
+                    await _beside(self._tell_where)
                 continue
             self._log.warning("died", pid=self._pid, action="starting it again")
             try:
@@ -272,8 +277,13 @@ class EmbeddedNats:
             os.kill(self._pid, signal.SIGKILL)
 
 
+async def _beside(work: Callable[[], _Result]) -> _Result:
+    """Do what may wait for a disk in a thread: the daemon's loop must not."""
+    return await to_thread.run_sync(work, abandon_on_cancel=True)
+
+
 async def _open(command: list[str], log_path: Path) -> Process:
-    with log_path.open("ab") as log:
+    with await _beside(partial(log_path.open, "ab")) as log:
         # In a session of its own: a Ctrl-C for the daemon must not take the bus away first.
         return await open_process(command, stdin=DEVNULL, stdout=log, stderr=log, start_new_session=True)
 

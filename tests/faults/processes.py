@@ -12,10 +12,11 @@ from controlplane.shell.bus import Bus
 from controlplane.shell.clock import Clock
 from controlplane.shell.daemon import Daemon
 from controlplane.shell.only_one import only_one
+from controlplane.shell.saving import Saver
 from controlplane.wire.subjects import command_subject
 
 from .model_client import Client
-from .model_disk import DiskPath
+from .model_disk import DiskPath, WriterThread
 from .threads import ThreadLoop
 
 if TYPE_CHECKING:
@@ -80,6 +81,10 @@ class Process:
         for thread in self.threads:
             thread.frozen_until_ns = until_ns
 
+    @property
+    def is_frozen(self) -> bool:
+        return any(thread.frozen_until_ns > self.world.scheduler.now_ns for thread in self.threads)
+
     def kill(self) -> None:
         """At once, between two awaits of whatever it does."""
         if not self.is_alive:
@@ -110,6 +115,7 @@ class DaemonProcess(Process):
         scheduler = world.scheduler
         self._awake = AwakeClock(lambda: scheduler.now_ns)
         self._tick(main)
+        self._writer = WriterThread(self, world.disk)
         self.bus = Bus(
             URL,
             NODE,
@@ -121,13 +127,18 @@ class DaemonProcess(Process):
             Source(),
             Resolved(config=world.config, origins={}),
             self.bus,
-            DiskPath(world.disk, f"{machine}/snapshot.json"),  # type: ignore[arg-type]
+            path := DiskPath(world.disk, f"{machine}/snapshot.json"),  # type: ignore[arg-type]
             clock=Clock(wall_ns=world.wall_ns, awake_ns=self._awake.now_ns),
             elapsed_s=lambda: scheduler.now_ns / 1e9,
             probe=_Probe(),  # type: ignore[arg-type]
+            saver=Saver(path, self._writer, self._writer.replace),  # type: ignore[arg-type]
         )
         self.daemon.boot_id = name
         main.create_task(self._run())
+
+    def kill(self) -> None:
+        super().kill()
+        self._writer.cut()
 
     def _tick(self, main: ThreadLoop) -> None:
         self._awake.tick()
