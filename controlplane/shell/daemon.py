@@ -82,8 +82,7 @@ class Daemon:
         config = resolved.config
         self.reloader = Reloader(source, resolved, self._take_over)
         self.bus = bus
-        self.clock = clock or Clock(config.time_scale)
-        self._elapsed_s = elapsed_s
+        self.clock, self._elapsed_s = clock or Clock(config.time_scale), elapsed_s
         self.boot_id = secrets.token_hex(4)
         self.pump = Pump(Controller(config.policies, config.control))
         self.position = 0  # in the stream, of what the state contains
@@ -110,10 +109,8 @@ class Daemon:
         self._stream_created = ""
         self._stopping = Event()
         self._error: ConfigError | None = None
-        self._saved_at_ns = 0
-        self._save_took_ns = 0
-        self._refused_told = 0
-        self._refusals_told_s = -_TELL_AGAIN_S
+        self._saved_at_ns = self._save_took_ns = 0
+        self._refused_told, self._refusals_told_s = 0, -_TELL_AGAIN_S
         self._resync_all = False
         self._sampled = 0  # samples of the host that were published
         self._sample_now = Event()
