@@ -5,6 +5,7 @@ from typing import Any
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from controlplane.core.errors import ConfigError
 from controlplane.fleet.lease import Entry, Lease, Outrun
@@ -109,10 +110,16 @@ def test_who_cannot_renew_steps_down_a_second_before_the_lease_ends() -> None:
     a = fleet.contender("a")
     fleet.run(5, a)
     fleet.bucket.away = True
-    fleet.run(TTL_S - 3, a)
-    assert a.leading
-    fleet.run(2, a)
+    with capture_logs() as logged:
+        fleet.run(TTL_S - 3, a)
+        assert a.leading
+        fleet.run(2, a)
     assert not a.leading
+    assert [(line["event"], line["log_level"]) for line in logged] == [
+        ("not renewed", "warning"),
+        ("lost", "warning"),
+    ]
+    assert "TimeoutError" in logged[-1]["why"], "what it is lost by"
 
 
 def test_a_short_outage_costs_nothing() -> None:
