@@ -179,10 +179,12 @@ def _recorder(path: Path | None, config: Config) -> Iterator[LogWriter | None]:
         file = create(path)  # here, as who named it is to hear what is wrong with it
     except OSError as error:
         raise ConfigError(f"{path}: cannot write the event log: {error}") from error
-    behind = FileBehind(lambda: file, DiskWriter("record"))
-    with LogWriter(path, header, behind) as log:
-        yield log
-    behind.settle()
+    disk = DiskWriter("record")
+    try:
+        with LogWriter(path, header, FileBehind(lambda: file, disk)) as log:
+            yield log
+    finally:
+        disk.settle()
 
 
 async def _obey_signals(daemon: Daemon, *, task_status: TaskStatus[None]) -> None:
