@@ -67,8 +67,9 @@ def live_alone(programs: int, answer: Any) -> None:
 def live(programs: int, answer: Any, *, judged: bool = True) -> None:
     """In its own process: fill, tick, and take a snapshot."""
     from controlplane.core import events as ev
+    from controlplane.files import replace_file
     from controlplane.shell.pump import Pump
-    from controlplane.shell.snapshot import pieces, write
+    from controlplane.shell.snapshot import pieces
     from controlplane.wire.codec import encode_events
 
     pump = Pump(controller())
@@ -96,7 +97,7 @@ def live(programs: int, answer: Any, *, judged: bool = True) -> None:
     began_s = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "snapshot.json"
-        write(
+        replace_file(
             path,
             pieces(
                 pump.controller.state,

@@ -1,5 +1,6 @@
 """How this package's processes run their tasks: with anyio, on asyncio, and on uvloop where that is installed."""
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -10,13 +11,20 @@ from typing import TypeVar, TypeVarTuple
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
+from controlplane import clocks
+
 _Result = TypeVar("_Result")
 _Arguments = TypeVarTuple("_Arguments")
 
 
 def run(main: Callable[[*_Arguments], Awaitable[_Result]], *arguments: *_Arguments) -> _Result:
-    """As ``anyio.run``."""
-    return anyio.run(main, *arguments, backend_options={"use_uvloop": find_spec("uvloop") is not None})
+    """As ``anyio.run``. Time in which the loop stalls is none in which others were silent (``clocks``)."""
+
+    async def ticking() -> _Result:
+        clocks.tick_in(asyncio.get_running_loop())
+        return await main(*arguments)
+
+    return anyio.run(ticking, backend_options={"use_uvloop": find_spec("uvloop") is not None})
 
 
 @asynccontextmanager

@@ -6,8 +6,9 @@ Without a daemon the tool starts anyway: a control plane that is gone must not h
 import asyncio
 import contextlib
 import threading
-import time
 from collections.abc import Callable
+
+from controlplane import clocks
 
 _LOOK_S = 0.25
 _ASK_AGAIN_S = 2.0  # the answer may have been lost
@@ -15,13 +16,13 @@ _SILENT_S = 3.0  # the daemon's heartbeat comes several times a second
 
 
 class SlotWait:
-    """One call's wait. ``ask`` asks the daemon; ``heard_s`` is when it last gave a sign of life (monotonic)."""
+    """One call's wait. ``ask`` asks the daemon; ``heard_s`` is when it last gave a sign of life (``awake_s``)."""
 
     def __init__(self, ask: Callable[[], None], heard_s: Callable[[], float], patience_s: float) -> None:
         self.was_told = False
         self._ask = ask
         self._heard_s = heard_s
-        self._began_s = time.monotonic()
+        self._began_s = clocks.awake_s()
         self._asked_s = float("-inf")
         self._deadline_s = self._began_s + patience_s
         self._told = threading.Event()
@@ -51,7 +52,7 @@ class SlotWait:
 
     def _next_look_s(self) -> float:
         """Seconds until the next check; 0 if waiting is no longer worth it."""
-        now_s = time.monotonic()
+        now_s = clocks.awake_s()
         silent_s = now_s - max(self._began_s, self._heard_s())
         if self.was_told or now_s >= self._deadline_s or silent_s >= _SILENT_S:
             return 0.0

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from controlplane import clocks
 from controlplane.core.commands import CancelEnvironment, Command, PrepareEnvironment, StartTool
 from controlplane.core.events import (
     EnvironmentWanted,
@@ -227,7 +228,8 @@ class ToolReporter:
                 preparation.cancel()
 
     def _hear(self, heartbeat: object) -> None:
-        self._heard_s = time.monotonic()
+        if self._slots or self._preparations:  # who waits for nothing needs no clock
+            self._heard_s = clocks.awake_s()
 
     def _last_heard_s(self) -> float:
         """When the daemon last gave a sign of life; its own socket counts as one while it is open.
@@ -235,8 +237,8 @@ class ToolReporter:
         Its silence counts from when it could have been heard: on a busy host seconds after a process began.
         """
         if self._emitter.is_loading:
-            self._heard_s = time.monotonic()
-        return time.monotonic() if self._emitter.stats.direct else self._heard_s
+            self._heard_s = clocks.awake_s()
+        return clocks.awake_s() if self._emitter.stats.direct else self._heard_s
 
     def _emit(self, event: Event, urgent: bool = False) -> None:
         if not self._enabled:

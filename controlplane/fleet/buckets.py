@@ -22,6 +22,7 @@ LEADER = "leader"
 ENGINES = "engines"
 NOT_CLUSTERED = 10074  # several replicas are asked of a server that stands alone
 _TIMEOUT_S = 5.0
+_DELETED = b"deleted"
 
 
 def bucket_name(fleet: str) -> str:
@@ -63,8 +64,8 @@ class LeaderKey:
     async def read(self) -> Entry | None:
         try:
             found = await self._bucket.get(LEADER)
-        except KeyDeletedError as error:
-            return Entry(b"", error.entry.revision or 0)
+        except KeyDeletedError as error:  # by no contender: whoever has it may still lead
+            return Entry(_DELETED, error.entry.revision or 0)
         except KeyNotFoundError:
             return None
         return Entry(found.value or b"", found.revision or 0)

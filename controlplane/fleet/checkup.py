@@ -7,7 +7,6 @@ looks the same. A turn's answer is a sign of life, too. Who is gone comes back w
 question for its health, as what it was before.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -15,6 +14,7 @@ import aiohttp
 import anyio
 from anyio.abc import TaskGroup
 
+from controlplane import clocks
 from controlplane.core.types import NANOSECONDS_PER_SECOND, seconds
 from controlplane.eventloop import task_group
 from controlplane.fleet.metrics_page import PoolPage, read_page
@@ -59,7 +59,7 @@ class Checkup:
         plain: PlainEngines,
         *,
         patience: Patience | None = None,
-        now_ns: Callable[[], int] = time.monotonic_ns,
+        now_ns: Callable[[], int] = clocks.awake_ns,
         on_change: Callable[[Engine, str], None] = lambda engine, why: None,
     ) -> None:
         self._roster = roster

@@ -19,6 +19,7 @@ from controlplane.config import Config, Source
 from controlplane.core.errors import ConfigError, EngineUnavailable
 from controlplane.emit.emitter import Emitter
 from controlplane.eventloop import run, task_group
+from controlplane.files import replace_file
 from controlplane.fleet.buckets import LeaderKey, fleet_bucket
 from controlplane.fleet.connection import IMPATIENT, connected
 from controlplane.fleet.ext_proc import PickerServer
@@ -157,7 +158,7 @@ def _identity(folder: Path) -> str:
             return known
     name = secrets.token_hex(8)
     try:
-        path.write_text(name + "\n", encoding="ascii")
+        replace_file(path, [f"{name}\n".encode()])
     except OSError as error:
         raise ConfigError(f"state_dir: cannot write {path}: {error.strerror}", field="state_dir") from None
     return name

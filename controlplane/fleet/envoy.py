@@ -15,6 +15,7 @@ from string import Template
 from typing import Any
 
 from controlplane.core.errors import ConfigError, require
+from controlplane.files import replace_file
 from controlplane.fleet.roster import Engine, Standing, host_and_port
 from controlplane.gate.identity import SESSION_HEADERS
 from controlplane.shell.installed import installed
@@ -110,9 +111,8 @@ def write_endpoints(path: Path, roster: Iterable[Engine], *, version: str = "") 
     if known is not None and known.get("resources") == [resource]:
         return False
     said = {"version_info": "-".join(filter(None, (version, digest))), "resources": [resource]}
-    draft = path.with_name(f".{path.name}.{os.getpid()}")  # two daemons may share the folder
-    draft.write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
-    draft.replace(path)
+    text = json.dumps(said, indent=1) + "\n"
+    replace_file(path, [text.encode()], mode=0o666, draft=str(os.getpid()))  # two daemons may share the folder
     return True
 
 

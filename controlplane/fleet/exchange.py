@@ -1,7 +1,6 @@
 """One request of Envoy's, from its headers to the end of its answer: a stream of ``ext_proc`` is a turn."""
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -43,7 +42,8 @@ from controlplane.gate.sizing import Prompt
 from controlplane.gate.tickets import Entered, Refused, Ticket, refusal
 
 _ASKING = "asking"  # of the roles in a stream's metadata
-_ARRIVED = b"x-penstock-arrived"  # seconds of the wall clock, stamped by the proxy's first hop
+# Seconds of the proxy's wall clock, stamped by its first hop, and by the one that asks us now.
+_ARRIVED, _ASKED = b"x-penstock-arrived", b"x-penstock-asked"
 _ATTEMPT = b"x-envoy-attempt-count"
 _REFUSED = "penstock_refused"  # in Envoy's access log; asked again is only what begins with ext_proc_error
 _NO_ENGINE = "no engine of the fleet serves now"
@@ -246,12 +246,15 @@ class Exchange:
         )
 
     def _waited_ns(self, request: Request) -> int:
-        """How long pickers before this one held the request, in the gate's clock; 0 where that makes no sense."""
+        """How long pickers before this one held the request, in the gate's time; 0 where that makes no sense.
+
+        Both instants are by the proxy's clock: ours may differ.
+        """
         if count_of(request.header(_ATTEMPT)) < 2:
             return 0
         self._desk.counters.asked_again += 1
         try:
-            waited_s = time.time() - float(request.header(_ARRIVED))
+            waited_s = float(request.header(_ASKED)) - float(request.header(_ARRIVED))
         except ValueError:
             return 0
         limits = self._desk.gate.limits

@@ -4,7 +4,6 @@ Envoy asks over gRPC, a stream for each request. The answer says to which engine
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from controlplane import clocks
 from controlplane.core.errors import ConfigError
 from controlplane.fleet.choice import Choice
 from controlplane.fleet.exchange import Desk, Exchange, PickerCounters
@@ -60,7 +60,7 @@ class PickerServer:
         name: str,
         paths: Iterable[str] = GATED_PATHS,
         continuity: Continuity | None = None,
-        now_ns: Callable[[], int] = time.monotonic_ns,
+        now_ns: Callable[[], int] = clocks.awake_ns,
         patience_s: float = 3.0,
         credentials: grpc.ServerCredentials | None = None,
     ) -> None:

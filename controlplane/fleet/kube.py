@@ -99,7 +99,7 @@ class SliceList(_Struct, frozen=True):
     """All of them, and where a watch goes on from."""
 
     metadata: Meta
-    items: list[Slice] = []
+    items: list[Slice] | None  # an answer without them is no list of none
 
 
 class WatchEvent(_Struct, frozen=True):
@@ -246,7 +246,7 @@ class EndpointWatch:
             if response.status != 200:
                 raise refusal(self._cluster.slices, response.status, body)
         listed = msgspec.json.decode(body, type=SliceList)
-        self._slices = {each.metadata.name: each for each in listed.items}
+        self._slices = {each.metadata.name: each for each in listed.items or ()}
         self._version = listed.metadata.resource_version
         self._tell()
         self.is_synced = True

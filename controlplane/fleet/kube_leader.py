@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 import anyio
 
+from controlplane import clocks
 from controlplane.fleet.kube import ApiFailed, Cluster, refusal
 from controlplane.shell.logs import logger
 
@@ -101,8 +102,8 @@ class LeaderEndpoint:
 
     def _counts_anew(self) -> bool:
         if self._outranked_since is None:
-            self._outranked_since = anyio.current_time()
-        return anyio.current_time() - self._outranked_since >= _NEW_COUNT_S
+            self._outranked_since = clocks.awake_s()
+        return clocks.awake_s() - self._outranked_since >= _NEW_COUNT_S
 
     @property
     def _url(self) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from anyio import Event, create_task_group, current_time, move_on_after, sleep
+from anyio import Event, create_task_group, current_time, move_on_after, sleep, to_thread
 
 from controlplane.core.errors import ConfigError, EngineUnavailable
 from controlplane.core.events import EnginesListed
@@ -194,7 +194,7 @@ class Leader:
     async def _tell(self) -> bool:
         """Whether all is told."""
         parts = self._parts
-        self._write(self._seen())
+        await to_thread.run_sync(self._write, self._seen(), abandon_on_cancel=True)  # its disk may hang
         if not parts.daemon.is_leader:
             return False  # what the leader finds is seen in the stream
         engines = tuple(parts.roster)

@@ -3,7 +3,7 @@
 Only a write that was acknowledged decides, since reads may be stale. The lease's revision is the fencing token: it
 grows with every renewal and with every leader. No clocks are compared: a lease is over when its revision has not
 changed for its whole length by the clock of whoever waits for it, and its holder stops a second before it could be
-over for anybody (docs/adr/0050).
+over for anybody (docs/adr/0050). Its own it counts by all time that went by, others' by that in which it looked.
 """
 
 import math
@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from anyio import current_time, fail_after, sleep
+from anyio import fail_after, sleep
 
+from controlplane import clocks
 from controlplane.core.errors import require
 from controlplane.shell.logs import logger
 
@@ -52,7 +53,7 @@ class Lease:
 
     ``name`` is this contender's, the same after a restart: it takes its own lease back at once, and must be sure
     that no other process uses that name. ``rank``: how many others are preferred to it, which all may read.
-    ``monotonic_s`` is the clock.
+    ``elapsed_s`` is the clock of its own lease, ``awake_s`` that of others'.
     """
 
     has_others = True
@@ -64,7 +65,8 @@ class Lease:
         *,
         ttl_s: float,
         rank: int = 0,
-        monotonic_s: Callable[[], float] = current_time,
+        elapsed_s: Callable[[], float] = clocks.elapsed_s,
+        awake_s: Callable[[], float] = clocks.awake_s,
     ) -> None:
         require("lease_ttl_s", ttl_s, low=2 * RENEW_S, high=3600)
         self.ttl_s = ttl_s
@@ -72,19 +74,20 @@ class Lease:
         self.rank = rank
         self.leader_rank: int | None = None  # of whoever had the lease when it was last seen; None: nobody
         self._bucket, self._name = bucket, f"{rank} {name}".encode()
-        self._monotonic_s = monotonic_s
+        self._elapsed_s, self._awake_s = elapsed_s, awake_s
         self._held: int | None = None  # the revision of our own last write
         self._renewed_s = -math.inf
         self._fence = 0  # the revision by which we began to lead
         self._seen: int | None = None  # somebody else's revision, and since when
         self._seen_s = -math.inf
         self._stands_back_until_s = -math.inf
+        self._failure = ""  # why the last step had no answer, until one has
         self._log = logger("lease")
 
     @property
     def leading(self) -> bool:
         """Whether nobody else can have the lease now. Who wakes after a freeze is not taken in by what it knew."""
-        return self._held is not None and self._monotonic_s() < self._ends_s
+        return self._held is not None and self._elapsed_s() < self._ends_s
 
     @property
     def fence(self) -> int:
@@ -101,32 +104,38 @@ class Lease:
 
     async def hand_over(self) -> None:
         """Let another one have the lease, which is taken again only if nobody does."""
-        self._stands_back_until_s = self._monotonic_s() + _STAND_BACK_S
+        self._stands_back_until_s = self._elapsed_s() + _STAND_BACK_S
         await self.free()
 
     async def run(self) -> None:
         """Contend until cancelled."""
         while True:
-            began_s = self._monotonic_s()
+            began_s = self._elapsed_s()
             await self.step()
-            due_s = began_s + (RENEW_S if self._held is not None else _LOOK_S) - self._monotonic_s()
+            due_s = began_s + (RENEW_S if self._held is not None else _LOOK_S) - self._elapsed_s()
             await sleep(max(0.01, due_s))
 
     async def step(self) -> None:
         """Renew the lease, or look whether it can be had."""
-        began_s = self._monotonic_s()
+        began_s = self._elapsed_s()
         self._end_if_over()
         try:
             await (self._look(began_s) if self._held is None else self._renew(began_s))
         except Outrun:
             self._lose("somebody else has written it")
         except Exception as error:  # of the store or the network; a write may have been kept all the same
-            self._log.debug("no answer", error=str(error) or type(error).__name__)
+            why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            if not self._failure:
+                self._log.warning("not renewed" if self._held is not None else "not read", why=why)
+            self._failure = why
+        else:
+            self._failure = ""
         self._end_if_over()
 
     def _end_if_over(self) -> None:
         if self._held is not None and not self.leading:
-            self._lose(f"not renewed for {self.ttl_s - RENEW_S:g} s")
+            cause = self._failure or "this process did not run"
+            self._lose(f"not renewed for {self.ttl_s - RENEW_S:g} s: {cause}")
 
     async def free(self) -> None:
         """Let others have it at once."""
@@ -158,7 +167,7 @@ class Lease:
         self._renewed_s = began_s
 
     async def _look(self, began_s: float) -> None:
-        entry = await self._read()
+        looked_s, entry = self._awake_s(), await self._read()
         self.leader_rank = _rank_of(entry)
         if began_s < self._stands_back_until_s:
             return
@@ -166,12 +175,12 @@ class Lease:
             await self._take(0, began_s, "nobody had it")
             return
         if entry.revision != self._seen:
-            self._seen, self._seen_s = entry.revision, began_s
+            self._seen, self._seen_s = entry.revision, looked_s
         if entry.holder == _FREE:
             await self._take(entry.revision, began_s, "it was free")
         elif entry.holder == self._name:
             await self._take(entry.revision, began_s, "it was ours")
-        elif began_s - self._seen_s >= self.ttl_s:
+        elif looked_s - self._seen_s >= self.ttl_s:
             await self._take(entry.revision, began_s, f"not renewed for {self.ttl_s:g} s")
 
     async def _take(self, last: int, began_s: float, why: str) -> None:

@@ -7,13 +7,13 @@ nor order: nothing in such an engine obeys.
 """
 
 import asyncio
-import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Protocol
 
+from controlplane import clocks
 from controlplane.core.estimate import MovingAverage
 from controlplane.core.events import (
     Event,
@@ -89,7 +89,7 @@ class PlainEngines:
         roster: Roster,
         publisher: Callable[[str, str], Publisher],
         *,
-        now_ns: Callable[[], int] = time.monotonic_ns,
+        now_ns: Callable[[], int] = clocks.awake_ns,
     ) -> None:
         self._roster = roster
         self._make = publisher

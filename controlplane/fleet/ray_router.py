@@ -14,12 +14,12 @@ replica may tell of its pool by ``record_routing_stats``: ``kv_total_tokens`` an
 (docs/how-to/place-on-ray-serve.md).
 """
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
+from controlplane import clocks
 from controlplane.core.errors import UnknownPolicy
 from controlplane.core.placement import PLACEMENT
 from controlplane.fleet.sessions import Pool, Sessions
@@ -68,7 +68,7 @@ class PenstockRouter(RequestRouter):
         by_name = {each.replica_id.unique_id: each for each in candidate_replicas}
         pools = {name: self._pool(each) for name, each in by_name.items()}
         tokens = prompt_tokens(pending_request)
-        name, _ = self._sessions.place(identity.program_id, tokens, pools, time.monotonic_ns())
+        name, _ = self._sessions.place(identity.program_id, tokens, pools, clocks.awake_ns())
         others = [each for other, each in by_name.items() if other != name]
         return [[by_name[name]], others] if again else [[by_name[name]]]
 
@@ -88,13 +88,13 @@ class PenstockRouter(RequestRouter):
             identity.program_id,
             replica_id.unique_id,
             prompt_tokens(pending_request),
-            time.monotonic_ns(),
+            clocks.awake_ns(),
             last=identity.anonymous,
         )
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
         """The request is over, well or not."""
-        self._sessions.end(internal_request_id, time.monotonic_ns())
+        self._sessions.end(internal_request_id, clocks.awake_ns())
 
     def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
         """Its contexts have gone with it."""

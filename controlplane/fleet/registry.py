@@ -6,7 +6,7 @@ Whether one answers now is nobody's order, and is not written here: each leader 
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from anyio import sleep
@@ -24,6 +24,8 @@ from controlplane.wire.subjects import check_name
 _PLAIN = "plain"
 _LOOK_S = 1.0
 _MOST_TRIES = 20
+_MOST_LOGGED = 200  # characters of what makes no sense
+_Known = Mapping[str, Engine | None]
 _log = logger("roster")
 
 
@@ -48,29 +50,46 @@ def checked(engine: Engine) -> Engine:
     return engine
 
 
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """What the bucket holds: each entry by place as it is written, and as an engine, None for nonsense.
+
+    ``missing``: nobody ever wrote one, or somebody has deleted it. None left are written as such.
+    """
+
+    entries: Mapping[str, Any]
+    engines: Mapping[str, Engine | None]
+    revision: int
+    missing: bool = False
+
+
 class Registry:
     """The engines in a fleet's bucket: one value, replaced by compare-and-set, so that nobody's word is lost.
 
-    It is read anew now and then rather than watched: a watch may fall silent with the server that kept it. Methods
-    raise ``EngineUnavailable`` where the bucket does not answer.
+    It is read anew now and then rather than watched: a watch may fall silent with the server that kept it. What
+    cannot be read is not empty: a value, or an entry of another version, leaves whoever follows with what it knew
+    last, and is written again as it was. Methods raise ``EngineUnavailable`` where the bucket does not answer, or
+    holds what no version of ours wrote.
     """
 
     def __init__(self, bucket: KeyValue) -> None:
+        self.unreadable = 0  # entries that were not understood when it was last read; 1 for a value as a whole
         self._bucket = bucket
+        self._logged = -1  # the revision whose nonsense was logged
 
     async def engines(self) -> list[Engine]:
-        """All, by place."""
-        return list((await self._read())[0].values())
+        """All that are understood, by place."""
+        return [engine for engine in (await self._read()).engines.values() if engine is not None]
 
     async def put(self, *engines: Engine) -> None:
         """They join, or are as told now."""
-        await self._change(lambda known: known | {engine.place: engine for engine in engines})
+        await self._change(lambda known: {**known, **{engine.place: engine for engine in engines}})
 
     async def begin(self, engines: Iterable[Engine]) -> None:
         """Those join that are not there: what an operator said of the others since holds."""
         wanted = {engine.place: engine for engine in engines}
         if wanted:
-            await self._change(lambda known: wanted | known)
+            await self._change(lambda known: {**wanted, **known})
 
     async def remove(self, place: str) -> None:
         """It leaves."""
@@ -81,11 +100,14 @@ class Registry:
         failed = False
         while True:
             try:
-                engines, _ = await self._read()
+                value = await self._read()
+                if value.missing and len(roster):
+                    raise EngineUnavailable("the fleet's bucket has no list of engines any more")
                 failed = False
-                for engine in engines.values():
-                    roster.put(_as_seen(engine, roster.at(engine.place)))
-                for place in [engine.place for engine in roster if engine.place not in engines]:
+                for engine in value.engines.values():
+                    if engine is not None:
+                        roster.put(_as_seen(engine, roster.at(engine.place)))
+                for place in [engine.place for engine in roster if engine.place not in value.engines]:
                     roster.remove(place)
             except EngineUnavailable as error:
                 if not failed:
@@ -93,26 +115,37 @@ class Registry:
                 failed = True
             await sleep(_LOOK_S)
 
-    async def _read(self) -> tuple[dict[str, Engine], int]:
-        """By place; and the value's revision."""
+    async def _read(self) -> _Value:
         with _answering():
             try:
-                entry = await self._bucket.get(ENGINES)
+                found = await self._bucket.get(ENGINES)
             except KeyDeletedError as error:
-                return {}, error.entry.revision or 0
+                return _Value({}, {}, error.entry.revision or 0, missing=True)
             except KeyNotFoundError:
-                return {}, 0
-        return _engines(entry.value or b""), entry.revision or 0
+                return _Value({}, {}, 0, missing=True)
+        revision = found.revision or 0
+        is_new, self._logged = revision != self._logged, revision
+        try:
+            entries = json.loads(found.value or b"")
+            if not isinstance(entries, dict):
+                raise ValueError(f"it is no object but {type(entries).__name__}")
+        except (ValueError, RecursionError) as error:
+            self.unreadable = 1
+            what = f"the fleet's bucket holds a list of engines that cannot be read: {error}"
+            raise EngineUnavailable(f"{what}; delete its key {ENGINES!r} to begin anew") from None
+        engines = {place: _understood(place, entry, is_new) for place, entry in entries.items()}
+        self.unreadable = sum(engine is None for engine in engines.values())
+        return _Value(entries, engines, revision)
 
-    async def _change(self, change: Callable[[dict[str, Engine]], dict[str, Engine]]) -> None:
+    async def _change(self, change: Callable[[_Known], _Known]) -> None:
         for _ in range(_MOST_TRIES):
-            known, revision = await self._read()
-            wanted = change(known)
-            if wanted == known:
+            value = await self._read()
+            wanted = change(value.engines)
+            if wanted == value.engines:
                 return
             with _answering():
                 try:
-                    await self._bucket.update(ENGINES, _value(wanted.values()), last=revision)
+                    await self._bucket.update(ENGINES, _written(wanted, value.entries), last=value.revision)
                     return
                 except KeyWrongLastSequenceError:
                     continue  # somebody else's word came first, or this server is behind
@@ -139,33 +172,29 @@ def _answering() -> Iterator[None]:
         raise EngineUnavailable(f"the fleet's bucket does not answer: {error or 'in time'}") from None
 
 
-def _value(engines: Iterable[Engine]) -> bytes:
-    told = {
-        engine.place: {
-            "address": engine.address,
-            "plugin": engine.has_plugin,
-            "pool_tokens": engine.pool_tokens,
-            "drains": engine.standing is Standing.DRAINING,
-        }
-        for engine in sorted(engines, key=lambda engine: engine.place)
-    }
-    return json.dumps(told).encode()
+def _written(engines: _Known, before: Mapping[str, Any]) -> bytes:
+    """The value of these engines; what is not understood of ``before``, a newer version's fields say, stays."""
+    entries: dict[str, Any] = {}
+    for place, engine in sorted(engines.items()):
+        entries[place] = before.get(place)
+        if engine is not None:
+            entries[place] = {
+                **(entries[place] if isinstance(entries[place], dict) else {}),
+                "address": engine.address,
+                "plugin": engine.has_plugin,
+                "pool_tokens": engine.pool_tokens,
+                "drains": engine.standing is Standing.DRAINING,
+            }
+    return json.dumps(entries).encode()
 
 
-def _engines(value: bytes) -> dict[str, Engine]:
-    """By place; what makes no sense is left out and logged."""
-    found = {}
+def _understood(place: str, entry: Any, is_new: bool) -> Engine | None:
     try:
-        told = dict(json.loads(value))
-    except (ValueError, TypeError) as error:
-        _log.warning("engines not understood", error=str(error))
-        return {}
-    for place, each in told.items():
-        try:
-            found[place] = checked(_engine(place, each))
-        except (ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
-            _log.warning("engine not understood", engine=place, error=str(error))
-    return found
+        return checked(_engine(place, entry))
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, ConfigError) as error:
+        if is_new:
+            _log.warning("engine not understood", engine=place[:_MOST_LOGGED], error=str(error)[:_MOST_LOGGED])
+        return None
 
 
 def _engine(place: str, told: Mapping[str, Any]) -> Engine:

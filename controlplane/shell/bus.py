@@ -6,7 +6,6 @@ same stream, so that a restarted daemon knows what it said.
 """
 
 import math
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -25,6 +24,7 @@ from nats.js.api import ConsumerConfig, DeliverPolicy, StreamConfig
 from nats.js.api import StreamInfo as JetStreamInfo
 from nats.js.errors import APIError, NotFoundError
 
+from controlplane import clocks
 from controlplane.core.commands import Command
 from controlplane.core.errors import EngineUnavailable
 from controlplane.shell.logs import logger
@@ -113,7 +113,7 @@ class Bus:
     ``quiet_s``: the stream is never silent for so long while it works, as the daemon samples its own host. After
     three times that ``revive`` is called, where there is one: a server whose disk was full keeps nothing until it
     is started again. Where there is none, a server that answers no ping for about as long is left, for another one
-    of ``url`` or to be found anew. ``connect`` makes the client, and ``monotonic_s`` is a clock.
+    of ``url`` or to be found anew. ``connect`` makes the client, and ``awake_s`` is the clock of all silence here.
     """
 
     def __init__(
@@ -123,11 +123,11 @@ class Bus:
         revive: Callable[[], None] | None = None,
         *,
         connect: Callable[..., Awaitable[Client]] = nats.connect,
-        monotonic_s: Callable[[], float] = time.monotonic,
+        awake_s: Callable[[], float] = clocks.awake_s,
     ) -> None:
         self.url, self.node = url, node
         self._revive = revive
-        self._connect, self._monotonic_s = connect, monotonic_s
+        self._connect, self._awake_s = connect, awake_s
         self.quiet_s = 5.0
         self.inbox = Inbox()
         self._client = Client()
@@ -139,7 +139,7 @@ class Bus:
         self._closing = False
         self._position = 0
         self._size = 0  # of the stream: which of the sizes
-        self._heard_s = -math.inf  # when the stream delivered last, by the monotonic clock
+        self._heard_s = -math.inf  # when the stream delivered last
         self._began_s = 0.0  # when it was last read anew
         self._revived_s = 0.0
         self._subscription: Any = None
@@ -185,7 +185,7 @@ class Bus:
     async def _on_reconnect(self) -> None:
         self._last_error = ""  # the next outage is told at once
         self._log.info("reconnected", url=shown(self.url))
-        self._began_s = self._monotonic_s()
+        self._began_s = self._awake_s()
         self._renew.set()
 
     @property
@@ -201,11 +201,11 @@ class Bus:
     @property
     def silent_s(self) -> float:
         """For how long nothing has come back; infinite without a connection. Telemetry asks in its own thread."""
-        return self._monotonic_s() - self._heard_s if self._client.is_connected else math.inf
+        return self._awake_s() - self._heard_s if self._client.is_connected else math.inf
 
     def _quiet_for_s(self) -> float:
         """As long as that, but for the time before the stream was read: nothing could come then."""
-        return self._monotonic_s() - max(self._heard_s, self._began_s)
+        return self._awake_s() - max(self._heard_s, self._began_s)
 
     async def first_stream(self) -> StreamInfo:
         """``ensure_stream`` for a daemon that begins, whose server may fail just then."""
@@ -259,7 +259,7 @@ class Bus:
                 await self._subscribe()
 
         await self._persist(subscribe)
-        self._began_s = self._monotonic_s()
+        self._began_s = self._awake_s()
 
     @contextmanager
     def _telling(self, what: str) -> Iterator[None]:
@@ -275,12 +275,12 @@ class Bus:
 
     async def _persist(self, attempt: Callable[[], Awaitable[_Answer]]) -> _Answer:
         """Until it is answered, for a while: a server that was killed or frozen may be on its way back."""
-        until_s = self._monotonic_s() + _START_S
+        until_s = self._awake_s() + _START_S
         while True:
             try:
                 return await attempt()
             except _Unanswered as error:
-                if self._monotonic_s() >= until_s:
+                if self._awake_s() >= until_s:
                     raise
                 await self._on_error(EngineUnavailable(f"not started yet: {error}"))
                 self._revive_the_deaf()
@@ -307,7 +307,7 @@ class Bus:
         if sequence <= self._position:
             return  # delivered again after a renewal
         self._position = sequence
-        self._heard_s = self._monotonic_s()
+        self._heard_s = self._awake_s()
         self.inbox.put(
             Delivery(
                 message.data,
@@ -341,11 +341,11 @@ class Bus:
 
     async def _until_renewed(self) -> None:
         """Wait for a reconnect, or for the stream to have been silent for too long since it was read last."""
-        asked_s = self._monotonic_s()
+        asked_s = self._awake_s()
         while not self._renew.is_set():
             with move_on_after(_LOOK_S):
                 await self._renew.wait()
-            waited_s = self._monotonic_s() - asked_s
+            waited_s = self._awake_s() - asked_s
             if self._client.is_connected and not self.delivers and waited_s >= self.quiet_s:
                 self._log.warning("nothing comes back", for_s=round(self._quiet_for_s(), 1), action="reading anew")
                 self._revive_the_deaf()
@@ -354,9 +354,9 @@ class Bus:
 
     def _revive_the_deaf(self) -> None:
         deaf_s = _DEAF_QUIETS * self.quiet_s
-        if self._revive is None or min(self._quiet_for_s(), self._monotonic_s() - self._revived_s) < deaf_s:
+        if self._revive is None or min(self._quiet_for_s(), self._awake_s() - self._revived_s) < deaf_s:
             return
-        self._revived_s = self._monotonic_s()
+        self._revived_s = self._awake_s()
         self._revive()
 
     async def send(self, commands: Sequence[Command]) -> None:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 
+from controlplane import clocks
 from controlplane.core.types import NANOSECONDS_PER_SECOND
 
 # Scaled times are counted from here, so that a factor of 100 still fits 63 bits.
@@ -12,10 +13,11 @@ EPOCH_NS = 1_735_689_600 * NANOSECONDS_PER_SECOND  # 2025-01-01
 class Clock:
     """``scale`` nanoseconds pass here for each on the wall.
 
-    It is anchored to the wall clock once and then follows the monotonic clock: a restart goes on where it was, and
-    a step of the wall clock while running is not seen. One that was set back between two runs is made up for:
+    It is anchored to the wall clock once and then counts the time in which this process runs (``clocks``): whatever
+    is judged by it, nobody's silence is longer than we listened. A restart goes on where the wall clock is, and
+    a step of that one while running is not seen. One that was set back between two runs is made up for:
     ``go_on_from``. Where the wall clock was never set this one begins at 0, since no event is told at a negative
-    time. ``wall_ns`` and ``monotonic_ns`` are the machine's two clocks.
+    time. ``wall_ns`` and ``awake_ns`` are the two clocks below it.
     """
 
     def __init__(
@@ -23,17 +25,17 @@ class Clock:
         scale: float = 1.0,
         *,
         wall_ns: Callable[[], int] = time.time_ns,
-        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+        awake_ns: Callable[[], int] = clocks.awake_ns,
     ) -> None:
         self.scale = scale
         self._ahead_ns = 0  # of the wall clock
-        self._monotonic_ns = monotonic_ns
+        self._awake_ns = awake_ns
         self._anchor_wall_ns = wall_ns()
-        self._anchor_monotonic_ns = monotonic_ns()
+        self._anchor_awake_ns = awake_ns()
         self.go_on_from(0)
 
     def now_ns(self) -> int:
-        elapsed_ns = self._monotonic_ns() - self._anchor_monotonic_ns
+        elapsed_ns = self._awake_ns() - self._anchor_awake_ns
         return self.from_wall_ns(self._anchor_wall_ns + elapsed_ns)
 
     def go_on_from(self, told_ns: int) -> float:

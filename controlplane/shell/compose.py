@@ -18,6 +18,7 @@ from controlplane.shell.bus import Bus
 from controlplane.shell.control_api import ControlApi
 from controlplane.shell.daemon import Daemon
 from controlplane.shell.decision_log import DecisionLog
+from controlplane.shell.disk import DiskWriter, FileBehind
 from controlplane.shell.event_socket import EventSocket
 from controlplane.shell.grpc_server import GrpcServer
 from controlplane.shell.health_watch import HealthWatch
@@ -32,7 +33,7 @@ from controlplane.shell.timelines import Timelines
 from controlplane.shell.what_if import Recorded, WhatIf
 from controlplane.wire.decisions import log_path
 from controlplane.wire.endpoint import control_path, default_state_dir, socket_path, told_url
-from controlplane.wire.log import Header, LogWriter
+from controlplane.wire.log import Header, LogWriter, create
 
 UMASK = 0o077
 
@@ -182,8 +183,16 @@ def _recorder(path: Path | None, config: Config) -> Iterator[LogWriter | None]:
         return
     created = datetime.now(UTC).isoformat(timespec="seconds")
     header = Header(node=config.node, preset=config.policies.name, created=created, config=show(config))
-    with LogWriter(path, header) as log:
-        yield log
+    try:
+        file = create(path)  # here, as who named it is to hear what is wrong with it
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot write the event log: {error}") from error
+    disk = DiskWriter("record")
+    try:
+        with LogWriter(path, header, FileBehind(lambda: file, disk)) as log:
+            yield log
+    finally:
+        disk.settle()
 
 
 async def _obey_signals(daemon: Daemon, *, task_status: TaskStatus[None]) -> None:

@@ -11,9 +11,10 @@ from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 
-from anyio import Event, current_time, move_on_after, sleep
+from anyio import Event, move_on_after, sleep
 from anyio.lowlevel import checkpoint
 
+from controlplane import clocks
 from controlplane.config import Config, Resolved, Source, show
 from controlplane.core.commands import Command, StateRequest
 from controlplane.core.controller import LOST_NS, Controller
@@ -27,6 +28,7 @@ from controlplane.shell.advise import AutoAdvice, Questions
 from controlplane.shell.bus import Bus, Delivery, StreamInfo
 from controlplane.shell.clock import Clock
 from controlplane.shell.decisions import Decisions
+from controlplane.shell.disk import DiskWriter
 from controlplane.shell.engines import EngineRow, Known, Moves, each_engine
 from controlplane.shell.event_socket import EventSocket
 from controlplane.shell.health import Own
@@ -36,6 +38,7 @@ from controlplane.shell.leading import Alone, Leads
 from controlplane.shell.logs import logger
 from controlplane.shell.pump import Pump
 from controlplane.shell.reload import Reloader
+from controlplane.shell.saving import Saver
 from controlplane.shell.shadow import Estimates, Replayer, Shadow, Wanting
 from controlplane.shell.status import Status, describe
 from controlplane.shell.stretch import Stretch
@@ -76,13 +79,15 @@ class Daemon:
         socket: EventSocket | None = None,
         *,
         clock: Clock | None = None,
+        elapsed_s: Callable[[], float] = clocks.elapsed_s,
         probe: HostProbe | None = None,
         leads: Leads | None = None,
+        saver: Saver | None = None,
     ) -> None:
         config = resolved.config
         self.reloader = Reloader(source, resolved, self._take_over)
         self.bus = bus
-        self.clock = clock or Clock(config.time_scale)
+        self.clock, self._elapsed_s = clock or Clock(config.time_scale), elapsed_s
         self.boot_id = secrets.token_hex(4)
         self.tasks = Tasks()
         self.pump = Pump(Controller(config.policies, config.control), self.tasks.failures)
@@ -108,6 +113,7 @@ class Daemon:
         self._socket = socket
         self._probe, self._sample = probe or HostProbe(), HostSampled(cpus=0.0)
         self._state_path = state_path
+        self._saver = saver or Saver(state_path, DiskWriter("snapshot"))
         self._stream_created = ""
         self._stopping = Event()
         self._error: ConfigError | None = None
@@ -179,7 +185,9 @@ class Daemon:
         self.shadow.want(None)
         self.advice.close()
         if not self._replaced:
+            await self._saver.settled()  # else the last one is left out where one is under way
             self._save(self.clock.now_ns())
+            await self._saver.settled()
         await self.bus.flush()
         self._log.info("down", node=self.config.node)
         if self._error is not None:
@@ -212,13 +220,13 @@ class Daemon:
 
         It is saved how far it has come: whoever is ended meanwhile, by an impatient supervisor say, goes on there.
         """
-        heard_s = told_s = current_time()
+        heard_s = told_s = clocks.awake_s()
         while self.position < last_sequence and not self._stopping.is_set():
             deliveries = await self.bus.inbox.take(_LONGEST_WAIT_S)
             for delivery in deliveries:
                 self._recall(delivery)
             self.pump.tell()
-            now_s = current_time()
+            now_s = clocks.awake_s()
             if deliveries:
                 heard_s = now_s
             elif now_s - heard_s >= _STALLED_S:
@@ -292,15 +300,10 @@ class Daemon:
         )
 
     def _save(self, now_ns: int) -> None:
-        """A full disk costs the snapshot, never the daemon: the stream has what it would have held."""
+        """A full or hung disk costs the snapshot, never the daemon: the stream has what it would have held."""
         self.pump.mend(now_ns)
-        self.pump.set_aside.write(self._state_path.parent)
-        try:
-            snapshots.write(self._state_path, self._snapshot(now_ns))
-            self.own.unsaved = ""
-        except Exception as error:
-            self.own.unsaved = f"{self._state_path}: {getattr(error, 'strerror', None) or error}"
-            self.tasks.failures.note("snapshot", error, "snapshot not written: the stream has it all")
+        self._saver.save(self._snapshot(now_ns))
+        self._saver.set_aside(self.pump.set_aside.take())
         self._save_took_ns = self.clock.now_ns() - now_ns
         if self.recorder is not None:
             self.recorder.flush()
@@ -328,7 +331,8 @@ class Daemon:
             recorder.config(show(config), now_ns)
 
     def _make_stretch(self, length_ns: int) -> Stretch:
-        return Stretch(self._state_path.parent / "advise", length_ns, self._record_head)
+        """What automatic advice asks the laboratory about."""
+        return Stretch(self._state_path.parent / "advise", length_ns, self._record_head, DiskWriter("advise"))
 
     def _why_not_tuned(self) -> str:
         """Why automatic advice may change nothing now; empty: it may."""
@@ -361,7 +365,7 @@ class Daemon:
         unheard = _NUMBERS_UNHEARD if self.leads.has_others else 0
         numbering.begin(max(now_ns // _NS_PER_NUMBER, numbering.sent + unheard))
         self._resync_all = True
-        self._lost_since_s = current_time() - self._unheard_s(now_ns)
+        self._lost_since_s = self._elapsed_s() - self._unheard_s(now_ns)
         self._proof = self._sampled + 1
         self._sample_now.set()
         self._leads = self._is_behind = True
@@ -391,7 +395,7 @@ class Daemon:
             self._recall(delivery)
         now_ns = self.clock.now_ns()
         self.pump.follow(now_ns)
-        self._looked_s = self._heard_s = current_time()
+        self._looked_s = self._heard_s = self._elapsed_s()
         self._is_behind = False
         if self._must_save(now_ns):
             self._save(now_ns)
@@ -436,7 +440,7 @@ class Daemon:
         if self._socket is not None:
             self._socket.pass_on(commands)
         if self.pump.decides:
-            self._decided_s = current_time()
+            self._decided_s = self._elapsed_s()
         await checkpoint()  # their writers send them now; then there is time to write down what happened
         self.pump.tell()
         self.decisions.tell(commands, now_ns)
@@ -458,7 +462,7 @@ class Daemon:
         lost_s = max(0.0, self._looked_s - self._lost_since_s)
         self._lost_since_s = math.inf
         lost_ns = LOST_NS + seconds(lost_s * self.config.time_scale)
-        self._asked = (current_time(), lost_ns)
+        self._asked = (self._elapsed_s(), lost_ns)
         return StateRequest(
             command_id=self.controller.numbering.sent,
             lost_ns=lost_ns,
@@ -472,7 +476,7 @@ class Daemon:
     @property
     def decides(self) -> bool:
         """Whether decisions were made just now. While they raise, gates are to do as without a daemon."""
-        return current_time() - self._decided_s < _FROZEN_S
+        return self._elapsed_s() - self._decided_s < _FROZEN_S
 
     @property
     def _hears(self) -> bool:
@@ -494,7 +498,7 @@ class Daemon:
 
     def _note_gap(self) -> None:
         """Who was frozen or cut off finds what happened meanwhile in the stream, and maybe another daemon."""
-        now_s = current_time()
+        now_s = self._elapsed_s()
         if not self._looked_s:
             self._looked_s = self._heard_s = now_s
         frozen_s, self._looked_s = now_s - self._looked_s, now_s
@@ -519,7 +523,7 @@ class Daemon:
         """Only while events arrive: gates that ask a daemon which hears nothing would wait for ever."""
         while not self._stopping.is_set():
             window, policies = self.controller.window, self.config.policies
-            asked_s, lost_ns = self._asked or (current_time(), 0)
+            asked_s, lost_ns = self._asked or (self._elapsed_s(), 0)
             heartbeat = Heartbeat(
                 node=self.config.node,
                 boot_id=self.boot_id,
@@ -528,7 +532,7 @@ class Daemon:
                 draining=self.controller.ledger.programs.draining,
                 window=window.window,
                 command_id=self.controller.numbering.sent,
-                asked_ago_ns=seconds(current_time() - asked_s),
+                asked_ago_ns=seconds(self._elapsed_s() - asked_s),
                 lost_ns=lost_ns,
                 fence=self.leads.fence,
                 engine_policies=EnginePolicies(priority=policies.priority, memory=policies.memory).dumps(),
@@ -569,7 +573,7 @@ class Daemon:
             advise=self.advice.status(self.clock.now_ns()),
             listeners=listener_rows(),
             failures=self.tasks.failures.rows(),
-            own=replace(self.own, is_behind=self._is_behind),
+            own=replace(self.own, is_behind=self._is_behind, unsaved=self._saver.failure),
         )
 
     def engines(self) -> Iterator[EngineRow]:

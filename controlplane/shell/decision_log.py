@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import fields
 from datetime import UTC, datetime
+from functools import partial
 from logging import Formatter, LogRecord
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -25,6 +26,7 @@ from controlplane.core.presets import Preset, policy_name
 from controlplane.core.regret import Verdict
 from controlplane.core.types import NANOSECONDS_PER_SECOND, Program, Status
 from controlplane.shell.advise.status import SettingChange
+from controlplane.shell.disk import Disk, DiskWriter
 from controlplane.shell.logs import logger
 from controlplane.wire.decisions import (
     Account,
@@ -67,8 +69,11 @@ class _File(RotatingFileHandler):
 class DecisionLog:
     """Writes ``path``, at most ``max_bytes`` with what is rotated. A full disk costs the log, never a decision."""
 
-    def __init__(self, path: Path, max_bytes: int, controller: Callable[[], Controller]) -> None:
+    def __init__(
+        self, path: Path, max_bytes: int, controller: Callable[[], Controller], disk: Disk | None = None
+    ) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._disk = disk or DiskWriter("decisions")
         self._file = _File(
             path,
             maxBytes=max(1, max_bytes // (KEPT_FILES + 1)),
@@ -249,8 +254,9 @@ class DecisionLog:
         )
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the file once all is written, or the disk has taken too long."""
+        if self._disk.settle():
+            self._file.close()
 
     def _forget(self, controller: Controller) -> None:
         """Programs that are no more, and never said so."""
@@ -284,7 +290,7 @@ class DecisionLog:
 
     def _write(self, record: Record) -> None:
         text = msgspec.json.encode(record).decode()
-        self._file.handle(LogRecord("", 0, "", 0, text, None, None))
+        self._disk.put(partial(self._file.handle, LogRecord("", 0, "", 0, text, None, None)), len(text))
 
 
 def _rule(kind: str, controller: Controller) -> str:

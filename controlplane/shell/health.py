@@ -126,7 +126,7 @@ def _connections(s: "Status") -> str:
 
 
 def _failing(s: "Status", *, decides: bool) -> str:
-    rows = [r for r in s.failures if r.failing and r.what != "snapshot" and (r.what in _DECIDING) == decides]
+    rows = [r for r in s.failures if r.failing and (r.what in _DECIDING) == decides]
     return "; ".join(f"{row.what}: {row.count:,} errors, the last one {row.error}" for row in rows)
 
 

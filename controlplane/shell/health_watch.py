@@ -8,6 +8,7 @@ from pathlib import Path
 
 from anyio import sleep, to_thread
 
+from controlplane import clocks
 from controlplane.core.events import REFUSALS
 from controlplane.eventloop import task_group
 from controlplane.shell.health import Finding, Level, Own
@@ -25,7 +26,7 @@ _JUMP_S = 1.0
 class HealthWatch:
     """Looks once a second. ``status`` is made of ``own``, which this keeps; ``folder`` is on the disk that counts.
 
-    ``wall_s`` and ``monotonic_s`` are the machine's two clocks.
+    ``wall_s`` and ``monotonic_s`` are the machine's two clocks; by ``awake_s`` the disk's silence is judged.
     """
 
     def __init__(
@@ -36,9 +37,10 @@ class HealthWatch:
         *,
         wall_s: Callable[[], float] = time.time,
         monotonic_s: Callable[[], float] = time.monotonic,
+        awake_s: Callable[[], float] = clocks.awake_s,
     ) -> None:
         self._own, self._status, self._folder = own, status, folder
-        self._wall_s, self._monotonic_s = wall_s, monotonic_s
+        self._wall_s, self._monotonic_s, self._awake_s = wall_s, monotonic_s, awake_s
         self._ahead_s = wall_s() - monotonic_s()
         self._asked_s: float | None = None  # the disk: since when it owes an answer
         self._grew: dict[str, tuple[int, int, float]] = {}  # what it was before, what it is, since when
@@ -61,7 +63,7 @@ class HealthWatch:
         if abs(ahead_s - self._ahead_s) > _JUMP_S:
             own.jumped_s = ahead_s - self._ahead_s
         self._ahead_s = ahead_s
-        own.disk_silent_s = 0.0 if self._asked_s is None else now_s - self._asked_s
+        own.disk_silent_s = 0.0 if self._asked_s is None else self._awake_s() - self._asked_s
         own.frozen_s = own.frozen_s if self._is_late("frozen", round(own.frozen_s * 1e6), now_s) else 0.0
         own.jumped_s = own.jumped_s if self._is_late("jumped", round(own.jumped_s * 1e6), now_s) else 0.0
         status = self._status()
@@ -105,7 +107,7 @@ class HealthWatch:
         """In a thread, which a disk that hangs may keep: then nobody asks again before it answers."""
         own = self._own
         while True:
-            self._asked_s = self._monotonic_s()
+            self._asked_s = self._awake_s()
             own.free_bytes, own.files, own.most_files = await to_thread.run_sync(
                 _room, self._folder, abandon_on_cancel=True
             )

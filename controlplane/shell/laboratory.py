@@ -18,7 +18,7 @@ from subprocess import DEVNULL, CompletedProcess
 from anyio import CancelScope, Lock, create_task_group, fail_after, open_process, to_thread
 from anyio.abc import ByteReceiveStream
 
-from controlplane.shell.stretch import join
+from controlplane.shell.stretch import Stretch, join
 
 CPU_SHARE = 0.2  # of one CPU, at most: who took so many CPU seconds is asked again no sooner than five times later
 _MOST_CPU_S = 300
@@ -87,8 +87,10 @@ async def _ended(command: Sequence[str]) -> CompletedProcess[bytes]:
 
 
 @asynccontextmanager
-async def joined(pieces: Sequence[Path]) -> AsyncIterator[Path]:
+async def joined(stretch: Stretch) -> AsyncIterator[Path]:
     """The pieces of a stretch as one log, as long as the block lasts. Raises ``OSError``."""
+    pieces = stretch.pieces()
+    await to_thread.run_sync(stretch.settle)
     with tempfile.TemporaryDirectory(prefix="penstock-replay-") as folder:
         log = Path(folder) / "stretch.jsonl"
         await to_thread.run_sync(join, pieces, log)

@@ -1,16 +1,14 @@
 """The roles of the bus as nats-server reads them: JSON, which its configuration format includes."""
 
 import json
-import os
 import secrets
-import shutil
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from controlplane.core.errors import ConfigError
+from controlplane.files import replace_file
 from controlplane.wire.endpoint import URL_VARIABLE
 from controlplane.wire.files import MOST_SECRET_BYTES, read_text
 from controlplane.wire.roles import BusRole, permissions, user_name
@@ -106,13 +104,5 @@ def write_secret(path: Path, text: str) -> bool:
             return False
     except (OSError, ValueError):
         pass
-    draft = path.with_name(f".{path.name}.draft")
-    draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-    if path.exists():
-        shutil.copystat(path, draft)
-        with suppress(OSError):
-            shutil.chown(draft, path.stat().st_uid, path.stat().st_gid)
-    draft.replace(path)
+    replace_file(path, [text.encode()], like_before=True)
     return True

@@ -5,12 +5,16 @@ endpoint file and adopts it. A clean shutdown stops it.
 """
 
 import json
+import math
 import os
 import secrets
 import signal
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import psutil
@@ -27,6 +31,7 @@ from anyio import (
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
+from controlplane import clocks
 from controlplane.core.errors import ConfigError, EngineUnavailable
 from controlplane.shell.installed import installed
 from controlplane.shell.logs import logger
@@ -42,6 +47,7 @@ _ADOPT_TIMEOUT_S = 10.0
 _STRAY_ENDS_S = 2.0
 _ENDS_WITHIN_S = 5.0
 _POLL_S = 0.02
+_LOOK_S = 0.2
 _ANSWERS_WITHIN_S = 1.0
 _END_OF_LINE = b"\r\n"
 _LONGEST_LINE_BYTES = 1 << 16
@@ -49,6 +55,8 @@ _TAIL_BYTES = 1 << 14  # of a log, for its last line
 _HOST = "127.0.0.1"
 _MOST_CONNECTIONS = 1 << 16
 _SYNC_INTERVAL = "1s"  # of the store to the disk
+
+_Result = TypeVar("_Result")
 
 
 def binary() -> Path:
@@ -68,6 +76,7 @@ class EmbeddedNats:
         self._pid = 0
         self._boot_id = ""
         self._process: Process | None = None
+        self._ends_by_s = math.inf  # one that was told to end and is still there then is killed
         self._is_told = True  # the endpoint file says where the server is
         self._log = logger("nats-server")
 
@@ -117,7 +126,7 @@ class EmbeddedNats:
             return False
         self._port, self._pid, self._boot_id = port, endpoint.pid, endpoint.boot_id
         try:
-            if self._write_settings():
+            if await _beside(self._write_settings):
                 os.kill(self._pid, signal.SIGHUP)
         except OSError as error:
             raise EngineUnavailable(f"cannot configure nats-server's users: {error}") from None
@@ -125,7 +134,7 @@ class EmbeddedNats:
             self._log.warning("does not take its users", pid=self._pid, action="starting it again")
             await self._end()
             return False
-        self._tell_where()
+        await _beside(self._tell_where)
         self._log.info("adopted", url=shown(self.url), pid=self._pid)
         return True
 
@@ -164,14 +173,14 @@ class EmbeddedNats:
             )
         log_path = self.folder / "nats-server.log"
         try:
-            self._write_settings()
+            await _beside(self._write_settings)
             self._process = await _open([str(binary()), "-c", str(self._settings_path)], log_path)
         except OSError as error:
             raise EngineUnavailable(f"cannot start nats-server in {self.folder}: {error}") from None
         await self._until_it_listens(self._process, log_path)
-        self._pid = self._process.pid
+        self._pid, self._ends_by_s = self._process.pid, math.inf
         self._boot_id = secrets.token_hex(4)
-        self._tell_where()
+        await _beside(self._tell_where)
         self._log.info("started", url=shown(self.url), pid=self._pid)
 
     async def _until_it_listens(self, process: Process, log_path: Path) -> None:
@@ -219,10 +228,11 @@ class EmbeddedNats:
     async def supervise(self) -> None:
         """Start the server again, on the same port and store, whenever it dies."""
         while True:
-            await sleep(0.2)
+            await sleep(_LOOK_S)
             if self._alive():
+                self._kill_if_late()
                 if not self._is_told:
-                    self._tell_where()
+                    await _beside(self._tell_where)
                 continue
             self._log.warning("died", pid=self._pid, action="starting it again")
             try:
@@ -232,10 +242,22 @@ class EmbeddedNats:
                 await sleep(1.0)
 
     def restart(self) -> None:
-        """End the server; ``supervise`` starts it again. After a full disk it keeps nothing until then."""
+        """End the server; ``supervise`` starts it again. After a full disk it keeps nothing until then.
+
+        What it was given lies in its files by then, or with the operating system: being killed costs it nothing.
+        """
         self._log.warning("keeps nothing", pid=self._pid, action="starting it again")
+        self._ends_by_s = min(self._ends_by_s, clocks.awake_s() + _ENDS_WITHIN_S)
         with suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGTERM)
+
+    def _kill_if_late(self) -> None:
+        """One that hangs, or waits for its disk, takes no notice of SIGTERM."""
+        if clocks.awake_s() >= self._ends_by_s:
+            self._log.warning("does not end", pid=self._pid, action="killing it")
+            self._ends_by_s = clocks.awake_s() + _ENDS_WITHIN_S
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
 
     def _alive(self) -> bool:
         if self._process is not None:
@@ -259,8 +281,13 @@ class EmbeddedNats:
             os.kill(self._pid, signal.SIGKILL)
 
 
+async def _beside(work: Callable[[], _Result]) -> _Result:
+    """Do what may wait for a disk in a thread: the daemon's loop must not."""
+    return await to_thread.run_sync(work, abandon_on_cancel=True)
+
+
 async def _open(command: list[str], log_path: Path) -> Process:
-    with log_path.open("ab") as log:
+    with await _beside(partial(log_path.open, "ab")) as log:
         # In a session of its own: a Ctrl-C for the daemon must not take the bus away first.
         return await open_process(command, stdin=DEVNULL, stdout=log, stderr=log, start_new_session=True)
 

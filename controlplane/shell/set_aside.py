@@ -3,6 +3,7 @@
 The first ones are kept, in memory and with the next snapshot on disk, up to a bound; all of them are counted.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,14 +31,18 @@ class SetAside:
             self._bytes += len(data)
             self._unwritten.append(data)
 
-    def write(self, folder: Path) -> None:
-        """Write what is new to files below ``folder``, no more of them than the bound. An error costs the files."""
-        if not self._unwritten:
-            return
-        new, self._unwritten, folder = self._unwritten, [], folder / FOLDER
-        with suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-            numbers = (path.stem for path in folder.glob("*.message"))
-            last = max((int(number) for number in numbers if number.isdigit()), default=0)
-            for number, data in enumerate(new[: max(0, _MOST - last)], last + 1):
-                (folder / f"{number}.message").write_bytes(data)
+    def take(self) -> list[bytes]:
+        """What is to be written, once."""
+        new, self._unwritten = self._unwritten, []
+        return new
+
+
+def write_messages(folder: Path, messages: Sequence[bytes]) -> None:
+    """Write them to files below ``folder``, no more of them than the bound. An error costs the files."""
+    folder = folder / FOLDER
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        numbers = (path.stem for path in folder.glob("*.message"))
+        last = max((int(number) for number in numbers if number.isdigit()), default=0)
+        for number, data in enumerate(messages[: max(0, _MOST - last)], last + 1):
+            (folder / f"{number}.message").write_bytes(data)

@@ -1,13 +1,13 @@
 """The daemon's state on disk: a file with the stream position it was taken at.
 
 An ordered consumer is never durable, so the snapshot is the position: a new daemon loads it and reads the stream
-from the next message on. It is written often and atomically; a crash of the machine may lose the last one, and the
-one before with the longer rest of the stream does as well.
+from the next message on. It is written often, atomically and synced (``files``): a machine without power loses the
+one that was under way, and the one before with the longer rest of the stream does as well.
 """
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
@@ -198,17 +198,3 @@ def load(path: Path, preset: Preset) -> tuple[Snapshot, ControllerState]:
         with suppress(OSError):
             path.replace(path.with_suffix(".unread"))
         raise error if isinstance(error, SnapshotError) else SnapshotError(described(error)) from error
-
-
-def write(path: Path, pieces: Iterable[bytes]) -> None:
-    """Replace the file at once, so that a reader sees the old one or the new one whole. Raises ``OSError``."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".tmp")
-    try:
-        with draft.open("wb") as file:
-            file.writelines(pieces)
-        draft.replace(path)
-    except OSError:
-        with suppress(OSError):
-            draft.unlink()  # half of one would keep a full disk full
-        raise

@@ -5,13 +5,16 @@ It is an event log as ``penstock up --record`` writes one, in pieces, of which t
 
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from controlplane.core.commands import Command
 from controlplane.core.errors import ConfigError
 from controlplane.core.events import Event
-from controlplane.wire.log import Header, LogWriter
+from controlplane.shell.disk import Disk, FileBehind
+from controlplane.wire.log import Header, LogWriter, create
 
 _PIECES = 10  # that a stretch is made of
 _STATE = b'{"record":"state"'  # how the line begins that only the first piece's is needed of
@@ -26,11 +29,13 @@ class _Piece:
 class Stretch:
     """Keeps pieces in ``folder``, which is its own, together ``length_ns`` of the daemon's time or a little more.
 
-    ``head`` tells the log's header and the controller's state when a piece begins.
+    ``head`` tells the log's header and the controller's state when a piece begins. ``disk`` does what waits for the
+    disk.
     """
 
-    def __init__(self, folder: Path, length_ns: int, head: Callable[[int], tuple[Header, str]]) -> None:
+    def __init__(self, folder: Path, length_ns: int, head: Callable[[int], tuple[Header, str]], disk: Disk) -> None:
         self._folder, self._length_ns, self._head = folder, length_ns, head
+        self._disk = disk
         self._pieces: list[_Piece] = []
         self._writer: LogWriter | None = None
         self._made = 0
@@ -68,30 +73,42 @@ class Stretch:
 
     def _begin_piece(self, now_ns: int) -> None:
         if self._writer is None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._empty()
         else:
             self._writer.close()
         header, state = self._head(now_ns)
         self._made += 1
         path = self._folder / f"{self._made:06}.jsonl"
-        self._writer = LogWriter(path, header)
+        self._writer = LogWriter(path, header, FileBehind(partial(create, path), self._disk))
         self._writer.state(state, now_ns)
         self._pieces.append(_Piece(path, now_ns))
         while len(self._pieces) > 1 and now_ns - self._pieces[1].began_ns >= self._length_ns:
-            self._pieces.pop(0).path.unlink(missing_ok=True)
+            self._disk.put(partial(_remove, self._pieces.pop(0).path), 0)
 
     def pieces(self) -> list[Path]:
-        """The pieces, the oldest first, with all that was written."""
+        """The pieces, the oldest first; all that was written is in them once ``settle`` has returned."""
         if self._writer is not None:
             self._writer.flush()
         return [piece.path for piece in self._pieces]
+
+    def settle(self) -> None:
+        """Block until the disk has all that was written, for a while."""
+        self._disk.settle()
 
     def drop(self) -> None:
         """Keep nothing of what was: there will be a hole. The next piece begins a new stretch."""
         if self._writer is not None:
             self._writer.close()
         self._writer, self._pieces = None, []
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._empty()
+
+    def _empty(self) -> None:
+        self._disk.put(partial(shutil.rmtree, self._folder, ignore_errors=True), 0)
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()
 
 
 def join(pieces: Sequence[Path], path: Path) -> None:

@@ -211,10 +211,10 @@ class WhatIf:
     async def _log(self, question: Question, ending: AsyncExitStack) -> Path:
         recorded = self._recorded()
         if self._chosen(question.since_ns) == SHADOW and recorded.stretch is not None:
-            return await ending.enter_async_context(joined(recorded.stretch.pieces()))
+            return await ending.enter_async_context(joined(recorded.stretch))
         if recorded.record is None:
             raise ConfigError("it was dropped meanwhile: ask again")
-        recorded.record.flush()
+        await to_thread.run_sync(recorded.record.settle)
         return recorded.record.path
 
 

@@ -7,12 +7,12 @@ its own role's, so that what goes wrong there, or is taken over, can do no more 
 
 import json
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from controlplane.core.errors import ConfigError, EngineUnavailable
+from controlplane.files import replace_file
 from controlplane.wire.files import MOST_SECRET_BYTES, read_text
 from controlplane.wire.roles import BusRole
 from controlplane.wire.subjects import check_name
@@ -112,15 +112,7 @@ def write_endpoint(node: str, endpoint: Endpoint, state_dir: Path | None = None)
     """Write the file in one step, so that no reader sees half of it; return its path."""
     path = endpoint_path(node, state_dir)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(asdict(endpoint), file, indent=2)
-            file.write("\n")
-        Path(scratch).replace(path)
-    except BaseException:
-        Path(scratch).unlink(missing_ok=True)
-        raise
+    replace_file(path, [json.dumps(asdict(endpoint), indent=2).encode(), b"\n"])
     return path
 
 

@@ -17,6 +17,7 @@ from math import inf
 from typing import Any, Protocol, cast
 from weakref import WeakSet
 
+from controlplane import clocks
 from controlplane.wire.bounds import Bounds, Reason
 from controlplane.wire.peers import acknowledged, has_left, peer_of, unsent
 
@@ -25,7 +26,6 @@ _PAUSE_S = 0.005  # after so many
 _NO_FILES_S = 0.5  # between two attempts while the process can open no more files
 _LOOK_S = 0.5
 _LOOKS_AT_ONCE = 1000
-_FROZEN_S = 2.0  # between two looks
 _SPELL_S = 30.0  # without a refusal, until the next one is logged again
 _UNPROVEN = "unproven"  # the peer of who may prove to be the operator
 _FULL_TABLES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -190,7 +190,6 @@ class Listener:
         self._beginning: set[asyncio.Task[None]] = set()
         self._looking: asyncio.TimerHandle | None = None
         self._looks: list[Connection] = []  # still to be looked at in this round
-        self._looked_at_s, self._frozen_s = self._loop.time(), 0.0
         self._refused_at_s = -inf
         self._arrived = 0  # bytes of requests that are not answered yet
         _listeners.add(self)
@@ -389,14 +388,10 @@ class Listener:
 
     def now_s(self) -> float:
         """Seconds of this clock, which stands still while the process does."""
-        return self._loop.time() - self._frozen_s
+        return clocks.awake_s()
 
     def _look(self) -> None:
         """Look at everybody, at some thousands in several steps, and end who has broken a bound."""
-        now_s = self._loop.time()
-        if now_s - self._looked_at_s > _FROZEN_S:
-            self._frozen_s += now_s - self._looked_at_s - _LOOK_S
-        self._looked_at_s = now_s
         self._looks = self._looks or self._all()
         for connection in self._looks[-_LOOKS_AT_ONCE:]:
             if not connection.is_over and (reason := connection.look(self.now_s())) is not None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Literal, cast
+from typing import IO, Any, Literal, Protocol, cast
 
 import msgspec
 
@@ -41,11 +41,13 @@ __all__ = [
     "ConfigRecord",
     "EventRecord",
     "Header",
+    "LogFile",
     "LogWriter",
     "Record",
     "StateRecord",
     "TickRecord",
     "Truncated",
+    "create",
     "read_log",
 ]
 
@@ -67,6 +69,14 @@ _command_decoders = {snake_case(kind): msgspec.json.Decoder(kind) for kind in CO
 _kind_names: dict[type, str] = {kind: snake_case(kind) for kind in (*EVENT_TYPES, *COMMAND_TYPES)}
 
 
+class LogFile(Protocol):
+    """What is written to: a file, or who has it written. Methods raise ``OSError``."""
+
+    def write(self, data: bytes, /) -> int: ...
+    def flush(self) -> None: ...
+    def close(self) -> None: ...
+
+
 class LogWriter:
     """Writes a log; an old file of this name is replaced. Use it as a context manager, or ``close`` it.
 
@@ -74,17 +84,17 @@ class LogWriter:
     be written any more (a full disk), ``failed`` says why and nothing more is: a record with a hole would replay to
     something else.
 
+    :param file: where it is written in place of ``path``, which it becomes some day.
     :raises ConfigError: the file cannot be written.
     """
 
-    def __init__(self, path: Path, header: Header) -> None:
+    def __init__(self, path: Path, header: Header, file: "LogFile | None" = None) -> None:
         self.path = path
         self.failed = ""
         self.began_ns = 0  # of the state that all else follows from; 0: none was written yet
         self._encode = msgspec.json.Encoder().encode
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = _open(path, "wb")
+            self._file: LogFile = file or create(path)
         except OSError as error:
             raise ConfigError(f"{path}: cannot write the event log: {error}") from error
         self._write(header)
@@ -128,6 +138,12 @@ class LogWriter:
         except OSError as error:
             self.failed = str(error)
 
+    def settle(self) -> None:
+        """Return once the operating system has all lines, also where another thread writes them."""
+        self.flush()
+        if (wait := getattr(self._file, "settle", None)) is not None and not self.failed:
+            wait()
+
     def close(self) -> None:
         """Flush and close; a second call does nothing."""
         try:
@@ -162,6 +178,12 @@ def read_log(path: Path) -> Iterator[Record]:
             raise ConfigError(f"{path}:{number}: {error}") from error
     if number == 0:
         raise ConfigError(f"{path}: the event log is empty")
+
+
+def create(path: Path) -> IO[bytes]:
+    """An empty file for a log, and its folder. Raises ``OSError``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return _open(path, "wb")
 
 
 def _open(path: Path, mode: Literal["rb", "wb"]) -> IO[bytes]:

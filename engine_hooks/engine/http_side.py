@@ -6,10 +6,10 @@ probe has no gate, only the health page.
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from controlplane import clocks
 from controlplane.core.events import Event
 from controlplane.emit.emitter import Emitter
 from controlplane.gate import Gate, GateLink, Inbox, Mode
@@ -39,7 +39,7 @@ class HttpSide:
         self._engine = engine
         self.gate = Gate(
             send=self._send,
-            now_ns=time.monotonic_ns,
+            now_ns=clocks.awake_ns,
             limits=settings.gate,
             tenant_header=settings.tenant_header,
         )
@@ -48,7 +48,7 @@ class HttpSide:
         self._passive_because = "the server has not started"
         self._loop: asyncio.AbstractEventLoop | None = None
         link = GateLink(self.gate, send=self._send, publisher=lambda: self._emitter.publisher)
-        self._inbox = Inbox(link.receive, now_ns=time.monotonic_ns)
+        self._inbox = Inbox(link.receive, now_ns=clocks.awake_ns)
         self._role = role
         self._behind = behind
         self._emitter = Emitter(

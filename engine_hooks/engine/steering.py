@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Container, Iterable
 from typing import Any, Protocol
 
+from controlplane import clocks
 from controlplane.core.engine_policies import STOCK, EnginePolicies, loads
 from controlplane.core.errors import RemoteEventError
 from controlplane.core.policies import EngineShape, QueuedCall, Resident
@@ -31,7 +32,7 @@ class Beat(Protocol):
 class Lease:
     """The policies that the daemon's last heartbeat named, and how long they hold."""
 
-    def __init__(self, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(self, now_ns: Callable[[], int] = clocks.awake_ns) -> None:
         self._now_ns = now_ns
         self._heard: tuple[str, int] = ("", 0)
 
@@ -64,7 +65,7 @@ class Steering:
         self._program_of = program_of
         self._pinned = pinned
         self._now_ns = now_ns
-        self._lease = Lease(now_ns)
+        self._lease = Lease()
         self._text = ""
         self._use(STOCK)
 

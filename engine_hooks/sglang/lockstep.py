@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from zlib import crc32
 
+from controlplane import clocks
 from controlplane.core.commands import Command
 from controlplane.core.types import seconds
 from engine_hooks.engine.steering import Lease
@@ -57,7 +58,7 @@ class Lockstep:
         self._compared = 0
         self._digest = 0
         self._together = False
-        self._began_ns = self._looked_ns = time.monotonic_ns()
+        self._began_ns = self._looked_ns = clocks.awake_ns()
         self._relayed: Word | None = None
         self._reported = False
 
@@ -105,7 +106,7 @@ class Lockstep:
         if self.passive_because or not self.leads:
             return None
         now_ns = time.monotonic_ns()
-        if not self._together and not self._gathered(now_ns):
+        if not self._together and not self._gathered(clocks.awake_ns()):
             return None
         policies, why = self.lease.text(), self._peers.reported()
         is_over = until_ns is not None and until_ns <= now_ns

@@ -7,7 +7,6 @@ a call which gets none can still be answered with an error.
 import asyncio
 import contextlib
 import math
-import time
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Protocol
@@ -15,6 +14,7 @@ from typing import Protocol
 import aiohttp
 from aiohttp import ClientResponse, web
 
+from controlplane import clocks
 from engine_hooks.tools.mcp_messages import EVENTS, Piece, Splitter, batch, event_data, event_id, event_with
 from engine_hooks.tools.mcp_session import Passed, Request, Session
 from engine_hooks.tools.shared import guard
@@ -143,7 +143,7 @@ class Exchange:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._patience_s()):
                     return await answer.content.readany()
-            late = self._session.give_up(self._watched(), time.monotonic())
+            late = self._session.give_up(self._watched(), clocks.awake_s())
             for error, stop in late:
                 await self._write(event_with(error))
                 self._server.notify(stop)
@@ -190,7 +190,7 @@ class Exchange:
 
     def _give_up_all(self) -> web.StreamResponse:
         """Answer a request of which nothing has come in time, and tell the server to stop."""
-        late = self._session.give_up(self._requests, time.monotonic())
+        late = self._session.give_up(self._requests, clocks.awake_s())
         errors = [error for error, _ in late]
         errors += [self._session.fail(one, "given up with a call beside it") for one in self._unanswered()]
         for _, stop in late:
@@ -258,7 +258,7 @@ def _passing(answer: ClientResponse) -> list[tuple[str, str]]:
 def _left_s(requests: list[Request]) -> float | None:
     """How long until the first of them has taken too long; None: none ever will."""
     due_s = min((one.due_s for one in requests), default=math.inf)
-    return None if due_s == math.inf else max(0.0, due_s - time.monotonic())
+    return None if due_s == math.inf else max(0.0, due_s - clocks.awake_s())
 
 
 def of_a_connection(connection: str) -> set[str]:

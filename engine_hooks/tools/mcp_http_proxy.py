@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import signal
 import sys
-import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
@@ -24,6 +23,7 @@ import aiohttp
 from aiohttp import ClientResponse, web
 from yarl import URL
 
+from controlplane import clocks
 from controlplane.wire.bounds import Bounds, raise_open_files
 from controlplane.wire.http_listener import HttpListener
 from engine_hooks.guard import log
@@ -110,7 +110,7 @@ class Proxy:
         passed = Passed(body, [])
         if request.method == "POST":
             program = self._program or request.headers.get(PROGRAM_HEADER, "")
-            passed = guard.run("MCP request", session.from_client, body, time.monotonic(), program) or passed
+            passed = guard.run("MCP request", session.from_client, body, clocks.awake_s(), program) or passed
             if body and not passed.data:
                 return web.Response(status=202)
         exchange = Exchange(request, session, passed, _Server(self, request), shared=shared)

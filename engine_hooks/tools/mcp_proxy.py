@@ -17,9 +17,9 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
 
+from controlplane import clocks
 from engine_hooks.tools.hygiene import Hygiene
 from engine_hooks.tools.mcp_messages import LINES, Piece, Splitter
 from engine_hooks.tools.mcp_session import Owner, Session
@@ -112,7 +112,7 @@ class _Connection:
         passed = None
         if piece.whole:
             with self._lock:
-                passed = guard.run("MCP request", self._session.from_client, piece.data, time.monotonic())
+                passed = guard.run("MCP request", self._session.from_client, piece.data, clocks.awake_s())
         data = piece.data if passed is None else _like(piece.data, passed.data)
         try:
             self._to_server.write(data, begins=piece.first, ends=piece.last)
@@ -127,7 +127,7 @@ class _Connection:
         every_s = min(_LONGEST_LOOK_S, max(_SHORTEST_LOOK_S, self._timeout_s / _LOOKS_A_TIMEOUT))
         while not self._over.wait(every_s):
             with self._lock:
-                late = guard.run("MCP timeout", self._session.give_up, self._session.open, time.monotonic())
+                late = guard.run("MCP timeout", self._session.give_up, self._session.open, clocks.awake_s())
             for error, stop in late or ():
                 with contextlib.suppress(OSError):
                     self._to_client.write(error + b"\n")

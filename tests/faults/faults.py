@@ -81,6 +81,12 @@ def _freeze_nats(world: "World", fault: Fault) -> Callable[[], None]:
     return _nothing
 
 
+def _freeze_both(world: "World", fault: Fault) -> Callable[[], None]:
+    """As a machine that is suspended, or a VM that is paused, has the daemon and its server."""
+    _freeze_daemon(world, fault)
+    return _freeze_nats(world, fault)
+
+
 def _delete_stream(world: "World", fault: Fault) -> Callable[[], None]:
     world.nats.delete_streams()
     world.auditor.lost_messages()
@@ -110,6 +116,11 @@ def _fill_snapshots(world: "World", fault: Fault) -> Callable[[], None]:
 def _fail_snapshots(world: "World", fault: Fault) -> Callable[[], None]:
     world.disk.failing = True
     return lambda: setattr(world.disk, "failing", False)
+
+
+def _hang_disk(world: "World", fault: Fault) -> Callable[[], None]:
+    world.disk.hung = True
+    return lambda: setattr(world.disk, "hung", False)
 
 
 def _damage_snapshot(world: "World", fault: Fault) -> Callable[[], None]:
@@ -206,6 +217,7 @@ LOSE_NOTHING = frozenset(
         "messages come twice",
         "snapshots do not fit",
         "snapshots fail",
+        "disk hangs",
         "second daemon",
         "server is frozen",
         "clock is stepped",
@@ -216,16 +228,18 @@ LOSE_NOTHING = frozenset(
 KINDS: dict[str, Kind] = {
     "daemon is killed": Kind(begin=_kill_daemon, for_s=(0.01, 3), weight=2),
     "daemon stays away": Kind(begin=_kill_daemon, for_s=(6, 50)),
-    "daemon is frozen": Kind(begin=_freeze_daemon, for_s=(0.5, 15)),
+    "daemon is frozen": Kind(begin=_freeze_daemon, for_s=(0.5, 90)),
     "second daemon": Kind(begin=_second_daemon, for_s=(0.1, 2)),
     "daemon is replaced": Kind(begin=_replace_daemon, for_s=(2, 20)),
     "NATS is restarted": Kind(begin=_restart_nats, for_s=(0.01, 8)),
     "NATS is replaced": Kind(begin=_replace_nats, for_s=(0.01, 8)),
     "NATS is frozen": Kind(begin=_freeze_nats, for_s=(0.5, 12)),
+    "daemon and NATS are frozen": Kind(begin=_freeze_both, for_s=(0.5, 90)),
     "stream is deleted": Kind(begin=_delete_stream, for_s=(0.1, 0.1)),
     "disk is full": Kind(begin=_fill_disk, for_s=(1, 20)),
     "snapshots do not fit": Kind(begin=_fill_snapshots, for_s=(1, 10)),
     "snapshots fail": Kind(begin=_fail_snapshots, for_s=(1, 10)),
+    "disk hangs": Kind(begin=_hang_disk, for_s=(1, 60)),
     "snapshot is damaged": Kind(begin=_damage_snapshot, for_s=(0.01, 1)),
     "power is lost": Kind(begin=_lose_power, for_s=(0.5, 5)),
     "messages are lost": Kind(begin=_lose_messages, for_s=(1, 10)),

@@ -55,7 +55,8 @@ def _a_newcomer_retires_the_first() -> AbstractContextManager[Any]:
 
 def _a_full_disk_ends_the_decisions() -> AbstractContextManager[Any]:
     def save(self: Daemon, now_ns: int) -> None:
-        snapshots.write(self._state_path, self._snapshot(now_ns))
+        path: Any = self._state_path
+        path.disk.replace(path.name, b"".join(self._snapshot(now_ns)))
         self._saved_at_ns = now_ns
 
     return patch.object(Daemon, "_save", save)

@@ -3,6 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from controlplane.clocks import AwakeClock
 from controlplane.config import Resolved, Source
 from controlplane.core.errors import ConfigError, EngineUnavailable
 from controlplane.core.events import HostSampled
@@ -11,10 +12,11 @@ from controlplane.shell.bus import Bus
 from controlplane.shell.clock import Clock
 from controlplane.shell.daemon import Daemon
 from controlplane.shell.only_one import only_one
+from controlplane.shell.saving import Saver
 from controlplane.wire.subjects import command_subject
 
 from .model_client import Client
-from .model_disk import DiskPath
+from .model_disk import DiskPath, WriterThread
 from .threads import ThreadLoop
 
 if TYPE_CHECKING:
@@ -79,6 +81,10 @@ class Process:
         for thread in self.threads:
             thread.frozen_until_ns = until_ns
 
+    @property
+    def is_frozen(self) -> bool:
+        return any(thread.frozen_until_ns > self.world.scheduler.now_ns for thread in self.threads)
+
     def kill(self) -> None:
         """At once, between two awaits of whatever it does."""
         if not self.is_alive:
@@ -107,24 +113,37 @@ class DaemonProcess(Process):
         self.has_ended = False
         main = self.thread("main")
         scheduler = world.scheduler
+        self._awake = AwakeClock(lambda: scheduler.now_ns)
+        self._tick(main)
+        self._writer = WriterThread(self, world.disk)
         self.bus = Bus(
             URL,
             NODE,
             world.revive_nats,
             connect=self._connect,
-            monotonic_s=lambda: scheduler.now_ns / 1e9,
+            awake_s=lambda: self._awake.now_ns() / 1e9,
         )
         self.daemon = Daemon(
             Source(),
             Resolved(config=world.config, origins={}),
             self.bus,
-            DiskPath(world.disk, f"{machine}/snapshot.json"),  # type: ignore[arg-type]
-            clock=Clock(wall_ns=world.wall_ns, monotonic_ns=lambda: scheduler.now_ns),
+            path := DiskPath(world.disk, f"{machine}/snapshot.json"),  # type: ignore[arg-type]
+            clock=Clock(wall_ns=world.wall_ns, awake_ns=self._awake.now_ns),
+            elapsed_s=lambda: scheduler.now_ns / 1e9,
             probe=_Probe(),  # type: ignore[arg-type]
+            saver=Saver(path, self._writer, self._writer.replace),  # type: ignore[arg-type]
         )
         self.daemon.boot_id = name
         self._note, self.daemon.tasks.failures.note = self.daemon.tasks.failures.note, self._failed  # type: ignore[method-assign]
         main.create_task(self._run())
+
+    def kill(self) -> None:
+        super().kill()
+        self._writer.cut()
+
+    def _tick(self, main: ThreadLoop) -> None:
+        self._awake.tick()
+        main.call_later(0.1, self._tick, main)
 
     @property
     def serves(self) -> bool:

@@ -214,6 +214,7 @@ async def test_a_turn_goes_where_the_picker_says_and_what_a_client_claims_is_str
             "x-gateway-destination-endpoint-subset": second.address,
             "x-penstock-turn-id": "f" * 32,
             "x-penstock-arrived": "1",
+            "x-penstock-asked": "1",
             "x-envoy-retry-on": "5xx",
             "x-test-engine": first.address,
             "authorization": "Bearer of-the-client",
@@ -227,6 +228,7 @@ async def test_a_turn_goes_where_the_picker_says_and_what_a_client_claims_is_str
         asked, turn = plane.picker.asked[-1], first.turns[-1]
         assert not {"x-gateway-destination-endpoint-subset", "x-penstock-turn-id", "x-envoy-retry-on"} & set(asked)
         assert "x-gateway-destination-endpoint" not in asked
+        assert 0 <= float(asked["x-penstock-asked"]) - float(asked["x-penstock-arrived"]) < 60, "by one clock"
         assert float(asked["x-penstock-arrived"]) > 1
         assert asked["x-envoy-attempt-count"] == "1"
         assert (turn["authorization"], turn["traceparent"]) == (forged["authorization"], forged["traceparent"])

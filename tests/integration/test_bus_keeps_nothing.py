@@ -115,7 +115,7 @@ async def _now(value: Any) -> Any:
 
 async def test_a_snapshot_that_cannot_be_written_ends_nothing(daemon: DaemonProcess) -> None:
     """The draft's name is taken by a folder, which stands for a full disk here."""
-    (daemon.folder / "test" / "snapshot.tmp").mkdir(parents=True)
+    (daemon.folder / "test" / ".snapshot.json.draft").mkdir(parents=True)
 
     daemon.start()
     bus = await serving(daemon)

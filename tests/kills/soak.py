@@ -39,7 +39,9 @@ WEIGHTS = {
     "client vanishes": 5,
     "daemon is frozen": 1,
     "nats-server is frozen": 1,
+    "both are frozen": 1,
 }
+FREEZE_S = (0.5, 40.0)  # on both sides of what the daemon takes for the end of its server
 
 
 class Watch:
@@ -158,9 +160,16 @@ class Killer:
             case "daemon is frozen":
                 assert self._loop.daemon.process is not None
                 await self._freeze(self._loop.daemon.process.pid)
+                began_s = time.monotonic()
             case "nats-server is frozen":
                 with suppress(ProcessLookupError):
                     await self._freeze(self._bus_pid)
+                began_s = time.monotonic()
+            case "both are frozen":
+                assert self._loop.daemon.process is not None
+                with suppress(ProcessLookupError):
+                    await self._freeze(self._bus_pid, self._loop.daemon.process.pid)
+                began_s = time.monotonic()
         if self._random.random() < 0.5:  # else the next one comes before this one is over
             while self.watch.mode != "governed" and time.monotonic() < began_s + HEARD_S:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
@@ -185,11 +194,16 @@ class Killer:
         print(f"{what}; the latest kills: {', '.join(self._latest)}; the daemon's log ends with")
         print("   ", "\n    ".join(self._loop.daemon.log.splitlines()[-12:]), flush=True)
 
-    async def _freeze(self, pid: int) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGSTOP)
-            await asyncio.sleep(self._random.uniform(0.5, 8.0))
-            os.kill(pid, signal.SIGCONT)
+    async def _freeze(self, *pids: int) -> None:
+        low, high = FREEZE_S
+        for number, then_s in (
+            (signal.SIGSTOP, low * (high / low) ** self._random.random()),
+            (signal.SIGCONT, 0.0),
+        ):
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            await asyncio.sleep(then_s)
 
     @property
     def _bus_pid(self) -> int:

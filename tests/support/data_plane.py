@@ -125,7 +125,9 @@ def _resources(
 ) -> dict[str, Any]:
     """``splits``: one filter asks and another watches; else one does both. ``again``: a lost picker is no end."""
     asking = front if not again else free_port()
-    listeners = [_listener("asking", asking, _ask_filters(mode, splits), _to_engines(splits), marks=again)]
+    listeners = [
+        _listener("asking", asking, [_ASKED, *_ask_filters(mode, splits)], _to_engines(splits), marks=again)
+    ]
     if again:
         listeners.append(_listener("front", front, [_ROUTER], _TO_INNER))
     inner = [{"lb_endpoints": [{"endpoint": {"address": _address(f"127.0.0.1:{asking}")}}]}]
@@ -221,6 +223,22 @@ def _to_engines(splits: bool) -> Any:
     return {"routes": [route], **({"response_headers_to_add": added} if splits else {})}
 
 
+_ASKED = {
+    "name": "asked",
+    "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.header_mutation.v3.HeaderMutation",
+        "mutations": {
+            "request_mutations": [
+                {
+                    "append": {
+                        "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+                        "header": {"key": "x-penstock-asked", "value": "%START_TIME(%s.%3f)%"},
+                    }
+                }
+            ]
+        },
+    },
+}
 _TO_INNER = {
     "include_request_attempt_count": True,
     "request_headers_to_add": [

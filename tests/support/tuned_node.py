@@ -32,6 +32,7 @@ from controlplane.shell.advise import AutoAdvice, SettingChange, answer_of
 from controlplane.shell.reload import Reloader
 from controlplane.shell.stretch import Stretch, join
 from controlplane.wire.log import Header
+from support.disks import PromptDisk
 
 _LOOK_NS = seconds(1)
 
@@ -87,7 +88,7 @@ class TunedNode:
         self.settings.append((self._now_ns / 1e9, tuned))
 
     def _stretch(self, length_ns: int) -> Stretch:
-        return Stretch(self.folder / "stretch", length_ns, self._head)
+        return Stretch(self.folder / "stretch", length_ns, self._head, PromptDisk())
 
     def _head(self, now_ns: int) -> tuple[Header, str]:
         config = self.reloader.config

@@ -1,6 +1,6 @@
-"""Engine time: the wall's monotonic clock, scaled, from 0 at the start."""
+"""Engine time: the time in which this process ran, scaled, from 0 at the start."""
 
-import time
+from controlplane import clocks
 
 
 class EngineClock:
@@ -8,7 +8,7 @@ class EngineClock:
 
     def __init__(self, time_scale: float) -> None:
         self.time_scale = time_scale
-        self._start_ns = time.monotonic_ns()
+        self._start_ns = clocks.awake_ns()
 
     def now_ns(self) -> int:
-        return int((time.monotonic_ns() - self._start_ns) * self.time_scale)
+        return int((clocks.awake_ns() - self._start_ns) * self.time_scale)

@@ -4,9 +4,11 @@ import csv
 import io
 from collections.abc import Iterable
 from dataclasses import fields
+from io import StringIO
 from pathlib import Path
 
 from controlplane.core.errors import ConfigError
+from controlplane.files import replace_file
 from controlplane.lab.compare.rows import COSTS, Row
 from controlplane.lab.sweep.run_cell import Outcome
 from controlplane.lab.sweep.spec import Cell
@@ -102,11 +104,11 @@ def _complete(path: Path) -> None:
     if not header[-1] or tuple(header) == COLUMNS or set(COLUMNS) - set(header) - set(_LATER):
         return
     rows = read(path)
-    with path.with_suffix(".tmp").open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n", extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(rows)
-    path.with_suffix(".tmp").replace(path)
+    text = StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n", extrasaction="ignore")
+    writer.writeheader()
+    writer.writerows(rows)
+    replace_file(path, [text.getvalue().encode()], like_before=True)
 
 
 def _mend(file: io.BufferedRandom) -> int:

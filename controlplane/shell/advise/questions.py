@@ -90,7 +90,7 @@ class Questions:
         if stretch.failed:
             return Told(reason=f"what happens is not written down: {stretch.failed}")
         try:
-            async with joined(stretch.pieces()) as log:
+            async with joined(stretch) as log:
                 return await self._laboratory.ask(log, self._command, options)
         except OSError as error:
             return Told(reason=f"the latest stretch cannot be put together: {error}")

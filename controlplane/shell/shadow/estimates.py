@@ -97,7 +97,7 @@ class Estimates:
         if asked.stretch.failed:
             return Replayed(reason=f"what happens is not written down: {asked.stretch.failed}")
         try:
-            async with joined(asked.stretch.pieces()) as log:
+            async with joined(asked.stretch) as log:
                 return await self._replayer.replay(log, options(asked.live, asked.shadow))
         except OSError as error:
             return Replayed(reason=f"the latest stretch cannot be put together: {error}")

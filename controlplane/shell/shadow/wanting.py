@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from controlplane.core.types import seconds
+from controlplane.shell.disk import DiskWriter
 from controlplane.shell.reload import Reloader
 from controlplane.shell.shadow.estimates import Asked, Estimates
 from controlplane.shell.shadow.shadow import Shadow
@@ -44,7 +45,8 @@ class Wanting:
         asked, self._asked = config.shadow, self._wanted
         stretch = None
         if shadow is not None and asked.estimate_s:
-            stretch = Stretch(self._folder / "shadow", seconds(asked.stretch_s), self._head)
+            length_ns, disk = seconds(asked.stretch_s), DiskWriter("shadow")
+            stretch = Stretch(self._folder / "shadow", length_ns, self._head, disk)
             self._estimates.ask(Asked(live=config, shadow=shadow, stretch=stretch, every_s=asked.estimate_s))
         else:
             self._estimates.ask(None)

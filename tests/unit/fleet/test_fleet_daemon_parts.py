@@ -15,7 +15,7 @@ from controlplane.core.retention.lend import Lend
 from controlplane.core.retention.never import Never
 from controlplane.fleet import leader
 from controlplane.fleet.leader import Leader, Parts
-from controlplane.fleet.registry import _as_seen, _engines, _value, parse_engine
+from controlplane.fleet.registry import _as_seen, parse_engine
 from controlplane.fleet.roster import Engine, Roster, Standing
 from controlplane.fleet.settings import FleetSource
 from controlplane.fleet.stream import of_engines
@@ -91,13 +91,6 @@ def test_an_engine_is_written_as_its_place_and_its_address() -> None:
 def test_what_is_no_engine_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_engine(text)
-
-
-def test_the_registry_tells_of_engines_as_they_are_and_leaves_out_what_makes_no_sense() -> None:
-    two = Engine(place="b/engine", address="h:1", has_plugin=False, pool_tokens=9, standing=Standing.DRAINING)
-    assert _engines(_value([ONE, two])) == {ONE.place: ONE, two.place: two}
-    assert _engines(b'{"a/engine": {"address": "h:1"}, "b/engine": {"address": 3}, "c": 1}').keys() == {"a/engine"}
-    assert _engines(b"no JSON") == _engines(b"[1]") == {}
 
 
 def test_an_engine_that_does_not_answer_stays_gone_until_it_is_told_of_as_another() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from controlplane.core.errors import ConfigError
 from controlplane.fleet.lease import Entry, Lease, Outrun
@@ -47,8 +48,11 @@ class Fleet:
         self.bucket = bucket or BucketDouble()
         self.now_s = 100.0
 
+    def now(self) -> float:
+        return self.now_s
+
     def contender(self, name: str, bucket: BucketDouble | None = None) -> Lease:
-        return Lease(bucket or self.bucket, name, ttl_s=TTL_S, monotonic_s=lambda: self.now_s)
+        return Lease(bucket or self.bucket, name, ttl_s=TTL_S, elapsed_s=self.now, awake_s=self.now)
 
     def run(self, duration_s: float, *leases: Lease, every_s: float = 1.0) -> None:
         """All step once ``every_s``."""
@@ -106,10 +110,16 @@ def test_who_cannot_renew_steps_down_a_second_before_the_lease_ends() -> None:
     a = fleet.contender("a")
     fleet.run(5, a)
     fleet.bucket.away = True
-    fleet.run(TTL_S - 3, a)
-    assert a.leading
-    fleet.run(2, a)
+    with capture_logs() as logged:
+        fleet.run(TTL_S - 3, a)
+        assert a.leading
+        fleet.run(2, a)
     assert not a.leading
+    assert [(line["event"], line["log_level"]) for line in logged] == [
+        ("not renewed", "warning"),
+        ("lost", "warning"),
+    ]
+    assert "TimeoutError" in logged[-1]["why"], "what it is lost by"
 
 
 def test_a_short_outage_costs_nothing() -> None:
@@ -171,7 +181,7 @@ def test_who_handed_over_leads_again_if_nobody_else_does() -> None:
 
 def test_all_can_read_how_preferred_the_leader_is() -> None:
     fleet = Fleet()
-    b = Lease(fleet.bucket, "b", ttl_s=TTL_S, rank=1, monotonic_s=lambda: fleet.now_s)
+    b = Lease(fleet.bucket, "b", ttl_s=TTL_S, rank=1, elapsed_s=fleet.now, awake_s=fleet.now)
     a = fleet.contender("a")
     fleet.run(3, b, a)
     assert (a.leader_rank, b.leader_rank) == (1, 1)

@@ -326,21 +326,24 @@ async def test_the_last_step_is_told_once_it_was_answered_for_good(status: int, 
 
 async def test_what_another_picker_held_counts() -> None:
     async with picker(A, B, hold_ns=seconds(600)) as it, asking(it.port) as ask:
-        arrived = {"x-penstock-arrived": f"{time.time() - 100:.3f}"}
-        forged = {"x-penstock-arrived": "1.0"}
+        proxy_s = time.time() + 3600  # its clock is an hour ahead of ours
+        asked = {"x-penstock-asked": f"{proxy_s:.3f}"}
+        arrived = {"x-penstock-arrived": f"{proxy_s - 100:.3f}", **asked}
+        forged = {"x-penstock-arrived": "1.0", **asked}
         for name, headers in (
             ("first", {}),
             ("again", {"x-envoy-attempt-count": "2", **arrived}),
             ("not-again", {"x-envoy-attempt-count": "1", **arrived}),
             ("forged", {"x-envoy-attempt-count": "2", **forged}),
-            ("odd", {"x-envoy-attempt-count": "2", "x-penstock-arrived": "yesterday"}),
+            ("odd", {"x-envoy-attempt-count": "2", "x-penstock-arrived": "yesterday", **asked}),
+            ("unstamped", {"x-envoy-attempt-count": "2", "x-penstock-arrived": arrived["x-penstock-arrived"]}),
         ):
             await ask().headers({"x-penstock-program-id": name, **headers})
             await until(lambda name=name: name in [each.program_id for each in it.of(TurnQueued)], "it waits")
         held = it.gate.state().held_turns
-        assert [each.program_id for each in held] == ["again", "first", "not-again", "forged", "odd"]
+        assert [each.program_id for each in held] == ["again", "first", "not-again", "forged", "odd", "unstamped"]
         assert 99 < it.gate.health()["longest_hold_s"] < 140
-        assert it.server.counters.asked_again == 3
+        assert it.server.counters.asked_again == 4
 
 
 async def test_a_turn_that_another_engine_answered_is_told_as_that_ones() -> None:

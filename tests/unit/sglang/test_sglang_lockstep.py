@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from peers_double import PeersDouble, StageDouble, StoreDouble
 
+from controlplane import clocks
 from controlplane.core import commands
 from controlplane.core.commands import Demote, Discard, Label, Pause, Release, Retain
 from controlplane.core.types import seconds
@@ -158,6 +159,7 @@ def test_a_rank_that_never_comes_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     engine = Engine(absent=1)
     later_ns = time.monotonic_ns() + seconds(100)
     monkeypatch.setattr(time, "monotonic_ns", lambda: later_ns)
+    monkeypatch.setattr(clocks, "awake_ns", lambda: later_ns)
     assert engine.word() is None
     assert engine.steps[0].passive_because == "not every rank has the plugin at work"
     assert engine.steps[0].now_ns() == later_ns, "what is told goes by the machine's own clock again"

@@ -22,6 +22,7 @@ from controlplane.core.priority.typed import Typed
 from controlplane.core.types import seconds
 from engine_hooks.engine import contexts
 from engine_hooks.engine.contexts import Contexts
+from engine_hooks.engine.steering import Lease
 from engine_hooks.sglang.engine_view import program_of
 from engine_hooks.sglang.steering import SglangSteering as Steering
 
@@ -69,6 +70,7 @@ class Scene:
         self.steering = Steering(
             self.view, self.contexts, program_of, lambda: self.pinned, lambda: self.now_ns, host=host
         )
+        self.steering._lease = Lease(lambda: self.now_ns)
         if policies is not None:
             self.hear(policies.dumps())
             self.steering.step()

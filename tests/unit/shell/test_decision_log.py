@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.core_driver import Driver, fixed
+from support.disks import PromptDisk
 
 from controlplane.core import events as ev
 from controlplane.core.commands import Place
@@ -26,7 +27,7 @@ class Logged:
         rules = ControlRules(stall_s=60, tenancy=tenancy or Tenancy())
         self.driver = Driver(fixed(2), rules)  # the engine idles before the first turn
         self.path = path
-        self.log = DecisionLog(path, max_bytes, lambda: self.driver.controller)
+        self.log = DecisionLog(path, max_bytes, lambda: self.driver.controller, PromptDisk())
 
     def tick(self, after_s: float = 0.0) -> None:
         for command in self.driver.tick(after_s):

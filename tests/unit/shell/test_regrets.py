@@ -8,6 +8,7 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from support.core_driver import Driver, fixed
+from support.disks import PromptDisk
 from typer.testing import CliRunner
 
 from controlplane.cli.app import app
@@ -33,7 +34,7 @@ class Judged:
     def __init__(self, folder: Path) -> None:
         self.driver = Driver(fixed(1), ControlRules(stall_s=60))
         self.path = folder / "local" / "decisions.jsonl"
-        self.log = DecisionLog(self.path, 1_000_000, lambda: self.driver.controller)
+        self.log = DecisionLog(self.path, 1_000_000, lambda: self.driver.controller, PromptDisk())
         self.regrets = Regrets()
         self.regrets.heard.append(self.log.verdict)
         self.regrets.lead((), self.driver.now_ns)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from anyio import create_task_group
 from support.daemon_process import eventually
+from support.disks import PromptDisk
 
 from controlplane.config import Config, Resolved
 from controlplane.core import events as ev
@@ -48,7 +49,7 @@ def stretch(tmp_path: Path) -> Iterator[Stretch]:
     def head(now_ns: int) -> tuple[Header, str]:
         return Header(node="test", preset="fcfs", config=""), "{}"
 
-    made = Stretch(tmp_path / "shadow", 600 * S, head)
+    made = Stretch(tmp_path / "shadow", 600 * S, head, PromptDisk())
     made.turn(200 * S)
     made.write([(202 * S, [ev.ProgramEnded(program_id="p")])], None)
     yield made

@@ -15,6 +15,7 @@ import pytest
 import uvloop
 from aiohttp import web
 
+from controlplane import clocks
 from controlplane.wire import listener as module
 from controlplane.wire.bounds import Bounds, Reason
 from controlplane.wire.http_listener import HttpListener
@@ -119,6 +120,7 @@ async def served(bounds: Bounds = BOUNDS) -> AsyncIterator[Served]:
 
 def on(new_loop: Callable[[], asyncio.AbstractEventLoop], story: Callable[[], Awaitable[None]]) -> None:
     with asyncio.Runner(loop_factory=new_loop) as runner:
+        clocks.tick_in(runner.get_loop())
         runner.run(asyncio.wait_for(story(), WITHIN_S))
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.disks import PromptDisk
 
 from controlplane.config import Config, show
 from controlplane.core import events as ev
@@ -26,7 +27,7 @@ class Node:
 
     def __init__(self, folder: Path) -> None:
         self.pump = Pump(Controller(CONFIG.policies))
-        self.stretch = Stretch(folder / "shadow", seconds(10), self._head)
+        self.stretch = Stretch(folder / "shadow", seconds(10), self._head, PromptDisk())
         self.shadow = Shadow(lambda: self.pump.controller, thread=lambda: 0, process=lambda: 0)
         self.shadow.want(Config(preset="fcfs", policies=PRESETS["fcfs"]), stretch=self.stretch)
         self.pump.besides.append(self.shadow)

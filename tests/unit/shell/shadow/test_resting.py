@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.disks import PromptDisk
 
 from controlplane.config import Config
 from controlplane.core import events as ev
@@ -42,7 +43,9 @@ class Node:
         self.cpu = CpuDouble()
         self.pump = Pump(Controller(PRESETS["mars"]))
         self.shadow = Shadow(lambda: self.pump.controller, thread=self.cpu.thread, process=self.cpu.process)
-        self.stretch = Stretch(folder / "shadow", seconds(1000), lambda now_ns: (Header(node="t", preset="p"), ""))
+        self.stretch = Stretch(
+            folder / "shadow", seconds(1000), lambda now_ns: (Header(node="t", preset="p"), ""), PromptDisk()
+        )
         self.shadow.want(Config(preset="fcfs", policies=PRESETS["fcfs"]), stretch=self.stretch)
         self.pump.besides.append(self.shadow)
         self.now_s = 0

@@ -45,6 +45,9 @@ class StretchDouble:
     def pieces(self) -> list[Path]:
         return [self._path]
 
+    def settle(self) -> None:
+        pass
+
 
 def program(folder: Path, text: str) -> tuple[str, ...]:
     """A command that stands for `penstock what-if`."""
