@@ -32,12 +32,14 @@ from controlplane.core.presets import Preset
 from controlplane.core.room import MOST_PASSED_OVER, fitting_in
 from controlplane.core.silence import sweep
 from controlplane.core.slots import admissible, held_back, leaving, may_leave_now, overdrawn
+from controlplane.core.steps import Steps, run
 from controlplane.core.tenants import Exhausted
 from controlplane.core.trees import expect, gangs, held_gangs, moves
 from controlplane.core.types import Pressure, Program, QueuedProgram, Status, seconds
 from controlplane.core.usual import Usual
 
 _CROWDED_STALL = 2.0  # so many times as long the engine idles before the valve opens while CPUs are overloaded
+_AT_ONCE = 256  # commands between two pauses
 _MOST_WEIGHED = 1024  # programs a tick whose context may be pinned; the next follows at once
 LOST_NS = seconds(60)  # what was said so long before a loss was noticed may be lost as well
 _MOST_TAKEN_BACK = 256  # slots a tick, so that a long outage's end does not hold one up; the next follows at once
@@ -87,8 +89,12 @@ class Controller:
 
     def receive(self, event: ev.Event, now_ns: int) -> None:
         """Take an event in. A peer's contradiction is counted and quarantines its program."""
+        run(self.receiving(event, now_ns))
+
+    def receiving(self, event: ev.Event, now_ns: int) -> Steps[None]:
+        """``receive``, with pauses where it may take long."""
         try:
-            fresh = self.ledger.apply(event, now_ns)
+            fresh = yield from self.ledger.applying(event, now_ns)
         except RemoteEventError:
             fresh = True
             self.ledger.publishers.counts.contradictions += 1
@@ -100,8 +106,7 @@ class Controller:
     def _quarantine(self, event: ev.Event) -> None:
         program = self.ledger.programs.by_name.get(getattr(event, "program_id", ""))
         if program is not None:
-            program.quarantined = True
-            program.accused = event.publisher
+            self.ledger.programs.quarantine(program, event.publisher)
         self.ledger.publishers.resync[event.publisher] = 0
 
     def reconfigure(self, preset: Preset, rules: ControlRules, now_ns: int) -> None:
@@ -137,18 +142,22 @@ class Controller:
 
         With the events received and that daemon's commands recalled, the state is about the one that it has.
         """
+        run(self.following(now_ns))
+
+    def following(self, now_ns: int) -> Steps[None]:
+        """``follow``, with pauses where it may take long."""
         if now_ns < self.state.interval_ends_ns:
             return
         state, ledger, admission = self.state, self.ledger, self.preset.admission
         state.interval_ends_ns = now_ns + seconds(self.rules.interval_s)
         self._sense(now_ns)
         for _ in sweep(ledger, self.rules.silence, now_ns, lends=self.preset.retention.lends):
-            continue  # it is for the other one to say, and is recalled once it is said
+            yield  # it is for the other one to say, and is recalled once it is said
         for _ in ledger.runs.farewells_due():
             continue
         ledger.accounts.overspent.clear()
         ledger.accounts.unanswered.clear()
-        ledger.forget_ended(now_ns)
+        yield from ledger.forgetting_ended(now_ns)
         ledger.programs.take_changed(len(ledger.programs.changed))
         ledger.publishers.resync.clear()
         self.pressure = self._observe(now_ns)
@@ -170,6 +179,10 @@ class Controller:
 
     def tick(self, now_ns: int) -> list[cmd.Command]:
         """Decide what is due, and return the commands in the order in which they must be sent."""
+        return run(self.ticking(now_ns))
+
+    def ticking(self, now_ns: int) -> Steps[list[cmd.Command]]:
+        """``tick``, with pauses where it may take long."""
         self._urgent = False
         self._out = []
         interval_ended = now_ns >= self.state.interval_ends_ns
@@ -178,19 +191,23 @@ class Controller:
             self._sense(now_ns)
             if self.rules.trees.keep:
                 expect(self.ledger, now_ns)
-            self._sweep(now_ns)
+            yield
+            yield from self._sweep(now_ns)
         self._refuse(now_ns, interval_ended=interval_ended)
-        self._say_farewell(now_ns)
+        yield from self._say_farewell(now_ns)
         if interval_ended:
-            self.ledger.forget_ended(now_ns)
+            yield from self.ledger.forgetting_ended(now_ns)
         self.pressure = self._observe(now_ns)
+        yield
         self._update_window(now_ns)
         gangs, window = self._held_gangs(now_ns)
         self._tell_of_children(now_ns, gangs)
-        self._balance_and_admit(window, now_ns)
-        self._let_in_active(self._take_back(now_ns) | self._hold_back(now_ns), gangs, now_ns)
+        yield
+        yield from self._balance_and_admit(window, now_ns)
+        yield from self._let_in_active(self._take_back(now_ns) | self._hold_back(now_ns), gangs, now_ns)
         self._give_back(now_ns)
         self._rescue(now_ns)
+        yield
         self._start_tools(now_ns)
         self._prepare(now_ns)
         if interval_ended:
@@ -310,14 +327,17 @@ class Controller:
             state.admission, self.ledger.estimates, self.pressure, now_ns
         )
 
-    def _balance_and_admit(self, window: Window, now_ns: int) -> None:
+    def _balance_and_admit(self, window: Window, now_ns: int) -> Steps[None]:
         """MARS Algorithm 1, BalanceAndAdmit, in the room of ``window``."""
         preset, facts, self.considered = self.preset, self.ledger.estimates, ()
         queued = len(self.ledger.programs.queue)
         slots = window.limit - self.pressure.programs_active if window.limit else queued  # line 23
         if slots <= 0 or not queued or self._nobody_fits(window):
             return
-        order = preset.packing.order(self._waiting(), facts, self.pressure, now_ns)
+        waiting = self._waiting()
+        yield
+        order = preset.packing.order(waiting, facts, self.pressure, now_ns)
+        yield
         turns = self._in_turn(list(order) if preset.packing.ages else self._overdue_first(order, now_ns), slots)
         self.considered = turns.order
         overdue_ns, empty = now_ns - seconds(self.rules.overdue_s), not self.pressure.programs_active
@@ -329,7 +349,9 @@ class Controller:
         fitting = fitting_in(self.considered, slots, window, ahead, overdue_ns, empty=empty, first=turns.first)
         if self.ledger.programs.charges.several:  # they get their engines largest first (MORI §4.3.1)
             fitting.sort(key=lambda each: -each.blocks)
-        for chosen in fitting:
+        for number, chosen in enumerate(fitting):
+            if not number % _AT_ONCE:
+                yield
             slot = f"slot {self.ledger.programs.charges.active_roots + 1} of {window.limit or 'any'}"
             turn = f"; {turns.why[chosen.program_id]}" if chosen.program_id in turns.why else ""
             guessed = self.ledger.gates.guessed(chosen.program_id)
@@ -509,13 +531,17 @@ class Controller:
         if pinned:
             self._issue(cmd.Release(program_id=root_id, reason="its slot was taken back"), now_ns)
 
-    def _let_in_active(self, going: Collection[str], gangs: Mapping[str, Collection[str]], now_ns: int) -> None:
+    def _let_in_active(
+        self, going: Collection[str], gangs: Mapping[str, Collection[str]], now_ns: int
+    ) -> Steps[None]:
         """Held turns whose root holds a slot: a gate that lost its grant, or a child. Not of those that must go.
 
         Nor of a gang that waits for room: its root goes on asking.
         """
         askers = self.ledger.programs.askers
-        for root_id in [name for name in askers if name not in going]:
+        for number, root_id in enumerate([name for name in askers if name not in going]):
+            if not number % _AT_ONCE:
+                yield
             root, held = self.ledger.programs.by_name.get(root_id), gangs.get(root_id, ())
             if root is not None and root.status is Status.ACTIVE and root.queued_turns:
                 self._admit(root_id, "its slot is held already", now_ns, held)
@@ -559,8 +585,10 @@ class Controller:
                 why = "its tool waits for a child program"
                 self._issue(cmd.Release(program_id=program.program_id, reason=why), now_ns)
 
-    def _say_farewell(self, now_ns: int) -> None:
-        for command in self.ledger.runs.farewells_due():
+    def _say_farewell(self, now_ns: int) -> Steps[None]:
+        for number, command in enumerate(self.ledger.runs.farewells_due()):
+            if not number % _AT_ONCE:
+                yield
             self._issue(command, now_ns)
 
     def _announce(self) -> None:
@@ -569,9 +597,12 @@ class Controller:
             self.state.announced = (window.limit, window.window)
             self._issue(cmd.SetWindow(limit=window.limit, window=window.window, reason=window.reason), 0)
 
-    def _sweep(self, now_ns: int) -> None:
+    def _sweep(self, now_ns: int) -> Steps[None]:
         for command in sweep(self.ledger, self.rules.silence, now_ns, lends=self.preset.retention.lends):
-            self._issue(command, now_ns)
+            if command is None:
+                yield
+            else:
+                self._issue(command, now_ns)
 
     def _resync(self, now_ns: int) -> None:
         """Ask publishers for their state until it comes, each at most once in ``resync_s``."""

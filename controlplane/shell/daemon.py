@@ -18,6 +18,7 @@ from controlplane.core.commands import StateRequest
 from controlplane.core.controller import LOST_NS, Controller
 from controlplane.core.engine_policies import EnginePolicies
 from controlplane.core.errors import ConfigError
+from controlplane.core.steps import Steps, run
 from controlplane.core.types import seconds
 from controlplane.eventloop import task_group
 from controlplane.shell import snapshot as snapshots
@@ -31,6 +32,7 @@ from controlplane.shell.host_probe import HostProbe
 from controlplane.shell.laboratory import Laboratory
 from controlplane.shell.leading import Alone, Leads
 from controlplane.shell.logs import logger
+from controlplane.shell.pacing import Pacer
 from controlplane.shell.pump import Pump
 from controlplane.shell.reload import Reloader
 from controlplane.shell.shadow import Asked, Estimates, Replayer, Shadow
@@ -44,6 +46,7 @@ from controlplane.wire.subjects import publisher_name
 _STALLED_S = 30.0  # so long nothing of what the stream has: its last messages may have been deleted
 _TELL_S = 5.0  # between two words of how far a long reading has come
 _LONGEST_WAIT_S = 0.5
+_LONGEST_BEHIND_S = 1.0  # that a backlog is applied without a decision
 _QUIET_S = 5.0  # or three samples of the host
 _FROZEN_S = 2.0  # between two looks, which are at most ``_LONGEST_WAIT_S`` apart
 _SAMPLES_MISSED = 2.5  # of the host, until what is known may be out of date
@@ -75,9 +78,12 @@ class Daemon:
         leads: Leads | None = None,
     ) -> None:
         config = resolved.config
-        self.reloader = Reloader(source, resolved, self._take_over)
         self.bus = bus
         self.clock = clock or Clock(config.time_scale)
+        self._pacer = Pacer(lambda: self.clock.wall_seconds(self.clock.now_ns()))
+        self.reloader = Reloader(
+            source, resolved, lambda config: self._pacer.between(partial(self._take_over, config))
+        )
         self.boot_id = secrets.token_hex(4)
         self.pump = Pump(Controller(config.policies, config.control))
         self.position = 0  # in the stream, of what the state contains
@@ -175,7 +181,7 @@ class Daemon:
         self.shadow.want(None)
         self.advice.close()
         if not self._replaced:
-            self._save(self.clock.now_ns())
+            run(self._saving(self.clock.now_ns()))
         await self.bus.flush()
         self._log.info("down", node=self.config.node)
         if self._error is not None:
@@ -212,8 +218,8 @@ class Daemon:
         while self.position < last_sequence and not self._stopping.is_set():
             deliveries = await self.bus.inbox.take(_LONGEST_WAIT_S)
             for delivery in deliveries:
-                self._recall(delivery)
-            self.pump.tell()
+                await self._recall(delivery)
+            await self._pacer.drive(self.pump.telling())
             now_s = current_time()
             if deliveries:
                 heard_s = now_s
@@ -223,22 +229,22 @@ class Daemon:
             if now_s - told_s >= _TELL_S:
                 told_s = now_s
                 self._log.info("reading the stream", sequence=self.position, of=last_sequence)
-                self._save(self.clock.now_ns())
+                await self._pacer.drive(self._saving(self.clock.now_ns()))
 
-    def _recall(self, delivery: Delivery) -> None:
+    async def _recall(self, delivery: Delivery) -> None:
         """Take in what was decided elsewhere, or before: an event, or commands that are not ours to send."""
         # What the server's clock says is never later than now: it may have been set back since.
         now_ns = min(self.clock.from_wall_ns(delivery.wall_ns), self.clock.now_ns())
-        if delivery.is_command:
-            self.pump.recall(delivery.data, now_ns)
-        else:
-            self.pump.feed(delivery.data, now_ns, delivery.subject)
         self.position = delivery.sequence
+        if delivery.is_command:
+            await self._pacer.drive(self.pump.recalling(delivery.data, now_ns))
+        else:
+            await self._pacer.drive(self.pump.feeding(delivery.data, now_ns, delivery.subject))
 
     def _unheard_s(self, now_ns: int) -> float:
         """For how long nobody was heard by any daemon: the stream may have kept nothing since before this life."""
-        sequences = self.controller.ledger.publishers.sequences.values()
-        heard_ns = max((sequence.heard_at_ns for sequence in sequences), default=now_ns)
+        sequences = self.controller.ledger.publishers.sequences
+        heard_ns = sequences[next(reversed(sequences))].heard_at_ns if sequences else now_ns
         return max(0.0, self.clock.wall_seconds(now_ns - heard_ns))
 
     def _load(self, stream: StreamInfo) -> int:
@@ -289,10 +295,10 @@ class Daemon:
             time_scale=self.config.time_scale,
         )
 
-    def _save(self, now_ns: int) -> None:
+    def _saving(self, now_ns: int) -> Steps[None]:
         """A full disk costs the snapshot, never the daemon: the stream has what it would have held."""
         try:
-            snapshots.write(self._state_path, self._snapshot(now_ns))
+            yield from snapshots.writing(self._state_path, self._snapshot(now_ns))
             self._unsaved = ""
         except OSError as error:
             if not self._unsaved:
@@ -404,34 +410,24 @@ class Daemon:
         if self._leads:
             self._cease_to_lead()
         for delivery in await self.bus.inbox.take(_LONGEST_WAIT_S):
-            self._recall(delivery)
+            await self._recall(delivery)
         now_ns = self.clock.now_ns()
-        self.pump.follow(now_ns)
+        await self._pacer.drive(self.pump.following(now_ns))
         self._looked_s = self._heard_s = current_time()
         self._is_behind = False
         if self._must_save(now_ns):
-            self._save(now_ns)
+            await self._pacer.drive(self._saving(now_ns))
 
     async def _pump_events(self) -> None:
-        clock, pump, inbox = self.clock, self.pump, self.bus.inbox
+        inbox, behind_since_s = self.bus.inbox, current_time()
         while not self._stopping.is_set():
             if not self.leads.leading:
                 await self._stand_by()
                 continue
             if not self._leads:
                 self._begin_to_lead()
-            now_ns = clock.now_ns()
-            wait_s = _LONGEST_WAIT_S
-            if self._hears:
-                wait_s = clock.wall_seconds(self.controller.next_deadline_ns() - now_ns)
-            for delivery in await inbox.take(min(_LONGEST_WAIT_S, max(0.0, wait_s))):
-                if not delivery.is_command:
-                    pump.feed(delivery.data, clock.now_ns(), delivery.subject)
-                elif last_command_id(delivery.data) > self.controller.numbering.sent:
-                    self._replaced = not self.leads.has_others
-                    self.leads.outrun()
-                    self._recall(delivery)
-                self.position = delivery.sequence
+            for delivery in await inbox.take(self._until_due_s()):
+                await self._hear(delivery)
             if self._replaced:
                 node = self.config.node
                 self.stop(ConfigError(f"node {node!r} has a daemon that started later: this one stands down"))
@@ -440,21 +436,45 @@ class Daemon:
             self._tell_refusals()
             if not self.leads.leading:  # it was frozen, say, and its lease has ended meanwhile
                 continue
-            now_ns = clock.now_ns()
-            hears = self._hears
-            commands = pump.decide(now_ns) if hears else ()
-            if hears and self._resync_all:
-                self._resync_all = False
-                commands = [*commands, self._request_of_all()]
-            await self.bus.send(commands)
-            if self._socket is not None:
-                self._socket.pass_on(commands)
-            await checkpoint()  # their writers send them now; then there is time to write down what happened
-            self.pump.tell()
-            self.decisions.tell(commands, now_ns)
-            self.moves.tell(commands, now_ns)
-            if self._must_save(now_ns):
-                self._save(now_ns)
+            if len(inbox) and current_time() - behind_since_s < _LONGEST_BEHIND_S:
+                continue  # what happened meanwhile is heard before anything is decided
+            await self._decide()
+            behind_since_s = current_time()
+
+    def _until_due_s(self) -> float:
+        """How long to wait for what happens."""
+        if not self._hears:
+            return _LONGEST_WAIT_S
+        due_s = self.clock.wall_seconds(self.controller.next_deadline_ns() - self.clock.now_ns())
+        return min(_LONGEST_WAIT_S, max(0.0, due_s))
+
+    async def _hear(self, delivery: Delivery) -> None:
+        """Take in what the stream has: events, or commands, which are ours unless another daemon leads."""
+        self.position = delivery.sequence
+        if not delivery.is_command:
+            now_ns = self.clock.now_ns()
+            await self._pacer.drive(self.pump.feeding(delivery.data, now_ns, delivery.subject))
+        elif last_command_id(delivery.data) > self.controller.numbering.sent:
+            self._replaced = not self.leads.has_others
+            self.leads.outrun()
+            await self._recall(delivery)
+
+    async def _decide(self) -> None:
+        """Decide what is due, have it sent, and then write down what happened."""
+        now_ns, hears = self.clock.now_ns(), self._hears
+        commands = await self._pacer.drive(self.pump.deciding(now_ns)) if hears else ()
+        if hears and self._resync_all:
+            self._resync_all = False
+            commands = [*commands, self._request_of_all()]
+        await self.bus.send(commands)
+        if self._socket is not None:
+            self._socket.pass_on(commands)
+        await checkpoint()  # their writers send them now; then there is time to write down what happened
+        await self._pacer.drive(self.pump.telling())
+        self.decisions.tell(commands, now_ns)
+        self.moves.tell(commands, now_ns)
+        if self._must_save(now_ns):
+            await self._pacer.drive(self._saving(now_ns))
 
     def _request_of_all(self) -> StateRequest:
         """Each publisher's state, and what the stream may not have kept since this was asked last."""

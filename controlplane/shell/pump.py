@@ -10,8 +10,12 @@ from controlplane.core.commands import Command
 from controlplane.core.controller import Controller
 from controlplane.core.errors import RemoteEventError
 from controlplane.core.events import Event
+from controlplane.core.steps import Steps, in_chunks, run
 from controlplane.wire.codec import decode_commands, decode_events
 from controlplane.wire.senders import believed
+
+
+_AT_ONCE = 64  # events between two pauses
 
 
 class Recorder(Protocol):
@@ -57,7 +61,11 @@ class Pump:
         What is malformed is counted, and so is what is not for a sender on ``subject`` to tell (no subject: nobody
         else's bytes, as in a test). The rest is applied.
         """
-        self._tell_decided()
+        return run(self.feeding(data, now_ns, subject))
+
+    def feeding(self, data: bytes, now_ns: int, subject: str = "") -> Steps[int]:
+        """``feed``, with pauses."""
+        yield from self._telling_decided()
         now_ns = self._forward(now_ns)
         try:
             batch = decode_events(data)
@@ -74,14 +82,15 @@ class Pump:
                 self._reject(len(refused), f"refused on {subject}: {refused[-1]}")
             if self.sift is not None:
                 events = list(self.sift(events, subject))
-        receive = self.controller.receive
-        for event in events:
-            receive(event, now_ns)
+        for number, event in enumerate(events):
+            if not number % _AT_ONCE:
+                yield
+            yield from self.controller.receiving(event, now_ns)
         if (self.recorders or self.besides) and not self.muted:
             self._fed.append((now_ns, events))
         return len(events)
 
-    def recall(self, data: bytes, now_ns: int) -> None:
+    def recalling(self, data: bytes, now_ns: int) -> Steps[None]:
         """Take in commands that were sent before a restart."""
         now_ns = self._forward(now_ns)
         try:
@@ -89,45 +98,60 @@ class Pump:
         except RemoteEventError as error:
             self._reject(1, str(error))
             return
-        for command in commands:
+        for number, command in enumerate(commands):
+            if not number % _AT_ONCE:
+                yield
             self.controller.recall(command, now_ns)
 
-    def follow(self, now_ns: int) -> None:
+    def following(self, now_ns: int) -> Steps[None]:
         """Let time pass while another daemon decides."""
-        self.tell()
-        self.controller.follow(self._forward(now_ns))
+        yield from self.telling()
+        yield from self.controller.following(self._forward(now_ns))
 
     def decide(self, now_ns: int) -> Sequence[Command]:
         """Tick if something is due. The recorders hear of it with ``tell``, at the latest before the next event."""
-        self._tell_decided()
+        return run(self.deciding(now_ns))
+
+    def deciding(self, now_ns: int) -> Steps[Sequence[Command]]:
+        """``decide``, with pauses."""
+        yield from self._telling_decided()
         now_ns = self._forward(now_ns)
         if self.controller.next_deadline_ns() > now_ns:
             return ()
-        commands = self.controller.tick(now_ns)
+        commands = yield from self.controller.ticking(now_ns)
         self._decided = (now_ns, commands)
         return commands
 
     def tell(self) -> None:
         """Have what came and what was decided written down: once that was sent, as a grant waits for no disk."""
+        run(self.telling())
+
+    def telling(self) -> Steps[None]:
+        """``tell``, with pauses."""
         fed, self._fed = self._fed, []
         decided, self._decided = self._decided, None
         for recorder in self.recorders:
             for now_ns, events in fed:
-                for event in events:
-                    recorder.event(event, now_ns)
+                for some in in_chunks(events, _AT_ONCE):
+                    for event in some:
+                        recorder.event(event, now_ns)
+                    yield
             if decided is not None:
                 now_ns, commands = decided
                 recorder.tick(now_ns)
-                for command in commands:
-                    recorder.command(command, now_ns)
+                for told in in_chunks(commands, _AT_ONCE):
+                    for command in told:
+                        recorder.command(command, now_ns)
+                    yield
         if fed or decided:
             for beside in self.besides:
                 beside.hear(fed, decided)
+                yield
 
-    def _tell_decided(self) -> None:
+    def _telling_decided(self) -> Steps[None]:
         """What a decision was made from is written down with it, hence before anything else happens."""
         if self._decided is not None:
-            self.tell()
+            yield from self.telling()
 
     def _forward(self, now_ns: int) -> int:
         """Time never runs backwards, not even from a stream's timestamps to our own clock."""

@@ -17,6 +17,7 @@ import msgspec
 from controlplane.core.control import ControllerState
 from controlplane.core.ledger import RECORDS, Ledger
 from controlplane.core.presets import Preset
+from controlplane.core.steps import Steps, run
 
 VERSION = 7
 _AT_ONCE = 1000  # of the programs, turns, ...
@@ -136,11 +137,18 @@ def restore(snapshot: Snapshot, preset: Preset) -> ControllerState:
 
 def write(path: Path, pieces: Iterable[bytes]) -> None:
     """Replace the file at once, so that a reader sees the old one or the new one whole. Raises ``OSError``."""
+    run(writing(path, pieces))
+
+
+def writing(path: Path, pieces: Iterable[bytes]) -> Steps[None]:
+    """``write``, with pauses in which nothing may change what the pieces are made of."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".tmp")
     try:
         with draft.open("wb") as file:
-            file.writelines(pieces)
+            for piece in pieces:
+                file.write(piece)
+                yield
         draft.replace(path)
     except OSError:
         with suppress(OSError):

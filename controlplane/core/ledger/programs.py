@@ -12,6 +12,7 @@ from itertools import islice
 
 from controlplane.core.estimate import Estimates
 from controlplane.core.ledger.accounts import Accounts, payer_of
+from controlplane.core.ledger.index import Index
 from controlplane.core.ledger.kept import kept
 from controlplane.core.lifecycle import Trigger, next_status
 from controlplane.core.tenants import Tenancy
@@ -93,6 +94,7 @@ class Programs:
     active: dict[str, None] = field(default_factory=dict)
     dormant: dict[str, None] = field(default_factory=dict)  # they neither hold a slot nor ask for one
     children: dict[str, dict[str, None]] = field(default_factory=dict)  # by root, for roots that have any
+    accused: Index = field(default_factory=Index)  # quarantined ones, by the publisher whose state clears them
     charges: Charges = field(default_factory=Charges)
 
     def __post_init__(self) -> None:
@@ -103,6 +105,8 @@ class Programs:
                 self.dormant[name] = None
             if program.parent_id:
                 self.children.setdefault(program.root_id, {})[name] = None
+            if program.quarantined:
+                self.accused.add(program.accused, name)
 
     # What others read
 
@@ -192,8 +196,21 @@ class Programs:
     def forget(self, program: Program) -> None:
         """The program is known no more."""
         del self.by_name[program.program_id]
+        self.accused.drop(program.accused, program.program_id)
         if program.parent_id:
             self.part(program)
+
+    def quarantine(self, program: Program, publisher: str) -> None:
+        """Decide nothing from its figures until the publisher, which contradicted what is known, tells its state."""
+        self.accused.drop(program.accused, program.program_id)
+        program.quarantined, program.accused = True, publisher
+        self.accused.add(publisher, program.program_id)
+
+    def acquit_all_of(self, publisher: str) -> None:
+        """What the publisher contradicted is settled."""
+        for name in self.accused.pop(publisher, ()):
+            program = self.by_name[name]
+            program.quarantined, program.accused = False, ""
 
     def move(self, program: Program, trigger: Trigger, now_ns: int) -> None:
         """Apply one row of the transition table, and keep the sums."""

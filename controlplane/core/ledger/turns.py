@@ -14,6 +14,7 @@ from controlplane.core import idleness
 from controlplane.core.errors import RemoteEventError
 from controlplane.core.events import place_of
 from controlplane.core.ledger.gates import Gates, Held
+from controlplane.core.ledger.index import Index
 from controlplane.core.ledger.kept import kept
 from controlplane.core.ledger.programs import Programs, note_idle
 from controlplane.core.ledger.publishers import Publishers
@@ -95,10 +96,13 @@ class Turns:
     most_blocks: int = 0  # of the largest engine's pool; 0: none was told of
     cold_return_ratio: float = 0.5  # a turn that finds less of its program's last prompt than that is a cold return
     load: Load = field(default_factory=Load)  # counted where there are several engines
+    by_publisher: Index = field(default_factory=Index)  # the ids of running turns
     running_blocks: int = field(init=False)  # that all running turns are projected to need
 
     def __post_init__(self) -> None:
         self.running_blocks = sum(turn.blocks for turn in self.running.values())
+        for turn_id, turn in self.running.items():
+            self.by_publisher.add(turn.publisher, turn_id)
 
     # Events
 
@@ -149,6 +153,7 @@ class Turns:
             size = PromptSize(prompt_bytes=event.prompt_bytes, agent=program.agent)
         turn = Running(program_id=event.program_id, publisher=event.publisher, blocks=blocks, size=size)
         self.running[turn_id] = turn
+        self.by_publisher.add(turn.publisher, turn_id)
         self.running_blocks += turn.blocks
         if programs.charges.several:
             self.load.count(turn, 1)
@@ -398,6 +403,7 @@ class Turns:
     def left(self, turn_id: str, now_ns: int) -> None:
         """An open turn is over, whatever became of it."""
         turn = self.running.pop(turn_id)
+        self.by_publisher.drop(turn.publisher, turn_id)
         self.running_blocks -= turn.blocks
         if self.programs.charges.several:
             self.load.count(turn, -1)

@@ -1,0 +1,49 @@
+"""Long work in the event loop, which others have every few milliseconds meanwhile."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from anyio.lowlevel import checkpoint
+
+from controlplane.core.steps import Steps, run
+
+_Result = TypeVar("_Result")
+
+_STEP_S = 0.02  # after which others run: a heartbeat is late by little more
+
+
+class Pacer:
+    """Drives steps, one work after the other. ``clock_s``: seconds on the wall."""
+
+    def __init__(self, clock_s: Callable[[], float]) -> None:
+        self._clock_s = clock_s
+        self._is_busy = False
+        self._after: list[Callable[[], None]] = []
+
+    async def drive(self, steps: Steps[_Result]) -> _Result:
+        """Run the steps to their end, also when cancelled: what is half done is nobody's state."""
+        self._is_busy, since_s = True, self._clock_s()
+        try:
+            while True:
+                next(steps)
+                if self._clock_s() - since_s >= _STEP_S:
+                    await checkpoint()
+                    since_s = self._clock_s()
+        except StopIteration as end:
+            result: _Result = end.value
+            return result
+        except BaseException:
+            run(steps)
+            raise
+        finally:
+            self._is_busy = False
+            after, self._after = self._after, []
+            for work in after:
+                work()
+
+    def between(self, work: Callable[[], None]) -> None:
+        """Do what must not fall between two steps: now, or when those that run have ended."""
+        if self._is_busy:
+            self._after.append(work)
+        else:
+            work()
