@@ -14,7 +14,6 @@ from controlplane.core.steps import Steps, in_chunks, run
 from controlplane.wire.codec import decode_commands, decode_events
 from controlplane.wire.senders import believed
 
-
 _AT_ONCE = 64  # events between two pauses
 
 

@@ -9,7 +9,8 @@ microseconds (``bench/timeline_cost.py``). The decision log on disk has older de
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import islice
+from typing import Any, TypeGuard
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
@@ -42,6 +43,11 @@ class Turn:
     end: str = ""  # why no whole reply came: `aborted`, or why it left the gate
 
     @property
+    def key(self) -> str:
+        """In ``Past.open``."""
+        return self.turn_id
+
+    @property
     def began_ns(self) -> int:
         """When it was first heard of."""
         return self.queued_ns or self.submitted_ns or self.first_token_ns or self.ended_ns
@@ -51,6 +57,7 @@ class Turn:
 class ToolCall:
     """A tool's call. Times as of a turn."""
 
+    key: str  # in ``Past.open``
     tool: str
     asked_ns: int = 0  # it waits until the host has room for it
     started_ns: int = 0
@@ -90,13 +97,17 @@ class Past:
     ended_ns: int = 0  # 0: it has not
     turns: int = 0  # that were heard of
     left_out: int = 0  # entries that made room for others
-    entries: list[Entry] = field(default_factory=list)
+    entries: deque[Entry] = field(default_factory=deque)
     open: dict[str, Turn | ToolCall] = field(default_factory=dict)
     pin: Decided | None = None
 
     def tool_key(self, call_id: str) -> str:
         """Turns and tools are named by different people."""
         return f"tool:{call_id}"
+
+    def has_open(self, entry: Entry) -> TypeGuard[Turn | ToolCall]:
+        """Whether it is a turn or a call that has not ended."""
+        return isinstance(entry, Turn | ToolCall) and self.open.get(entry.key) is entry
 
 
 class Timelines:
@@ -201,7 +212,7 @@ class Timelines:
         turn = past.open.get(turn_id)
         if isinstance(turn, Turn):
             return turn
-        for entry in past.entries[-_LATEST:]:
+        for entry in islice(reversed(past.entries), _LATEST):
             if isinstance(entry, Turn) and entry.turn_id == turn_id and now_ns - entry.ended_ns < _LATE_NS:
                 return entry
         turn = past.open[turn_id] = Turn(turn_id=turn_id)
@@ -232,7 +243,7 @@ class Timelines:
         key = past.tool_key(event.call_id)
         call = past.open.get(key)
         if not isinstance(call, ToolCall):
-            call = past.open[key] = ToolCall(tool=event.tool)
+            call = past.open[key] = ToolCall(key=key, tool=event.tool)
             self._keep(past, call)
         return call
 
@@ -300,15 +311,15 @@ class Timelines:
         patience = _PATIENCE
         while len(self._order) > self._most:
             oldest = self._order.popleft()
-            first = oldest.entries.pop(0)
-            if patience and first in oldest.open.values():
+            first = oldest.entries.popleft()
+            if patience and oldest.has_open(first):
                 patience -= 1
                 oldest.entries.append(first)
                 self._order.append(oldest)
                 continue
             oldest.left_out += 1
-            if first in oldest.open.values():
-                oldest.open = {name: each for name, each in oldest.open.items() if each is not first}
+            if oldest.has_open(first):
+                del oldest.open[first.key]
             if not oldest.entries:
                 self._leave(oldest)
                 del self.pasts[oldest.program_id]

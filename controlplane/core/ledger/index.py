@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 
 class Index(dict[str, dict[str, None]]):
-    """An owner's keys, in the order in which they came. It has as many as their table; an owner without any is not in it."""
+    """An owner's keys, in the order in which they came, as many as their table has. Who has none is not in it."""
 
     def add(self, owner: str, key: str) -> None:
         """The owner has this key, too."""

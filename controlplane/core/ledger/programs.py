@@ -201,7 +201,7 @@ class Programs:
             self.part(program)
 
     def quarantine(self, program: Program, publisher: str) -> None:
-        """Decide nothing from its figures until the publisher, which contradicted what is known, tells its state."""
+        """Decide nothing from its figures until the publisher, which contradicts what is known, tells its state."""
         self.accused.drop(program.accused, program.program_id)
         program.quarantined, program.accused = True, publisher
         self.accused.add(publisher, program.program_id)
