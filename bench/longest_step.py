@@ -4,8 +4,8 @@
 
 Each case brings a controller into a state and then lets it work: events as they come, ticks as they fall due, until
 nothing is due at once. A step is what runs without the event loop between: one event, one tick, one piece of a
-snapshot. Printed are its longest and the time of all. The yardstick of the same run is a pass over the programs that
-adds up a field of each.
+snapshot. Printed are its longest and the time of all. The yardstick of the same run is a pass over the programs
+that adds up a field of each.
 """
 
 import argparse
@@ -21,8 +21,10 @@ from controlplane.core.admission.fixed import Fixed
 from controlplane.core.controller import Controller
 from controlplane.core.presets import DEFAULT, preset
 from controlplane.core.types import NANOSECONDS_PER_SECOND, seconds
+from controlplane.shell.pacing import spare_records
 
 BUDGET_MS = 50.0
+BUSY = 100_000  # programs, for whose records the daemon has told the collector
 _ENGINE = "node/engine/1"
 Work = Iterator[None]
 
@@ -229,6 +231,7 @@ CASES = {
 def measured(work: Work) -> dict[str, float]:
     """The longest step and all together, in ms. What comes before the first pause prepares it."""
     next(work)
+    spare_records(BUSY)
     times, began_s = [], time.perf_counter()
     for _ in work:
         times.append((time.perf_counter() - began_s) * 1e3)
@@ -250,9 +253,9 @@ def main() -> None:
     sum(program.kv_blocks for program in records)
     rows: dict[str, Any] = {"pass_ms": round((time.perf_counter() - began_s) * 1e3, 2)}
     del records
-    gc.freeze()
     for name in options.cases or CASES:
         rows[name] = measured(CASES[name](options.programs))
+        gc.unfreeze()
         gc.collect()
         if not options.json:
             print(f"{name:18}" + "  ".join(f"{key} {value:>10,}" for key, value in rows[name].items()), flush=True)

@@ -31,7 +31,7 @@ from controlplane.core.policies import Window, Windowed
 from controlplane.core.presets import Preset
 from controlplane.core.room import MOST_PASSED_OVER, fitting_in
 from controlplane.core.silence import sweep
-from controlplane.core.slots import admissible, held_back, leaving, may_leave_now, overdrawn
+from controlplane.core.slots import admissible, gathering, held_back, leaving, may_leave_now, overdrawn
 from controlplane.core.steps import Steps, run
 from controlplane.core.tenants import Exhausted
 from controlplane.core.trees import expect, gangs, held_gangs, moves
@@ -334,8 +334,7 @@ class Controller:
         slots = window.limit - self.pressure.programs_active if window.limit else queued  # line 23
         if slots <= 0 or not queued or self._nobody_fits(window):
             return
-        waiting = self._waiting()
-        yield
+        waiting = yield from self._waiting()
         order = preset.packing.order(waiting, facts, self.pressure, now_ns)
         yield
         turns = self._in_turn(list(order) if preset.packing.ages else self._overdue_first(order, now_ns), slots)
@@ -389,10 +388,10 @@ class Controller:
             )
             self._issue(told, now_ns)
 
-    def _waiting(self) -> list[QueuedProgram]:
+    def _waiting(self) -> Steps[list[QueuedProgram]]:
         """Who may be let in, with what packing wants to know."""
         looks_ahead = self.preset.packing.looks_ahead
-        return admissible(self.ledger, Usual(self.ledger.estimates).left if looks_ahead else None)
+        return gathering(self.ledger, Usual(self.ledger.estimates).left if looks_ahead else None)
 
     def _overdue_first(self, order: Any, now_ns: int) -> list[QueuedProgram]:
         horizon_ns = now_ns - seconds(self.rules.overdue_s)
@@ -430,7 +429,7 @@ class Controller:
             return
         if now_ns - max(turns.engine_idle_since_ns, queued[0].queued_at_ns) >= seconds(stall_s):
             if crowded and self.preset.packing.looks_ahead:
-                order = self.preset.packing.order(self._waiting(), self.ledger.estimates, pressure, now_ns)
+                order = self.preset.packing.order(run(self._waiting()), self.ledger.estimates, pressure, now_ns)
             else:
                 order = queued
             order = self._in_turn(order, 1).order
@@ -459,7 +458,7 @@ class Controller:
         if not self.ledger.programs.queue:
             return set()
         facts = self.ledger.estimates
-        order = self.preset.packing.order(self._waiting(), facts, self.pressure, now_ns)
+        order = self.preset.packing.order(run(self._waiting()), facts, self.pressure, now_ns)
         turns = self._in_turn(self._overdue_first(order, now_ns), self.rules.prepare_ahead)
         return {each.program_id for each in turns.order[: self.rules.prepare_ahead]}
 

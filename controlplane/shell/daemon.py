@@ -32,7 +32,7 @@ from controlplane.shell.host_probe import HostProbe
 from controlplane.shell.laboratory import Laboratory
 from controlplane.shell.leading import Alone, Leads
 from controlplane.shell.logs import logger
-from controlplane.shell.pacing import Pacer
+from controlplane.shell.pacing import Pacer, spare_records
 from controlplane.shell.pump import Pump
 from controlplane.shell.reload import Reloader
 from controlplane.shell.shadow import Asked, Estimates, Replayer, Shadow
@@ -311,6 +311,7 @@ class Daemon:
                 self._log.error("record ends here", path=str(self.recorder.path), error=self.recorder.failed)
                 self.recorder = None
         self._saved_at_ns = now_ns
+        spare_records(len(self.controller.ledger.programs.by_name))
 
     def _must_save(self, now_ns: int) -> bool:
         """Every ``snapshot_s``. What a killed daemon had not saved yet is in the stream.

@@ -6,7 +6,7 @@ and the stateful tests compare.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -16,7 +16,7 @@ from controlplane.core.ledger.index import Index
 from controlplane.core.ledger.kept import kept
 from controlplane.core.lifecycle import Trigger, next_status
 from controlplane.core.tenants import Tenancy
-from controlplane.core.types import Left, Program, QueuedProgram, Status, Tier
+from controlplane.core.types import Program, Status, Tier
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,14 +119,6 @@ class Programs:
     def shared_blocks(self) -> int:
         """The prefix that programs share, in blocks."""
         return self.estimates.blocks(self.estimates.shared_tokens.value)
-
-    def queued(self, left: Callable[[Program], Left] | None = None) -> list[QueuedProgram]:
-        """The root programs that wait for a slot, in the order in which they began to.
-
-        ``left`` tells what each is expected to hold until its end, if anybody asks.
-        """
-        programs = (self.by_name[name] for name in self.queue)
-        return [QueuedProgram.of(program, *(left(program) if left else ())) for program in programs]
 
     def children_of(self, root_id: str) -> Iterable[str]:
         """The names of the root's children, and of theirs."""
