@@ -5,7 +5,6 @@ hundred thousand. They can always be recomputed from the records (``Charges.of``
 and the stateful tests compare.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -15,6 +14,7 @@ from controlplane.core.ledger.accounts import Accounts, payer_of
 from controlplane.core.ledger.index import Index
 from controlplane.core.ledger.kept import kept
 from controlplane.core.lifecycle import Trigger, next_status
+from controlplane.core.tally import Tally
 from controlplane.core.tenants import Tenancy
 from controlplane.core.types import Program, Status, Tier
 
@@ -30,9 +30,9 @@ class Charges:
     queued_blocks: int = 0
     # By place of the engine, where there are several: the charges of the active programs that ran there last.
     several: bool = False
-    placed_blocks: Counter[str] = field(default_factory=Counter)
-    placed: Counter[str] = field(default_factory=Counter)
-    placed_lent_blocks: Counter[str] = field(default_factory=Counter)
+    placed_blocks: Tally = field(default_factory=Tally)
+    placed: Tally = field(default_factory=Tally)
+    placed_lent_blocks: Tally = field(default_factory=Tally)
     touched: set[str] = field(
         default_factory=set, compare=False
     )  # places whose sums changed: ``outlook`` takes them
@@ -51,7 +51,7 @@ class Charges:
         self.active_roots += by * (not program.parent_id)
         self.charged += by * (not program.lends)
         if self.several:
-            self.placed[program.replica] += by * (not program.lends)
+            self.placed.add(program.replica, by * (not program.lends))
             self.touched.add(program.replica)
         self.charge(program, by * (program.kv_blocks - program.shared_blocks))
 
@@ -60,12 +60,12 @@ class Charges:
         if program.lends:
             self.lent_blocks += blocks
             if self.several:
-                self.placed_lent_blocks[program.replica] += blocks
+                self.placed_lent_blocks.add(program.replica, blocks)
                 self.touched.add(program.replica)
             return
         self.demand_blocks += blocks
         if self.several:
-            self.placed_blocks[program.replica] += blocks
+            self.placed_blocks.add(program.replica, blocks)
             self.touched.add(program.replica)
 
     def demanded_of(self, place: str, shared_blocks: int, more: int = 0) -> int:

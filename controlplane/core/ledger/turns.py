@@ -4,7 +4,6 @@ A turn is known by its ``turn_id`` from the gate to the engine's end. Events may
 is known already, or whose end came first, changes nothing.
 """
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import ceil
@@ -22,6 +21,7 @@ from controlplane.core.ledger.runs import Runs
 from controlplane.core.lifecycle import Trigger
 from controlplane.core.prompt_size import SIZE_FIELDS, PromptSize, PromptTokens, sender_of
 from controlplane.core.sharing import Prefilled
+from controlplane.core.tally import Tally
 from controlplane.core.types import Program, Status, Tier, seconds
 
 _MOST_PROMPTS = 3  # of a program, before its last: it may alternate between a few contexts
@@ -57,8 +57,8 @@ class Signals:
 class Load:
     """By place of the engine: the turns that it holds, and the blocks that they are projected to need."""
 
-    turns: Counter[str] = field(default_factory=Counter)
-    blocks: Counter[str] = field(default_factory=Counter)
+    turns: Tally = field(default_factory=Tally)
+    blocks: Tally = field(default_factory=Tally)
     touched: set[str] = field(
         default_factory=set, compare=False
     )  # places whose sums changed: ``outlook`` takes them
@@ -74,8 +74,8 @@ class Load:
     def count(self, turn: Running, by: int) -> None:
         """Add ``by`` turns like this one."""
         place = place_of(turn.publisher)
-        self.turns[place] += by
-        self.blocks[place] += by * turn.blocks
+        self.turns.add(place, by)
+        self.blocks.add(place, by * turn.blocks)
         self.touched.add(place)
 
 
