@@ -1,4 +1,4 @@
-"""All that comes and goes, by the thousand: programs and their children, publishers, tools, engines, gates, accounts.
+"""All that comes and goes by the thousand: programs with children, publishers, tools, engines, gates, accounts.
 
 One crowd lives through a daemon's controller with its recorders and through a gate, each of whose clients, tools,
 models and tenants is seen once and never again.
@@ -16,6 +16,7 @@ from controlplane.core.controller import Controller
 from controlplane.core.policies import Choice
 from controlplane.core.presets import preset
 from controlplane.core.types import seconds
+from controlplane.emit.tool_reporter import ToolReporter
 from controlplane.fleet.sessions import Pool, Sessions
 from controlplane.gate.contexts import Contexts
 from controlplane.gate.continuity import Continuity
@@ -59,6 +60,7 @@ class Crowd:
         self.gate._proofs = Proofs(64)
         self.contexts, self.continuity = Contexts(most_parts=1000), Continuity(most=32)
         self.sessions = Sessions(preset(preset_name).placement, forget_s=60)
+        self.reporter = ToolReporter(url="nats://127.0.0.1:1", node="node", enabled=False)
         self.numbers: dict[str, int] = {}  # of events, by the publishers of this step
         self.gate_number = 0
         self.came = 0
@@ -67,7 +69,8 @@ class Crowd:
     def roots(self) -> Sequence[object]:
         """The objects that live as long as the process."""
         return (
-            self.pump, self.regrets, self.decisions, self.moves, self.gate, self.contexts, self.continuity, self.sessions
+            self.pump, self.regrets, self.decisions, self.moves, self.gate, self.contexts, self.continuity,
+            self.sessions, self.reporter,
         )  # fmt: skip
 
     def tell(self, publisher: str, *events: ev.Event) -> None:
@@ -171,7 +174,9 @@ class Crowd:
             engine,
             ev.TurnSubmitted(projected_blocks=10, prompt_bytes=900, **ids),
             ev.FirstToken(prompt_tokens=900, prefill_ns=10**6, **ids),
-            ev.TurnEnded(prompt_tokens=900, output_tokens=9, service_ns=10**6, tool_calls=1, tool=f"x-{name}", **ids),
+            ev.TurnEnded(
+                prompt_tokens=900, output_tokens=9, service_ns=10**6, tool_calls=1, tool=f"x-{name}", **ids
+            ),
             ev.CommandRejected(command_id=1, program_id=name, reason="no"),
         )
         self.gate.reply_read(ticket, (f"x-{name}",))
@@ -180,6 +185,7 @@ class Crowd:
         call = {"program_id": name, "call_id": "1", "tool": f"tool-{name}"}
         self.tell(hook, ev.ToolStarted(**call), ev.ToolEnded(duration_ns=10**6, **call))
         self.tell(hook, ev.ToolStarted(**call | {"call_id": "2"}))  # its end is lost
+        self.reporter.tool_started(name, "1", f"tool-{name}")
         if not self.came % 4 and name.endswith("0"):
             self.tell(hook, ev.ToolEnded(duration_ns=1, **call | {"call_id": "3"}))  # it never began
         again = {"program_id": name, "turn_id": f"{name}/2"}

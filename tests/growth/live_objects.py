@@ -1,4 +1,4 @@
-"""Finds every container that lives as long as the objects it is given, by a walk over them, and how long each is."""
+"""Finds every container that lives as long as the objects it is given, and how long each is."""
 
 import sys
 from array import array
