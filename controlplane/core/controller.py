@@ -30,7 +30,7 @@ from controlplane.core.placing import ended_a_turn, place
 from controlplane.core.policies import Window, Windowed
 from controlplane.core.presets import Preset
 from controlplane.core.room import MOST_PASSED_OVER, fitting_in
-from controlplane.core.silence import sweep
+from controlplane.core.silence import ask_again, sweep
 from controlplane.core.slots import admissible, gathering, held_back, leaving, may_leave_now, overdrawn
 from controlplane.core.steps import Steps, run
 from controlplane.core.tenants import Exhausted
@@ -41,23 +41,12 @@ from controlplane.core.usual import Usual
 _CROWDED_STALL = 2.0  # so many times as long the engine idles before the valve opens while CPUs are overloaded
 _AT_ONCE = 256  # commands between two pauses
 _MOST_WEIGHED = 1024  # programs a tick whose context may be pinned; the next follows at once
-LOST_NS = seconds(60)  # what was said so long before a loss was noticed may be lost as well
 _MOST_TAKEN_BACK = 256  # slots a tick, so that a long outage's end does not hold one up; the next follows at once
 # Events after which a slot, an order or a pin may be decided before the interval ends.
 _BOUNDARIES = (
-    ev.TurnQueued,
-    ev.TurnAbandoned,
-    ev.TurnEnded,
-    ev.ReplyRead,
-    ev.ToolEnqueued,
-    ev.ToolStarted,
-    ev.ProgramArrived,
-    ev.ProgramEnded,
-    ev.EnvironmentWanted,
-    ev.PublisherState,
-    ev.OperatorOrders,
-    ev.EnginesListed,
-)
+    ev.TurnQueued, ev.TurnAbandoned, ev.TurnEnded, ev.ReplyRead, ev.ToolEnqueued, ev.ToolStarted, ev.ProgramArrived,
+    ev.ProgramEnded, ev.EnvironmentWanted, ev.PublisherState, ev.OperatorOrders, ev.EnginesListed,
+)  # fmt: skip
 _FREE_SLOTS = (ev.ToolEnded, ev.HostSampled)  # a tool that waits for a slot of the host may start
 
 
@@ -192,9 +181,10 @@ class Controller:
             if self.rules.trees.keep:
                 expect(self.ledger, now_ns)
             yield
-            yield from self._sweep(now_ns)
+            lends = self.preset.retention.lends
+            yield from self._issuing(sweep(self.ledger, self.rules.silence, now_ns, lends=lends), now_ns)
         self._refuse(now_ns, interval_ended=interval_ended)
-        yield from self._say_farewell(now_ns)
+        yield from self._issuing(self.ledger.runs.farewells_due(), now_ns)
         if interval_ended:
             yield from self.ledger.forgetting_ended(now_ns)
         self.pressure = self._observe(now_ns)
@@ -213,7 +203,8 @@ class Controller:
         if interval_ended:
             self._announce()
         self._retain(now_ns)
-        self._resync(now_ns)
+        asked = ask_again(self.ledger, self.rules.silence, seconds(self.rules.resync_s), now_ns)
+        yield from self._issuing(asked, now_ns)
         return self._out
 
     # Sensing
@@ -584,43 +575,18 @@ class Controller:
                 why = "its tool waits for a child program"
                 self._issue(cmd.Release(program_id=program.program_id, reason=why), now_ns)
 
-    def _say_farewell(self, now_ns: int) -> Steps[None]:
-        for number, command in enumerate(self.ledger.runs.farewells_due()):
-            if not number % _AT_ONCE:
-                yield
-            self._issue(command, now_ns)
-
     def _announce(self) -> None:
         window = self.state.window
         if (window.limit, window.window) != self.state.announced:
             self.state.announced = (window.limit, window.window)
             self._issue(cmd.SetWindow(limit=window.limit, window=window.window, reason=window.reason), 0)
 
-    def _sweep(self, now_ns: int) -> Steps[None]:
-        for command in sweep(self.ledger, self.rules.silence, now_ns, lends=self.preset.retention.lends):
-            if command is None:
+    def _issuing(self, commands: Iterable[cmd.Command | None], now_ns: int) -> Steps[None]:
+        for number, command in enumerate(commands):
+            if not number % _AT_ONCE or command is None:
                 yield
-            else:
+            if command is not None:
                 self._issue(command, now_ns)
-
-    def _resync(self, now_ns: int) -> None:
-        """Ask publishers for their state until it comes, each at most once in ``resync_s``."""
-        silence = self.rules.silence
-        for publisher, times in list(self.ledger.publishers.resync.items()):
-            sequence = self.ledger.publishers.sequences.get(publisher)
-            if sequence is None:
-                del self.ledger.publishers.resync[publisher]
-            elif times >= silence.ask_publisher_times:
-                del self.ledger.publishers.resync[publisher]  # it has no state to tell
-            elif now_ns - sequence.asked_at_ns >= seconds(
-                silence.ask_publisher_every_s if times else self.rules.resync_s
-            ):
-                self.ledger.publishers.resync[publisher] = times + 1
-                sequence.asked_at_ns = now_ns
-                sequence.unanswered += 1
-                self._issue(
-                    cmd.StateRequest(publisher=publisher, lost_ns=LOST_NS, reason="its events have a gap"), now_ns
-                )
 
     def _issue(self, command: cmd.Command, now_ns: int) -> None:
         command = replace(command, command_id=self.numbering.next())

@@ -22,6 +22,7 @@ from controlplane.core.types import NANOSECONDS_PER_SECOND, Program, Status, sec
 
 _LONGEST_NS = seconds(3600)  # of a tool that nobody can be asked about; or so many times its longest:
 _TIMES_LONGEST = 10
+LOST_NS = seconds(60)  # what was said so long before a loss was noticed may be lost as well
 _AT_ONCE = 256  # programs between two pauses
 _MOST_WEIGHED = 64  # programs an interval, so that very many silent ones hold nothing up
 
@@ -139,6 +140,20 @@ def _end_overlong(ledger: Ledger, now_ns: int) -> None:
             continue
         if not (call.delegates and _family_is_busy(ledger, program, now_ns)):
             tools.drop(key, now_ns)
+
+
+def ask_again(ledger: Ledger, rules: SilenceRules, resync_ns: int, now_ns: int) -> Iterator[Command]:
+    """Ask publishers whose events have a gap until their states come, each at most once in ``resync_ns``."""
+    resync, sequences = ledger.publishers.resync, ledger.publishers.sequences
+    for publisher, times in list(resync.items()):
+        sequence = sequences.get(publisher)
+        if sequence is None or times >= rules.ask_publisher_times:
+            del resync[publisher]  # it is gone, or has no state to tell
+        elif now_ns - sequence.asked_at_ns >= (seconds(rules.ask_publisher_every_s) if times else resync_ns):
+            resync[publisher] = times + 1
+            sequence.asked_at_ns = now_ns
+            sequence.unanswered += 1
+            yield StateRequest(publisher=publisher, lost_ns=LOST_NS, reason="its events have a gap")
 
 
 def _ask_silent_publishers(ledger: Ledger, rules: SilenceRules, now_ns: int) -> Iterator[Command | None]:

@@ -15,9 +15,10 @@ from anyio.lowlevel import checkpoint
 
 from controlplane.config import Config, Resolved, Source, show
 from controlplane.core.commands import StateRequest
-from controlplane.core.controller import LOST_NS, Controller
+from controlplane.core.controller import Controller
 from controlplane.core.engine_policies import EnginePolicies
 from controlplane.core.errors import ConfigError
+from controlplane.core.silence import LOST_NS
 from controlplane.core.steps import Steps, run
 from controlplane.core.types import seconds
 from controlplane.eventloop import task_group
@@ -81,9 +82,7 @@ class Daemon:
         self.bus = bus
         self.clock = clock or Clock(config.time_scale)
         self._pacer = Pacer(lambda: self.clock.wall_seconds(self.clock.now_ns()))
-        self.reloader = Reloader(
-            source, resolved, lambda config: self._pacer.between(partial(self._take_over, config))
-        )
+        self.reloader = Reloader(source, resolved, self._pacer.between(self._take_over))
         self.boot_id = secrets.token_hex(4)
         self.pump = Pump(Controller(config.policies, config.control))
         self.position = 0  # in the stream, of what the state contains
@@ -106,21 +105,17 @@ class Daemon:
         self._socket = socket
         self._probe = probe or HostProbe()
         self._state_path = state_path
-        self._stream_created = ""
         self._stopping = Event()
         self._error: ConfigError | None = None
-        self._saved_at_ns = 0
-        self._save_took_ns = 0
-        self._refused_told = 0
-        self._refusals_told_s = -_TELL_AGAIN_S
-        self._unsaved = ""  # why the last snapshot was not written
+        self._saved_at_ns = self._save_took_ns = 0
+        self._refused_told, self._refusals_told_s = 0, -_TELL_AGAIN_S
+        self._stream_created = self._unsaved = ""  # which stream is read; why the last snapshot was not written
         self._resync_all = False
         self._sampled = 0  # samples of the host that were published
         self._sample_now = Event()
         self._proof = 1  # the one that has to come back before anything is decided
-        self._looked_s = 0.0
         self._is_behind = False  # it was frozen, or began to lead: what happened until then is still to be read
-        self._heard_s = 0.0
+        self._looked_s = self._heard_s = 0.0
         self._lost_since_s = math.inf  # the stream may have lost what came since then, which nobody asked for yet
         self._lost_samples: tuple[int, int] | None = None
         self._shadow_asked: tuple[object, ...] = ()
@@ -240,12 +235,6 @@ class Daemon:
             await self._pacer.drive(self.pump.recalling(delivery.data, now_ns))
         else:
             await self._pacer.drive(self.pump.feeding(delivery.data, now_ns, delivery.subject))
-
-    def _unheard_s(self, now_ns: int) -> float:
-        """For how long nobody was heard by any daemon: the stream may have kept nothing since before this life."""
-        sequences = self.controller.ledger.publishers.sequences
-        heard_ns = sequences[next(reversed(sequences))].heard_at_ns if sequences else now_ns
-        return max(0.0, self.clock.wall_seconds(now_ns - heard_ns))
 
     def _load(self, stream: StreamInfo) -> int:
         """Restore the snapshot's state; the position to read on from."""
@@ -384,7 +373,8 @@ class Daemon:
         unheard = _NUMBERS_UNHEARD if self.leads.has_others else 0
         numbering.begin(max(now_ns // _NS_PER_NUMBER, numbering.sent + unheard))
         self._resync_all = True
-        self._lost_since_s = current_time() - self._unheard_s(now_ns)
+        unheard_ns = self.controller.ledger.publishers.silent_ns(now_ns)  # the stream may have kept nothing since
+        self._lost_since_s = current_time() - self.clock.wall_seconds(unheard_ns)
         self._proof = self._sampled + 1
         self._sample_now.set()
         self._leads = self._is_behind = True
@@ -427,7 +417,9 @@ class Daemon:
                 continue
             if not self._leads:
                 self._begin_to_lead()
-            for delivery in await inbox.take(self._until_due_s()):
+            due_ns = self.controller.next_deadline_ns() - self.clock.now_ns()
+            due_s = self.clock.wall_seconds(due_ns) if self._hears else _LONGEST_WAIT_S
+            for delivery in await inbox.take(min(_LONGEST_WAIT_S, max(0.0, due_s))):
                 await self._hear(delivery)
             if self._replaced:
                 node = self.config.node
@@ -442,19 +434,11 @@ class Daemon:
             await self._decide()
             behind_since_s = current_time()
 
-    def _until_due_s(self) -> float:
-        """How long to wait for what happens."""
-        if not self._hears:
-            return _LONGEST_WAIT_S
-        due_s = self.clock.wall_seconds(self.controller.next_deadline_ns() - self.clock.now_ns())
-        return min(_LONGEST_WAIT_S, max(0.0, due_s))
-
     async def _hear(self, delivery: Delivery) -> None:
         """Take in what the stream has: events, or commands, which are ours unless another daemon leads."""
         self.position = delivery.sequence
         if not delivery.is_command:
-            now_ns = self.clock.now_ns()
-            await self._pacer.drive(self.pump.feeding(delivery.data, now_ns, delivery.subject))
+            await self._pacer.drive(self.pump.feeding(delivery.data, self.clock.now_ns(), delivery.subject))
         elif last_command_id(delivery.data) > self.controller.numbering.sent:
             self._replaced = not self.leads.has_others
             self.leads.outrun()

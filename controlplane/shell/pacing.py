@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from anyio.lowlevel import checkpoint
@@ -9,6 +10,7 @@ from anyio.lowlevel import checkpoint
 from controlplane.core.steps import Steps, run
 
 _Result = TypeVar("_Result")
+_Argument = TypeVar("_Argument")
 
 _STEP_S = 0.02  # after which others run: a heartbeat is late by little more
 _MANY = 10_000  # programs: to look at all of their records takes the collector 20 ms
@@ -43,12 +45,16 @@ class Pacer:
             for work in after:
                 work()
 
-    def between(self, work: Callable[[], None]) -> None:
-        """Do what must not fall between two steps: now, or when those that run have ended."""
-        if self._is_busy:
-            self._after.append(work)
-        else:
-            work()
+    def between(self, work: Callable[[_Argument], None]) -> Callable[[_Argument], None]:
+        """The work that must not fall between two steps: it is done at once, or when those that run have ended."""
+
+        def do(argument: _Argument) -> None:
+            if self._is_busy:
+                self._after.append(partial(work, argument))
+            else:
+                work(argument)
+
+        return do
 
 
 def spare_records(programs: int) -> None:

@@ -26,7 +26,7 @@ def resident_mb() -> float:
 
 
 crowd, found = Crowd(options.preset), []
-for share in (0.1, 0.9):  # the first fills what is bounded
+for share in (0.4, 0.6):  # the first fills what is bounded
     asyncio.run(crowd.live(round(options.programs * share)))
     crowd.rest()
     found.append((sizes(*crowd.roots), resident_mb()))

@@ -144,6 +144,10 @@ class Publishers:
         self.resync[event.publisher] = 0
         return True
 
+    def silent_ns(self, now_ns: int) -> int:
+        """For how long nobody was heard; 0 if nobody ever was."""
+        return max(0, now_ns - self.sequences[next(reversed(self.sequences))].heard_at_ns) if self.sequences else 0
+
     def ended_early(self, key: str, publisher: str, now_ns: int, what: str) -> None:
         """An end without a beginning: late delivery where the publisher has gaps, else its fault."""
         sequence = self.sequences.get(publisher)
