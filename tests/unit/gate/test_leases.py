@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 from controlplane.gate.programs import ProgramTable
 
 STEPS = st.tuples(
-    st.sampled_from(["grant", "turn", "end", "revoke", "drop", "wait", "wait"]), st.integers(0, 5), st.integers(1, 9)
+    st.sampled_from(["grant", "turn", "end", "revoke", "drop", "wait", "wait"]),
+    st.integers(0, 5),
+    st.integers(1, 9),
 )
 
 
