@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, TypeGuard
+from typing import Any
 
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
@@ -43,11 +43,6 @@ class Turn:
     end: str = ""  # why no whole reply came: `aborted`, or why it left the gate
 
     @property
-    def key(self) -> str:
-        """In ``Past.open``."""
-        return self.turn_id
-
-    @property
     def began_ns(self) -> int:
         """When it was first heard of."""
         return self.queued_ns or self.submitted_ns or self.first_token_ns or self.ended_ns
@@ -57,7 +52,6 @@ class Turn:
 class ToolCall:
     """A tool's call. Times as of a turn."""
 
-    key: str  # in ``Past.open``
     tool: str
     asked_ns: int = 0  # it waits until the host has room for it
     started_ns: int = 0
@@ -105,10 +99,6 @@ class Past:
         """Turns and tools are named by different people."""
         return f"tool:{call_id}"
 
-    def has_open(self, entry: Entry) -> TypeGuard[Turn | ToolCall]:
-        """Whether it is a turn or a call that has not ended."""
-        return isinstance(entry, Turn | ToolCall) and self.open.get(entry.key) is entry
-
 
 class Timelines:
     """A recorder of what happens; ``verdict`` hears what came of each decision."""
@@ -118,7 +108,7 @@ class Timelines:
         self.pasts: dict[str, Past] = {}
         self.children: dict[str, dict[str, None]] = {}  # by parent
         self._most = most
-        self._order: deque[Past] = deque()  # whose the entries are, the oldest in front
+        self._order: deque[tuple[Past, str]] = deque()  # whose entries, and their keys in ``open``
         self._takes: dict[type[ev.Event], Callable[[Any, int], None]] = {
             ev.TurnQueued: self._queued,
             ev.TurnSubmitted: self._submitted,
@@ -218,7 +208,7 @@ class Timelines:
         turn = past.open[turn_id] = Turn(turn_id=turn_id)
         past.turns += 1
         past.ended_ns = 0  # it goes on, or the name is used again
-        self._keep(past, turn)
+        self._keep(past, turn, turn_id)
         return turn
 
     # Tools
@@ -243,8 +233,8 @@ class Timelines:
         key = past.tool_key(event.call_id)
         call = past.open.get(key)
         if not isinstance(call, ToolCall):
-            call = past.open[key] = ToolCall(key=key, tool=event.tool)
-            self._keep(past, call)
+            call = past.open[key] = ToolCall(tool=event.tool)
+            self._keep(past, call, key)
         return call
 
     # Programs
@@ -305,21 +295,22 @@ class Timelines:
 
     # How much is kept
 
-    def _keep(self, past: Past, entry: Entry) -> None:
+    def _keep(self, past: Past, entry: Entry, key: str = "") -> None:
         past.entries.append(entry)
-        self._order.append(past)
+        self._order.append((past, key))
         patience = _PATIENCE
         while len(self._order) > self._most:
-            oldest = self._order.popleft()
+            oldest, key = self._order.popleft()
             first = oldest.entries.popleft()
-            if patience and oldest.has_open(first):
+            is_open = oldest.open.get(key) is first
+            if patience and is_open:
                 patience -= 1
                 oldest.entries.append(first)
-                self._order.append(oldest)
+                self._order.append((oldest, key))
                 continue
             oldest.left_out += 1
-            if oldest.has_open(first):
-                del oldest.open[first.key]
+            if is_open:
+                del oldest.open[key]
             if not oldest.entries:
                 self._leave(oldest)
                 del self.pasts[oldest.program_id]
