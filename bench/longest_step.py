@@ -3,7 +3,7 @@
     .venv/bin/python bench/longest_step.py [--programs N] [CASE ...] [--json]
 
 Each case brings a controller into a state and then lets it work: events as they come, ticks as they fall due, until
-nothing is due at once. A step is what runs without the event loop between: one event, a part of a tick, one piece of
+nothing is due at once. A step is what runs without the event loop between: one event, a part of a tick, a piece of
 a snapshot. Printed are its longest and the time of all, in CPU time. The yardstick of the same run is a pass over
 the programs that adds up a field of each.
 """
