@@ -107,10 +107,8 @@ class Ledger:
 
     def applying(self, event: ev.Event, now_ns: int) -> Steps[bool]:
         """``apply``, with pauses where it may take long."""
-        if event.sequence > 0:
-            yield from self.holdings.meet(event.publisher, now_ns)
-            if not self.publishers.note(event, now_ns):
-                return False
+        if event.sequence > 0 and not (yield from self.holdings.is_new(event, now_ns)):
+            return False
         self.publishers.counts.applied += 1
         self.publishers.lateness.note(event.publisher, event.at_ns, now_ns)
         if (steps := self.handlers[type(event)](event, now_ns)) is not None:

@@ -46,17 +46,18 @@ class Holdings:
     parts: dict[str, list[ev.PublisherState]] = kept(dict)  # by publisher, of an unfinished state
     looked_at_ns: int = 0  # when silent publishers were last looked for
 
-    def meet(self, publisher: str, now_ns: int) -> Steps[None]:
-        """Know who numbers events, from the first of them on."""
-        if publisher in self.publishers.sequences:
-            return
-        self._make_room(now_ns)
-        self.publishers.sequences[publisher] = Sequence(heard_at_ns=now_ns)
-        if serves(publisher):
-            self.publishers.serving[publisher] = None
-            yield from self.retire_replaced(now_ns)
+    def is_new(self, event: ev.Event, now_ns: int) -> Steps[bool]:
+        """Whether a numbered event is to be applied."""
+        publisher = event.publisher
+        if publisher not in self.publishers.sequences:
+            self._make_room()
+            self.publishers.sequences[publisher] = Sequence(heard_at_ns=now_ns)
+            if serves(publisher):
+                self.publishers.serving[publisher] = None
+                yield from self.retire_replaced(now_ns)
+        return self.publishers.note(event, now_ns)
 
-    def _make_room(self, now_ns: int) -> None:
+    def _make_room(self) -> None:
         sequences = self.publishers.sequences
         if len(sequences) >= _MOST_PUBLISHERS:
             oldest = islice(sequences, _MOST_LOOKED_AT)
