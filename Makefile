@@ -59,7 +59,7 @@ test-core: types debian-tools
 	$(BIN)/pytest tests/fleet
 
 test-parts: install debian-tools
-	$(BIN)/pytest tests/faults tests/kills tests/malformed tests/integration
+	$(BIN)/pytest tests/faults tests/growth tests/kills tests/malformed tests/integration
 
 test-units: install debian-tools
 	$(BIN)/pytest tests/parity tests/unit --ignore=tests/unit/core

@@ -31,7 +31,7 @@ def describe(cls: type, path: str, name: str, default: Any) -> Description:
     return Description(meaning=meaning, unit=unit(name), allowed=allowed(cls, name, default))
 
 
-@functools.cache
+@functools.lru_cache(maxsize=64)
 def comments(cls: type) -> dict[str, str]:
     """The comment at the end of each field's line, by field; empty if the source is not available."""
     try:

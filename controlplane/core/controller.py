@@ -32,33 +32,24 @@ from controlplane.core.placing import ended_a_turn, place
 from controlplane.core.policies import Window, Windowed
 from controlplane.core.presets import Preset
 from controlplane.core.room import MOST_PASSED_OVER, fitting_in
-from controlplane.core.silence import sweep
-from controlplane.core.slots import admissible, first_admissible, held_back, leaving, may_leave_now, overdrawn
+from controlplane.core.silence import ask_again, sweep
+from controlplane.core.slots import first_admissible, gathering, held_back, leaving, may_leave_now, overdrawn
+from controlplane.core.steps import Steps, run
 from controlplane.core.tenants import Exhausted
 from controlplane.core.trees import adoptions, expect, gangs, held_gangs, moves
 from controlplane.core.types import Pressure, Program, QueuedProgram, Status, seconds
 from controlplane.core.usual import Usual
 
 _CROWDED_STALL = 2.0  # so many times as long the engine idles before the valve opens while CPUs are overloaded
+_AT_ONCE = 256  # commands between two pauses
 _MOST_WEIGHED = 1024  # programs a tick whose context may be pinned; the next follows at once
-LOST_NS = seconds(60)  # what was said so long before a loss was noticed may be lost as well
 _MOST_ADOPTED = 256  # children a tick that gates are told of; the next follows at once
 _MOST_TAKEN_BACK = 256  # slots a tick, so that a long outage's end does not hold one up; the next follows at once
 # Events after which a slot, an order or a pin may be decided before the interval ends.
 _BOUNDARIES = (
-    ev.TurnQueued,
-    ev.TurnAbandoned,
-    ev.TurnEnded,
-    ev.ReplyRead,
-    ev.ToolEnqueued,
-    ev.ToolStarted,
-    ev.ProgramArrived,
-    ev.ProgramEnded,
-    ev.EnvironmentWanted,
-    ev.PublisherState,
-    ev.OperatorOrders,
-    ev.EnginesListed,
-)
+    ev.TurnQueued, ev.TurnAbandoned, ev.TurnEnded, ev.ReplyRead, ev.ToolEnqueued, ev.ToolStarted, ev.ProgramArrived,
+    ev.ProgramEnded, ev.EnvironmentWanted, ev.PublisherState, ev.OperatorOrders, ev.EnginesListed,
+)  # fmt: skip
 _FREE_SLOTS = (ev.ToolEnded, ev.HostSampled)  # a tool that waits for a slot of the host may start
 
 
@@ -94,8 +85,12 @@ class Controller:
 
     def receive(self, event: ev.Event, now_ns: int) -> None:
         """Take an event in. A peer's contradiction is counted and quarantines its program."""
+        run(self.receiving(event, now_ns))
+
+    def receiving(self, event: ev.Event, now_ns: int) -> Steps[None]:
+        """``receive``, with pauses where it may take long."""
         try:
-            fresh = self.ledger.apply(event, now_ns)
+            fresh = yield from self.ledger.applying(event, now_ns)
         except RemoteEventError:
             fresh = True
             self.ledger.publishers.counts.contradictions += 1
@@ -108,8 +103,7 @@ class Controller:
         """Make no decision from its program's figures until its publisher has restated what it holds."""
         program = self.ledger.programs.by_name.get(getattr(event, "program_id", ""))
         if program is not None:
-            program.quarantined = True
-            program.accused = event.publisher
+            self.ledger.programs.quarantine(program, event.publisher)
         self.ledger.publishers.resync[event.publisher] = 0
 
     def mend(self, now_ns: int, *, suspects: bool = False) -> None:
@@ -156,18 +150,22 @@ class Controller:
 
         With the events received and that daemon's commands recalled, the state is about the one that it has.
         """
+        run(self.following(now_ns))
+
+    def following(self, now_ns: int) -> Steps[None]:
+        """``follow``, with pauses where it may take long."""
         if now_ns < self.state.interval_ends_ns:
             return
         state, ledger, admission = self.state, self.ledger, self.preset.admission
         state.interval_ends_ns = now_ns + seconds(self.rules.interval_s)
         self._sense(now_ns)
         for _ in sweep(ledger, self.rules.silence, now_ns, lends=self.preset.retention.lends):
-            continue  # it is for the other one to say, and is recalled once it is said
+            yield  # it is for the other one to say, and is recalled once it is said
         for _ in ledger.runs.farewells_due():
             continue
         ledger.accounts.overspent.clear()
         ledger.accounts.unanswered.clear()
-        ledger.forget_ended(now_ns)
+        yield from ledger.forgetting_ended(now_ns)
         ledger.programs.take_changed(len(ledger.programs.changed))
         ledger.publishers.resync.clear()
         self.pressure = self._observe(now_ns)
@@ -189,6 +187,10 @@ class Controller:
 
     def tick(self, now_ns: int) -> list[cmd.Command]:
         """Decide what is due, and return the commands in the order in which they must be sent."""
+        return run(self.ticking(now_ns))
+
+    def ticking(self, now_ns: int) -> Steps[list[cmd.Command]]:
+        """``tick``, with pauses where it may take long."""
         self._urgent = False
         interval_ended = now_ns >= self.state.interval_ends_ns
         if interval_ended:
@@ -196,28 +198,32 @@ class Controller:
             self._sense(now_ns)
             if self.rules.trees.keep:
                 expect(self.ledger, now_ns)
-            self._sweep(now_ns)
+            yield
+            lends = self.preset.retention.lends
+            yield from self._issuing(sweep(self.ledger, self.rules.silence, now_ns, lends=lends), now_ns)
         self._refuse(now_ns, interval_ended=interval_ended)
-        self._say_farewell(now_ns)
+        yield from self._issuing(self.ledger.runs.farewells_due(), now_ns)
         if interval_ended:
-            self.ledger.forget_ended(now_ns)
+            yield from self.ledger.forgetting_ended(now_ns)
         self.pressure = self._observe(now_ns)
+        yield
         self._update_window(now_ns)
         gangs, window = self._held_gangs(now_ns)
         adopted = list(islice(adoptions(self.ledger, gangs), _MOST_ADOPTED))
         self._urgent = self._urgent or len(adopted) == _MOST_ADOPTED
-        for command in adopted:
-            self._issue(command, now_ns)
-        self._balance_and_admit(window, now_ns)
-        self._let_in_active(self._take_back(now_ns) | self._hold_back(now_ns), gangs, now_ns)
+        yield from self._issuing(adopted, now_ns)
+        yield from self._balance_and_admit(window, now_ns)
+        yield from self._let_in_active(self._take_back(now_ns) | self._hold_back(now_ns), gangs, now_ns)
         self._give_back(now_ns)
         self._rescue(now_ns)
+        yield
         self._start_tools(now_ns)
         self._prepare(now_ns)
         if interval_ended:
             self._announce()
         self._retain(now_ns)
-        self._resync(now_ns)
+        asked = ask_again(self.ledger, self.rules.silence, seconds(self.rules.resync_s), now_ns)
+        yield from self._issuing(asked, now_ns)
         decided, self._out = self._out, []
         return decided
 
@@ -332,14 +338,16 @@ class Controller:
             state.admission, self.ledger.estimates, self.pressure, now_ns
         )
 
-    def _balance_and_admit(self, window: Window, now_ns: int) -> None:
+    def _balance_and_admit(self, window: Window, now_ns: int) -> Steps[None]:
         """MARS Algorithm 1, BalanceAndAdmit, in the room of ``window``."""
         preset, facts, self.considered = self.preset, self.ledger.estimates, ()
         queued = len(self.ledger.programs.queue)
         slots = window.limit - self.pressure.programs_active if window.limit else queued  # line 23
         if slots <= 0 or not queued or self._nobody_fits(window):
             return
-        order = preset.packing.order(self._waiting(), facts, self.pressure, now_ns)
+        waiting = yield from self._waiting()
+        order = preset.packing.order(waiting, facts, self.pressure, now_ns)
+        yield
         turns = self._in_turn(list(order) if preset.packing.ages else self._overdue_first(order, now_ns), slots)
         self.considered = turns.order
         overdue_ns, empty = now_ns - seconds(self.rules.overdue_s), not self.pressure.programs_active
@@ -351,7 +359,9 @@ class Controller:
         fitting = fitting_in(self.considered, slots, window, ahead, overdue_ns, empty=empty, first=turns.first)
         if self.ledger.programs.charges.several:  # they get their engines largest first (MORI §4.3.1)
             fitting.sort(key=lambda each: -each.blocks)
-        for chosen in fitting:
+        for number, chosen in enumerate(fitting):
+            if not number % _AT_ONCE:
+                yield
             slot = f"slot {self.ledger.programs.charges.active_roots + 1} of {window.limit or 'any'}"
             turn = f"; {turns.why[chosen.program_id]}" if chosen.program_id in turns.why else ""
             guessed = self.ledger.gates.guessed(chosen.program_id)
@@ -369,10 +379,10 @@ class Controller:
         programs, most = self.ledger.programs, max(window.room_blocks) + window.returning_blocks
         return all(programs.by_name[name].queued_blocks > most for name in programs.queue)
 
-    def _waiting(self) -> list[QueuedProgram]:
+    def _waiting(self) -> Steps[list[QueuedProgram]]:
         """Who may be let in, with what packing wants to know."""
         looks_ahead = self.preset.packing.looks_ahead
-        return admissible(self.ledger, Usual(self.ledger.estimates).left if looks_ahead else None)
+        return gathering(self.ledger, Usual(self.ledger.estimates).left if looks_ahead else None)
 
     def _overdue_first(self, order: Any, now_ns: int) -> list[QueuedProgram]:
         horizon_ns = now_ns - seconds(self.rules.overdue_s)
@@ -411,9 +421,9 @@ class Controller:
             return
         if now_ns - max(turns.engine_idle_since_ns, first.queued_at_ns) >= seconds(stall_s):
             if crowded and self.preset.packing.looks_ahead:
-                order = self.preset.packing.order(self._waiting(), self.ledger.estimates, pressure, now_ns)
+                order = self.preset.packing.order(run(self._waiting()), self.ledger.estimates, pressure, now_ns)
             else:
-                order = admissible(self.ledger)
+                order = run(gathering(self.ledger))
             order = self._in_turn(order, 1).order
             self.considered = self.considered or order
             self._admit(order[0].program_id, f"the engine was idle for {stall_s:g}s", now_ns)
@@ -440,7 +450,7 @@ class Controller:
         if not self.ledger.programs.queue:
             return set()
         facts = self.ledger.estimates
-        order = self.preset.packing.order(self._waiting(), facts, self.pressure, now_ns)
+        order = self.preset.packing.order(run(self._waiting()), facts, self.pressure, now_ns)
         turns = self._in_turn(self._overdue_first(order, now_ns), self.rules.prepare_ahead)
         return {each.program_id for each in turns.order[: self.rules.prepare_ahead]}
 
@@ -509,13 +519,17 @@ class Controller:
         if pinned:
             self._issue(cmd.Release(program_id=root_id, reason="its slot was taken back"), now_ns)
 
-    def _let_in_active(self, going: Collection[str], gangs: Mapping[str, Collection[str]], now_ns: int) -> None:
+    def _let_in_active(
+        self, going: Collection[str], gangs: Mapping[str, Collection[str]], now_ns: int
+    ) -> Steps[None]:
         """Held turns whose root holds a slot: a gate that lost its grant, or a child. Not of those that must go.
 
         Nor of a gang that waits for room: its root goes on asking.
         """
         askers = self.ledger.programs.askers
-        for root_id in [name for name in askers if name not in going]:
+        for number, root_id in enumerate([name for name in askers if name not in going]):
+            if not number % _AT_ONCE:
+                yield
             root, held = self.ledger.programs.by_name.get(root_id), gangs.get(root_id, ())
             if root is not None and root.status is Status.ACTIVE and root.queued_turns:
                 self._admit(root_id, "its slot is held already", now_ns, held)
@@ -559,38 +573,18 @@ class Controller:
                 why = "its tool waits for a child program"
                 self._issue(cmd.Release(program_id=program.program_id, reason=why), now_ns)
 
-    def _say_farewell(self, now_ns: int) -> None:
-        for command in self.ledger.runs.farewells_due():
-            self._issue(command, now_ns)
-
     def _announce(self) -> None:
         window = self.state.window
         if (window.limit, window.window) != self.state.announced:
             self.state.announced = (window.limit, window.window)
             self._issue(cmd.SetWindow(limit=window.limit, window=window.window, reason=window.reason), 0)
 
-    def _sweep(self, now_ns: int) -> None:
-        for command in sweep(self.ledger, self.rules.silence, now_ns, lends=self.preset.retention.lends):
-            self._issue(command, now_ns)
-
-    def _resync(self, now_ns: int) -> None:
-        """Ask publishers for their state until it comes, each at most once in ``resync_s``."""
-        silence = self.rules.silence
-        for publisher, times in list(self.ledger.publishers.resync.items()):
-            sequence = self.ledger.publishers.sequences.get(publisher)
-            if sequence is None:
-                del self.ledger.publishers.resync[publisher]
-            elif times >= silence.ask_publisher_times:
-                del self.ledger.publishers.resync[publisher]  # it has no state to tell
-            elif now_ns - sequence.asked_at_ns >= seconds(
-                silence.ask_publisher_every_s if times else self.rules.resync_s
-            ):
-                self.ledger.publishers.resync[publisher] = times + 1
-                sequence.asked_at_ns = now_ns
-                sequence.unanswered += 1
-                self._issue(
-                    cmd.StateRequest(publisher=publisher, lost_ns=LOST_NS, reason="its events have a gap"), now_ns
-                )
+    def _issuing(self, commands: Iterable[cmd.Command | None], now_ns: int) -> Steps[None]:
+        for number, command in enumerate(commands):
+            if not number % _AT_ONCE or command is None:
+                yield
+            if command is not None:
+                self._issue(command, now_ns)
 
     def _issue(self, command: cmd.Command, now_ns: int) -> None:
         command = replace(command, command_id=self.numbering.next())

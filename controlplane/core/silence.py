@@ -22,6 +22,8 @@ from controlplane.core.types import NANOSECONDS_PER_SECOND, Program, Status, sec
 
 _LONGEST_NS = seconds(3600)  # of a tool that nobody can be asked about; or so many times its longest:
 _TIMES_LONGEST = 10
+LOST_NS = seconds(60)  # what was said so long before a loss was noticed may be lost as well
+_AT_ONCE = 256  # programs between two pauses
 _MOST_WEIGHED = 64  # programs an interval, so that very many silent ones hold nothing up
 
 
@@ -45,15 +47,17 @@ class SilenceRules:
         require("ask_publisher_times", self.ask_publisher_times, low=1, high=1000)
 
 
-def sweep(ledger: Ledger, rules: SilenceRules, now_ns: int, *, lends: bool) -> Iterator[Command]:
-    """Once a control interval: end who is gone, weigh who is silent, ask silent publishers.
+def sweep(ledger: Ledger, rules: SilenceRules, now_ns: int, *, lends: bool) -> Iterator[Command | None]:
+    """Once a control interval: end who is gone, weigh who is silent, ask silent publishers. None: a pause.
 
     ``lends``: whoever will be away for long leaves its room to others.
     """
     running, left = running_blocks(ledger), _MOST_WEIGHED
     active, dormant, programs = ledger.programs.active, ledger.programs.dormant, ledger.programs.by_name
     pause_ns = len(active) * NANOSECONDS_PER_SECOND // _MOST_WEIGHED  # of very many each has its turn
-    for name in list(active):
+    for number, name in enumerate(list(active)):
+        if not number % _AT_ONCE:
+            yield None
         program = programs[name]
         if program.status is not Status.ACTIVE:
             continue
@@ -67,7 +71,9 @@ def sweep(ledger: Ledger, rules: SilenceRules, now_ns: int, *, lends: bool) -> I
             left -= 1
             _weigh(ledger, program, rules, running, now_ns, lends)
     holding = {held.program_id for held in ledger.gates.held.values()}  # a child waits with its root
-    for name in list(dormant):
+    for number, name in enumerate(list(dormant)):
+        if not number % _AT_ONCE:
+            yield None
         program = programs[name]
         if program.open_tools or program.open_turns or name in holding or _family_is_busy(ledger, program, now_ns):
             continue
@@ -77,7 +83,7 @@ def sweep(ledger: Ledger, rules: SilenceRules, now_ns: int, *, lends: bool) -> I
             ledger.runs.end(program, now_ns, _why(unseen_ns, chance))
     ledger.runs.leave(now_ns, seconds(rules.end_after_reply_s))
     _end_overlong(ledger, now_ns)
-    ledger.holdings.retire_replaced(now_ns)
+    yield from ledger.holdings.retire_replaced(now_ns)
     ledger.holdings.forget_silent(now_ns)
     yield from _ask_silent_publishers(ledger, rules, now_ns)
 
@@ -124,9 +130,10 @@ def _end_overlong(ledger: Ledger, now_ns: int) -> None:
     runs is waited for.
     """
     tools, times = ledger.tools, ledger.estimates.tools
-    for key, call in list(tools.calls.items()):
-        if not call.detached or now_ns - call.since_ns < _LONGEST_NS:
-            continue
+    for key in list(tools.detached):
+        call = tools.calls[key]
+        if now_ns - call.since_ns < _LONGEST_NS:
+            break  # the others are younger
         known = times[call.tool].all.ascending if call.tool in times else ()
         program = ledger.programs.by_name[call.program_id]
         if known and now_ns - call.since_ns < _TIMES_LONGEST * known[-1]:
@@ -135,7 +142,21 @@ def _end_overlong(ledger: Ledger, now_ns: int) -> None:
             tools.drop(key, now_ns)
 
 
-def _ask_silent_publishers(ledger: Ledger, rules: SilenceRules, now_ns: int) -> Iterator[Command]:
+def ask_again(ledger: Ledger, rules: SilenceRules, resync_ns: int, now_ns: int) -> Iterator[Command]:
+    """Ask publishers whose events have a gap until their states come, each at most once in ``resync_ns``."""
+    resync, sequences = ledger.publishers.resync, ledger.publishers.sequences
+    for publisher, times in list(resync.items()):
+        sequence = sequences.get(publisher)
+        if sequence is None or times >= rules.ask_publisher_times:
+            del resync[publisher]  # it is gone, or has no state to tell
+        elif now_ns - sequence.asked_at_ns >= (seconds(rules.ask_publisher_every_s) if times else resync_ns):
+            resync[publisher] = times + 1
+            sequence.asked_at_ns = now_ns
+            sequence.unanswered += 1
+            yield StateRequest(publisher=publisher, lost_ns=LOST_NS, reason="its events have a gap")
+
+
+def _ask_silent_publishers(ledger: Ledger, rules: SilenceRules, now_ns: int) -> Iterator[Command | None]:
     for publisher in sorted(ledger.holdings.worth_asking()):
         sequence = ledger.publishers.sequences[publisher]
         if now_ns - sequence.heard_at_ns < seconds(rules.ask_publisher_after_s):
@@ -143,7 +164,7 @@ def _ask_silent_publishers(ledger: Ledger, rules: SilenceRules, now_ns: int) -> 
         if now_ns - sequence.asked_at_ns < seconds(rules.ask_publisher_every_s):
             continue
         if sequence.unanswered >= rules.ask_publisher_times:
-            ledger.holdings.lose(publisher, now_ns)
+            yield from ledger.holdings.lose(publisher, now_ns)
             continue
         sequence.asked_at_ns = now_ns
         sequence.unanswered += 1

@@ -17,6 +17,7 @@ run.
 from collections.abc import Callable
 
 from controlplane.core.ledger import Ledger
+from controlplane.core.steps import Steps, in_chunks, run
 from controlplane.core.types import Left, Program, QueuedProgram, Status
 
 
@@ -25,13 +26,18 @@ def admissible(ledger: Ledger, left: Callable[[Program], Left] | None = None) ->
 
     ``left`` tells what each is expected to hold until its end, if anybody asks.
     """
-    programs = ledger.programs
-    if programs.draining:
-        return []
-    queued, held, spent = programs.queued(left), programs.ordered_held, ledger.accounts.spent_now
-    if spent:
-        queued = [each for each in queued if programs.by_name[each.program_id].payer not in spent]
-    return [each for each in queued if each.program_id not in held] if held else queued
+    return run(gathering(ledger, left))
+
+
+def gathering(ledger: Ledger, left: Callable[[Program], Left] | None = None) -> Steps[list[QueuedProgram]]:
+    """``admissible``, with pauses."""
+    programs, spent, found = ledger.programs, ledger.accounts.spent_now, list[QueuedProgram]()
+    for names in in_chunks(() if programs.draining else programs.queue):
+        for program in (programs.by_name[name] for name in names if name not in programs.ordered_held):
+            if program.payer not in spent:
+                found.append(QueuedProgram.of(program, *(left(program) if left else ())))
+        yield
+    return found
 
 
 def first_admissible(ledger: Ledger) -> Program | None:

@@ -30,6 +30,7 @@ from controlplane.core.events import (
 )
 from controlplane.core.text import made_good
 from controlplane.emit.emitter import Emitter
+from controlplane.emit.latest import Latest
 from controlplane.emit.preparation import Preparation
 from controlplane.emit.slot_wait import SlotWait
 from controlplane.emit.stats import EmitterStats
@@ -83,7 +84,7 @@ class ToolReporter:
         self._patience_s = patience_s
         self._heard_s = 0.0
         self._preparations: dict[str, Preparation[Any]] = {}  # by program
-        self._calls: dict[tuple[str, str], _Call] = {}
+        self._calls: Latest[tuple[str, str], _Call] = Latest()
         self._emitter = Emitter(
             url=url,
             node=node,

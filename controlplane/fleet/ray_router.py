@@ -22,6 +22,7 @@ from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, R
 from controlplane import clocks
 from controlplane.core.errors import UnknownPolicy
 from controlplane.core.placement import PLACEMENT
+from controlplane.emit.latest import Latest
 from controlplane.fleet.sessions import Pool, Sessions
 from controlplane.gate.identity import BadIdentity, Identity, identify
 from controlplane.gate.sizing import prompt_size
@@ -51,7 +52,7 @@ class PenstockRouter(RequestRouter):
         make: Any = PLACEMENT[placement]
         self._sessions = Sessions(make(**parameters), prefill_tokens_per_s=prefill_tokens_per_s, forget_s=forget_s)
         self._pool_tokens = pool_tokens
-        self._asked: dict[str, Identity] = {}  # by request: placed once, and not taken yet
+        self._asked: Latest[str, Identity] = Latest()  # by request: placed once, and not taken yet
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None

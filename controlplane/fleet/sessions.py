@@ -5,13 +5,14 @@ its own requests only. This keeps what a placement policy needs of them: where e
 long a prompt, what runs on each replica now, how long turns take. The policies are the daemon's own.
 """
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from controlplane.core.estimate import Estimates
 from controlplane.core.policies import Choice, NextTurn, PlacementPolicy
+from controlplane.core.tally import Tally
 from controlplane.core.types import NANOSECONDS_PER_SECOND, Program, Replica, Status, Tier, seconds
 
 _MOST_SESSIONS = 100_000  # whoever ran longest ago is forgotten first
@@ -60,9 +61,9 @@ class Sessions:
         self._forget_ns = seconds(forget_s)
         self._programs: OrderedDict[str, Program] = OrderedDict()
         self._running: dict[str, Running] = {}
-        self._charged: Counter[str] = Counter()  # blocks of contexts, by replica
-        self._turns: Counter[str] = Counter()
-        self._turn_blocks: Counter[str] = Counter()
+        self._charged = Tally()  # blocks of contexts, by replica
+        self._turns = Tally()
+        self._turn_blocks = Tally()
 
     def __len__(self) -> int:
         return len(self._programs)
@@ -121,16 +122,16 @@ class Sessions:
         self._running[request_id] = Running(
             session_id=session_id, replica=replica, blocks=blocks, since_ns=now_ns, last=last
         )
-        self._turns[replica] += 1
-        self._turn_blocks[replica] += blocks
+        self._turns.add(replica, 1)
+        self._turn_blocks.add(replica, blocks)
 
     def end(self, request_id: str, now_ns: int) -> None:
         """The request is over, well or not."""
         run = self._running.pop(request_id, None)
         if run is None:
             return
-        self._turns[run.replica] -= 1
-        self._turn_blocks[run.replica] -= run.blocks
+        self._turns.add(run.replica, -1)
+        self._turn_blocks.add(run.replica, -run.blocks)
         self._estimates.service.add(now_ns - run.since_ns)
         program = self._programs.get(run.session_id)
         if program is None:
@@ -154,7 +155,7 @@ class Sessions:
                 program.replica, program.kv_tier, program.warm = "", Tier.NONE, False
 
     def _charge(self, program: Program, blocks: int) -> None:
-        self._charged[program.replica] += blocks - program.kv_blocks
+        self._charged.add(program.replica, blocks - program.kv_blocks)
         program.kv_blocks = blocks
 
     def _touch(self, program: Program, now_ns: int) -> None:

@@ -136,8 +136,7 @@ class Gate:
             return False
         now_ns = self._now_ns()
         program = self._programs.use(root_id)
-        program.running -= 1
-        program.renew(now_ns)
+        program.turn(-1, now_ns)
         if program.running == 0:
             self._busy_programs -= 1
         if abandoned:
@@ -354,9 +353,8 @@ class Gate:
             self._proofs.remember(ticket.program_id, ticket.turn_id)
         if program.running == 0:
             self._busy_programs += 1
-        program.running += 1
+        program.turn(1, now_ns)
         program.known = True
-        program.renew(now_ns)
 
     def _hold(self, ticket: Ticket) -> Held:
         root_id = self._programs.root_id(ticket.program_id)
@@ -448,7 +446,7 @@ class Gate:
         limit = self._authority.local_limit(now_ns)
         if limit is None:
             return inf
-        return limit - sum(1 for program in self._programs if program.running or program.granted(now_ns))
+        return limit - self._programs.leases.count(now_ns)
 
     def _drop(self, held: Held) -> None:
         self._holds.remove(held)

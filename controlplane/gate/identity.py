@@ -215,7 +215,7 @@ def _id_in(body: Body, path: str) -> object:
     return None if not text or is_placeholder(text, loose=path in _BORROWED_FIELDS) else text
 
 
-@functools.cache
+@functools.lru_cache(maxsize=64)
 def _keys(path: str) -> list[str]:
     return path.split(".")
 

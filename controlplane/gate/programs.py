@@ -4,6 +4,7 @@ Grants are leases that use renews, and the table is bounded: a program that neve
 forgotten program only has to ask once more.
 """
 
+import heapq
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,7 +16,58 @@ from controlplane.gate.identity import is_one_turn
 _MOST_PROGRAMS = 16_384  # of those that had a turn last: who starts a child has just had one
 FOR_GOOD = 1 << 62
 _ASKED_AGAIN_NS = seconds(10)  # after a refusal for a time: budgets change while that passes
+_MOST_LEFT = 64  # ends of leases that no longer count, before they are cleared away
 _MOST_TURNS = 8  # of a program: a child is started by a reply that its agent read last, or by one beside it
+
+
+class Leases:
+    """Counts the programs that hold a slot: without its daemon a gate asks for that at each request.
+
+    It has programs of the table only, and looks at those whose lease may have ended since it was asked last.
+    """
+
+    def __init__(self) -> None:
+        self._holders: dict[str, RootProgram] = {}
+        self._ends: list[tuple[int, str]] = []  # a heap; a program's latest entry counts
+
+    def note(self, program: "RootProgram") -> None:
+        """A program's grant or its running turns have changed."""
+        if not (program.running or program.granted_until_ns):
+            self.forget(program)
+            return
+        self._holders[program.program_id] = program
+        if program.granted_until_ns and not program.lease_ends_ns:
+            self._expect(program)
+        if len(self._ends) > _MOST_LEFT + 2 * len(self._holders):
+            self._ends = [each for each in self._ends if self._is_latest(*each)]
+            heapq.heapify(self._ends)
+
+    def forget(self, program: "RootProgram") -> None:
+        """The program holds none, or is known no more."""
+        self._holders.pop(program.program_id, None)
+        program.lease_ends_ns = 0
+
+    def count(self, now_ns: int) -> int:
+        """How many have a turn running, or a grant that lasts."""
+        while self._ends and self._ends[0][0] <= now_ns:
+            at_ns, name = heapq.heappop(self._ends)
+            if not self._is_latest(at_ns, name):
+                continue
+            program = self._holders[name]
+            program.lease_ends_ns = 0
+            if program.granted_until_ns > now_ns:
+                self._expect(program)  # it was renewed meanwhile
+            elif not program.running:
+                del self._holders[name]
+        return len(self._holders)
+
+    def _expect(self, program: "RootProgram") -> None:
+        program.lease_ends_ns = program.granted_until_ns
+        heapq.heappush(self._ends, (program.lease_ends_ns, program.program_id))
+
+    def _is_latest(self, at_ns: int, name: str) -> bool:
+        program = self._holders.get(name)
+        return program is not None and program.lease_ends_ns == at_ns
 
 
 @dataclass(slots=True)
@@ -23,6 +75,8 @@ class RootProgram:
     """A root program at this gate; its children's turns count as its own."""
 
     program_id: str
+    leases: Leases = field(default_factory=Leases, repr=False, compare=False)
+    lease_ends_ns: int = 0  # as ``leases`` has it; 0: it does not wait for that
     grant_ttl_ns: int = 0
     granted_until_ns: int = 0  # 0: no grant
     grant_id: int = 0  # the number of the command that gave it; 0: nobody counted it
@@ -43,10 +97,14 @@ class RootProgram:
         self.grant_ttl_ns = ttl_ns
         self.granted_until_ns = now_ns + ttl_ns
         self.local_grant = local
+        self.leases.note(self)
 
-    def renew(self, now_ns: int) -> None:
+    def turn(self, by: int, now_ns: int) -> None:
+        """So many more turns of it run; who has a grant has it for as long again."""
+        self.running += by
         if self.granted_until_ns > 0:
             self.granted_until_ns = max(self.granted_until_ns, now_ns + self.grant_ttl_ns)
+        self.leases.note(self)
 
     def refuse(self, ttl_ns: int, now_ns: int, reason: str) -> None:
         """Its turns are refused for so long; 0: for good. Running ones go on."""
@@ -66,6 +124,7 @@ class RootProgram:
     def revoke(self) -> None:
         self.granted_until_ns = 0
         self.local_grant = False
+        self.leases.note(self)
 
     def succeed(self, child: "RootProgram", now_ns: int) -> None:
         """Take over the slot and the held turns of a former root, which is now this program's child."""
@@ -88,6 +147,7 @@ class ProgramTable:
         self._max_programs = max_programs
         self._roots: OrderedDict[str, RootProgram] = OrderedDict()
         self._parents: OrderedDict[str, str] = OrderedDict()
+        self.leases = Leases()
         self.forgotten = 0
 
     def __len__(self) -> int:
@@ -152,7 +212,7 @@ class ProgramTable:
             return program
         if len(self._roots) >= self._max_programs:
             self._forget_one()
-        program = self._roots[root_id] = RootProgram(root_id)
+        program = self._roots[root_id] = RootProgram(root_id, self.leases)
         return program
 
     def drop(self, program_id: str) -> None:
@@ -160,15 +220,19 @@ class ProgramTable:
         self._parents.pop(program_id, None)
         program = self._roots.get(program_id)
         if program is not None and program.idle:
-            del self._roots[program_id]
+            self._forget(program)
 
     def _forget_one(self) -> None:
         """Drop the longest idle program. If none is idle the table grows, since live turns are bounded."""
         for program in self._roots.values():
             if program.idle:
-                del self._roots[program.program_id]
+                self._forget(program)
                 self.forgotten += 1
                 return
+
+    def _forget(self, program: RootProgram) -> None:
+        del self._roots[program.program_id]
+        self.leases.forget(program)
 
 
 class Proofs:

@@ -48,6 +48,8 @@ _LAST_ERRORS = 8
 _NO_ROOM = frozenset({10023, 10047})  # insufficient resources, insufficient storage resources
 _MADE_MEANWHILE = 10058  # by another daemon, not quite as we would: a fleet's begins elsewhere in nodes' streams
 _MOST_RACES = 3  # of two daemons that begin together: one for each stream that both make
+_MOST_WAITING = 32 << 20  # bytes of messages that were read and not applied
+_MOST_AT_ONCE, _MOST_AT_ONCE_BYTES = 1024, 1 << 20  # messages that are taken together
 _IDLE_HEARTBEAT_S = 2.0
 _LOOK_S = 0.5
 _DEAF_QUIETS = 3
@@ -86,24 +88,41 @@ class StreamInfo:
 
 
 class Inbox:
-    """Deliveries that wait for the daemon."""
+    """Deliveries that wait for the daemon: as many as there is ``room`` for, the others wait in the stream."""
 
     def __init__(self) -> None:
         self._waiting: deque[Delivery] = deque()
+        self._bytes = 0
         self._arrived = Event()
+        self._taken = Event()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    async def room(self) -> None:
+        """Wait until no more than a bounded backlog waits; meanwhile the server's flow control stops the stream."""
+        while self._bytes > _MOST_WAITING:
+            self._taken = Event()
+            await self._taken.wait()
 
     def put(self, delivery: Delivery) -> None:
         self._waiting.append(delivery)
+        self._bytes += len(delivery.data)
         self._arrived.set()
 
     async def take(self, timeout_s: float) -> list[Delivery]:
-        """All that waits; an empty list if nothing came within ``timeout_s``."""
+        """The first that wait, as many as are applied at once; an empty list if nothing came in ``timeout_s``."""
         if not self._waiting:
             self._arrived = Event()
             with move_on_after(timeout_s):
                 await self._arrived.wait()
-        taken = list(self._waiting)
-        self._waiting.clear()
+        taken: list[Delivery] = []
+        size = 0
+        while self._waiting and len(taken) < _MOST_AT_ONCE and size < _MOST_AT_ONCE_BYTES:
+            taken.append(self._waiting.popleft())
+            size += len(taken[-1].data)
+        self._bytes -= size
+        self._taken.set()
         return taken
 
 
@@ -306,6 +325,7 @@ class Bus:
         sequence = metadata.sequence.stream
         if sequence <= self._position:
             return  # delivered again after a renewal
+        await self.inbox.room()
         self._position = sequence
         self._heard_s = self._awake_s()
         self.inbox.put(

@@ -17,10 +17,12 @@ from anyio.lowlevel import checkpoint
 from controlplane import clocks
 from controlplane.config import Config, Resolved, Source, show
 from controlplane.core.commands import Command, StateRequest
-from controlplane.core.controller import LOST_NS, Controller
+from controlplane.core.controller import Controller
 from controlplane.core.engine_policies import EnginePolicies
 from controlplane.core.errors import ConfigError, LocalEventError
 from controlplane.core.events import HostSampled
+from controlplane.core.silence import LOST_NS
+from controlplane.core.steps import Steps, run
 from controlplane.core.types import seconds
 from controlplane.eventloop import task_group
 from controlplane.shell import snapshot as snapshots
@@ -36,6 +38,7 @@ from controlplane.shell.host_probe import HostProbe
 from controlplane.shell.laboratory import Laboratory
 from controlplane.shell.leading import Alone, Leads
 from controlplane.shell.logs import logger
+from controlplane.shell.pacing import Pacer, spare_records
 from controlplane.shell.pump import Pump
 from controlplane.shell.reload import Reloader
 from controlplane.shell.saving import Saver
@@ -52,6 +55,7 @@ from controlplane.wire.subjects import publisher_name
 _STALLED_S = 30.0  # so long nothing of what the stream has: its last messages may have been deleted
 _TELL_S = 5.0  # between two words of how far a long reading has come
 _LONGEST_WAIT_S = 0.5
+_LONGEST_BEHIND_S = 1.0  # that a backlog is applied without a decision
 _QUIET_S = 5.0  # or three samples of the host
 _FROZEN_S = 2.0  # between two looks, which are at most ``_LONGEST_WAIT_S`` apart
 _SAMPLES_MISSED = 2.5  # of the host, until what is known may be out of date
@@ -59,7 +63,6 @@ _HARDLY_BACK_S = 0.1
 _NS_PER_NUMBER = 1_000_000  # no daemon sends a command each millisecond of its life
 _NUMBERS_UNHEARD = 10_000  # of commands that a leader before us may have sent and the stream did not keep
 _FOLLOWS = "the daemon does not decide: another one leads, or it still starts"
-_REPLACED = "has a daemon that started later: this one stands down"
 _SAVING_AT_MOST = 20  # saves are this many times their own duration apart
 
 
@@ -85,9 +88,10 @@ class Daemon:
         saver: Saver | None = None,
     ) -> None:
         config = resolved.config
-        self.reloader = Reloader(source, resolved, self._take_over)
         self.bus = bus
         self.clock, self._elapsed_s = clock or Clock(config.time_scale), elapsed_s
+        self._pacer = Pacer(lambda: self.clock.wall_seconds(self.clock.now_ns()))
+        self.reloader = Reloader(source, resolved, self._pacer.between(self._take_over))
         self.boot_id = secrets.token_hex(4)
         self.tasks = Tasks()
         self.pump = Pump(Controller(config.policies, config.control), self.tasks.failures)
@@ -114,7 +118,7 @@ class Daemon:
         self._probe, self._sample = probe or HostProbe(), HostSampled(cpus=0.0)
         self._state_path = state_path
         self._saver = saver or Saver(state_path, DiskWriter("snapshot"))
-        self._stream_created = ""
+        self._stream_created = ""  # which stream is read
         self._stopping = Event()
         self._error: ConfigError | None = None
         self._saved_at_ns = self._save_took_ns = 0
@@ -122,10 +126,9 @@ class Daemon:
         self._sampled = 0  # samples of the host that were published
         self._sample_now = Event()
         self._proof = 1  # the one that has to come back before anything is decided
-        self._looked_s = 0.0
         self._decided_s = -math.inf  # when a round of decisions was made last that raised nothing
         self._is_behind = False  # it was frozen, or began to lead: what happened until then is still to be read
-        self._heard_s = 0.0
+        self._looked_s = self._heard_s = 0.0
         self._lost_since_s = math.inf  # the stream may have lost what came since then, which nobody asked for yet
         self._lost_samples: tuple[int, int] | None = None
         self._asked: tuple[float, int] | None = None  # when all were last asked for their states, and lost_ns
@@ -186,7 +189,7 @@ class Daemon:
         self.advice.close()
         if not self._replaced:
             await self._saver.settled()  # else the last one is left out where one is under way
-            self._save(self.clock.now_ns())
+            run(self._saving(self.clock.now_ns()))
             await self._saver.settled()
         await self.bus.flush()
         self._log.info("down", node=self.config.node)
@@ -224,8 +227,8 @@ class Daemon:
         while self.position < last_sequence and not self._stopping.is_set():
             deliveries = await self.bus.inbox.take(_LONGEST_WAIT_S)
             for delivery in deliveries:
-                self._recall(delivery)
-            self.pump.tell()
+                await self._recall(delivery)
+            await self._pacer.drive(self.pump.telling())
             now_s = clocks.awake_s()
             if deliveries:
                 heard_s = now_s
@@ -235,23 +238,17 @@ class Daemon:
             if now_s - told_s >= _TELL_S:
                 told_s = now_s
                 self._log.info("reading the stream", sequence=self.position, of=last_sequence)
-                self._save(self.clock.now_ns())
+                await self._pacer.drive(self._saving(self.clock.now_ns()))
 
-    def _recall(self, delivery: Delivery) -> None:
+    async def _recall(self, delivery: Delivery) -> None:
         """Take in what was decided elsewhere, or before: an event, or commands that are not ours to send."""
         # What the server's clock says is never later than now: it may have been set back since.
         now_ns = min(self.clock.from_wall_ns(delivery.wall_ns), self.clock.now_ns())
-        if delivery.is_command:
-            self.pump.recall(delivery.data, now_ns)
-        else:
-            self.pump.feed(delivery.data, now_ns, delivery.subject)
         self.position = delivery.sequence
-
-    def _unheard_s(self, now_ns: int) -> float:
-        """For how long nobody was heard by any daemon: the stream may have kept nothing since before this life."""
-        sequences = self.controller.ledger.publishers.sequences.values()
-        heard_ns = max((sequence.heard_at_ns for sequence in sequences), default=now_ns)
-        return max(0.0, self.clock.wall_seconds(now_ns - heard_ns))
+        if delivery.is_command:
+            await self._pacer.drive(self.pump.recalling(delivery.data, now_ns))
+        else:
+            await self._pacer.drive(self.pump.feeding(delivery.data, now_ns, delivery.subject))
 
     def _load(self, stream: StreamInfo) -> int:
         """Restore the snapshot's state; the position to read on from."""
@@ -299,10 +296,10 @@ class Daemon:
             time_scale=self.config.time_scale,
         )
 
-    def _save(self, now_ns: int) -> None:
+    def _saving(self, now_ns: int) -> Steps[None]:
         """A full or hung disk costs the snapshot, never the daemon: the stream has what it would have held."""
         self.pump.mend(now_ns)
-        self._saver.save(self._snapshot(now_ns))
+        yield from self._saver.saving(self._snapshot(now_ns))
         self._saver.set_aside(self.pump.set_aside.take())
         self._save_took_ns = self.clock.now_ns() - now_ns
         if self.recorder is not None:
@@ -311,6 +308,7 @@ class Daemon:
                 self._log.error("record ends here", path=str(self.recorder.path), error=self.recorder.failed)
                 self.recorder = None
         self._saved_at_ns = now_ns
+        spare_records(len(self.controller.ledger.programs.by_name))
 
     def _must_save(self, now_ns: int) -> bool:
         """Every ``snapshot_s``, but for a bounded share of the time only. What was not saved is in the stream."""
@@ -331,7 +329,6 @@ class Daemon:
             recorder.config(show(config), now_ns)
 
     def _make_stretch(self, length_ns: int) -> Stretch:
-        """What automatic advice asks the laboratory about."""
         return Stretch(self._state_path.parent / "advise", length_ns, self._record_head, DiskWriter("advise"))
 
     def _why_not_tuned(self) -> str:
@@ -365,7 +362,8 @@ class Daemon:
         unheard = _NUMBERS_UNHEARD if self.leads.has_others else 0
         numbering.begin(max(now_ns // _NS_PER_NUMBER, numbering.sent + unheard))
         self._resync_all = True
-        self._lost_since_s = self._elapsed_s() - self._unheard_s(now_ns)
+        unheard_ns = self.controller.ledger.publishers.silent_ns(now_ns)  # the stream may have kept nothing since
+        self._lost_since_s = self._elapsed_s() - self.clock.wall_seconds(unheard_ns)
         self._proof = self._sampled + 1
         self._sample_now.set()
         self._leads = self._is_behind = True
@@ -392,47 +390,51 @@ class Daemon:
         if self._leads:
             self._cease_to_lead()
         for delivery in await self.bus.inbox.take(_LONGEST_WAIT_S):
-            self._recall(delivery)
+            await self._recall(delivery)
         now_ns = self.clock.now_ns()
-        self.pump.follow(now_ns)
+        await self._pacer.drive(self.pump.following(now_ns))
         self._looked_s = self._heard_s = self._elapsed_s()
         self._is_behind = False
         if self._must_save(now_ns):
-            self._save(now_ns)
+            await self._pacer.drive(self._saving(now_ns))
 
     async def _pump_events(self) -> None:
+        behind_since_s = self._elapsed_s()
         while not self._stopping.is_set():
             if not self.leads.leading:
                 await self._stand_by()
                 continue
             if not self._leads:
                 self._begin_to_lead()
-            await self._take_all()
+            due_s = self.clock.wall_seconds(self.pump.next_deadline_ns() - self.clock.now_ns())
+            wait_s = max(0.0, due_s) if self._hears else _LONGEST_WAIT_S
+            for delivery in await self.bus.inbox.take(min(_LONGEST_WAIT_S, wait_s)):
+                await self._hear(delivery)
             if self._replaced:
-                self.stop(ConfigError(f"node {self.config.node!r} {_REPLACED}"))
+                self.stop(
+                    ConfigError(f"node {self.config.node!r} has a daemon that started later: this one stands down")
+                )
                 return
             self._note_gap()
-            if self.leads.leading:  # else it was frozen, say, and its lease has ended meanwhile
+            is_behind = len(self.bus.inbox) and self._elapsed_s() - behind_since_s < _LONGEST_BEHIND_S
+            if self.leads.leading and not is_behind:  # it may have been frozen, and its lease have ended
                 await self._decide()
+                behind_since_s = self._elapsed_s()
 
-    async def _take_all(self) -> None:
-        """Take in what came, or wait until something comes or a decision is due."""
-        wait_s = _LONGEST_WAIT_S
-        if self._hears:
-            wait_s = self.clock.wall_seconds(self.pump.next_deadline_ns() - self.clock.now_ns())
-        for delivery in await self.bus.inbox.take(min(_LONGEST_WAIT_S, max(0.0, wait_s))):
-            if not delivery.is_command:
-                self.pump.feed(delivery.data, self.clock.now_ns(), delivery.subject)
-            elif last_command_id(delivery.data) > self.controller.numbering.sent:
-                self._replaced = not self.leads.has_others
-                self.leads.outrun()
-                self._recall(delivery)
-            self.position = delivery.sequence
+    async def _hear(self, delivery: Delivery) -> None:
+        """Take in what the stream has: events, or commands, which are ours unless another daemon leads."""
+        self.position = delivery.sequence
+        if not delivery.is_command:
+            await self._pacer.drive(self.pump.feeding(delivery.data, self.clock.now_ns(), delivery.subject))
+        elif last_command_id(delivery.data) > self.controller.numbering.sent:
+            self._replaced = not self.leads.has_others
+            self.leads.outrun()
+            await self._recall(delivery)
 
     async def _decide(self) -> None:
-        now_ns = self.clock.now_ns()
-        hears = self._hears
-        commands = self.pump.decide(now_ns) if hears else ()
+        """Decide what is due, have it sent, and then write down what happened."""
+        now_ns, hears = self.clock.now_ns(), self._hears
+        commands = await self._pacer.drive(self.pump.deciding(now_ns)) if hears else ()
         if hears and self._resync_all:
             self._resync_all = False
             commands = [*commands, self._request_of_all()]
@@ -442,11 +444,11 @@ class Daemon:
         if self.pump.decides:
             self._decided_s = self._elapsed_s()
         await checkpoint()  # their writers send them now; then there is time to write down what happened
-        self.pump.tell()
+        await self._pacer.drive(self.pump.telling())
         self.decisions.tell(commands, now_ns)
         self.moves.tell(commands, now_ns)
         if self._must_save(now_ns):
-            self._save(now_ns)
+            await self._pacer.drive(self._saving(now_ns))
 
     async def _send(self, commands: Sequence[Command]) -> None:
         """One that cannot be encoded costs itself, not those that were decided with it."""

@@ -57,7 +57,7 @@ class EventSocket:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_open = False
         self._log = logger("socket")
-        # ADR 0065: no farewell, since a client would take one for the answer to its batch, which is lost then.
+        # ADR 0064: no farewell, since a client would take one for the answer to its batch, which is lost then.
         self.listener = Listener("socket", BOUNDS.within(_SHARE), self._protocol, self._log.warning)
 
     async def open(self) -> None:

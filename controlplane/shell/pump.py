@@ -10,11 +10,14 @@ from controlplane.core.commands import Command
 from controlplane.core.controller import Controller
 from controlplane.core.errors import RemoteEventError
 from controlplane.core.events import Event
+from controlplane.core.steps import Steps, in_chunks, run
 from controlplane.core.types import seconds
 from controlplane.shell.set_aside import SetAside
 from controlplane.shell.tasks import Failures, described
 from controlplane.wire.codec import DecodedBatch, decode_commands, decode_events
 from controlplane.wire.senders import believed
+
+_AT_ONCE = 64  # events between two pauses
 
 
 class Recorder(Protocol):
@@ -74,7 +77,11 @@ class Pump:
         What is malformed is counted, and so is what is not for a sender on ``subject`` to tell (no subject: nobody
         else's bytes, as in a test). The rest is applied.
         """
-        self._tell_decided()
+        return run(self.feeding(data, now_ns, subject))
+
+    def feeding(self, data: bytes, now_ns: int, subject: str = "") -> Steps[int]:
+        """``feed``, with pauses."""
+        yield from self._telling_decided()
         now_ns = self._forward(now_ns)
         try:
             batch = decode_events(data)
@@ -86,9 +93,11 @@ class Pump:
             self.put_aside(data, subject, error)
             return 0
         taken = []
-        for event in events:
+        for number, event in enumerate(events):
+            if not number % _AT_ONCE:
+                yield
             try:
-                self.controller.receive(event, now_ns)
+                yield from self.controller.receiving(event, now_ns)
                 taken.append(event)
             except Exception as error:
                 self.put_aside(data, subject, error)
@@ -109,7 +118,7 @@ class Pump:
             self._reject(len(refused), f"refused on {subject}: {refused[-1]}")
         return events if self.sift is None else list(self.sift(events, subject))
 
-    def recall(self, data: bytes, now_ns: int) -> None:
+    def recalling(self, data: bytes, now_ns: int) -> Steps[None]:
         """Take in commands that were sent before a restart."""
         now_ns = self._forward(now_ns)
         try:
@@ -120,7 +129,9 @@ class Pump:
         except Exception as error:
             self.put_aside(data, "", error)
             return
-        for command in commands:
+        for number, command in enumerate(commands):
+            if not number % _AT_ONCE:
+                yield
             try:
                 self.controller.recall(command, now_ns)
             except Exception as error:
@@ -132,10 +143,10 @@ class Pump:
         self.set_aside.add(data, subject, described(error))
         self.failures.note("messages", error, "setting it aside")
 
-    def follow(self, now_ns: int) -> None:
+    def following(self, now_ns: int) -> Steps[None]:
         """Let time pass while another daemon decides."""
-        self.tell()
-        self._tick(self.controller.follow, self._forward(now_ns))
+        yield from self.telling()
+        yield from self._ticking(self.controller.following, self._forward(now_ns))
 
     def next_deadline_ns(self) -> int:
         """When ``decide`` has something to do. 0: at once."""
@@ -148,20 +159,26 @@ class Pump:
 
     def decide(self, now_ns: int) -> Sequence[Command]:
         """Tick if something is due. The recorders hear of it with ``tell``, at the latest before the next event."""
-        self._tell_decided()
+        return run(self.deciding(now_ns))
+
+    def deciding(self, now_ns: int) -> Steps[Sequence[Command]]:
+        """``decide``, with pauses."""
+        yield from self._telling_decided()
         now_ns = self._forward(now_ns)
         if self.next_deadline_ns() > now_ns:
             return ()
-        commands = self._tick(self.controller.tick, now_ns) or ()
+        commands = (yield from self._ticking(self.controller.ticking, now_ns)) or ()
         self._decided = (now_ns, commands)
         return commands
 
-    def _tick(self, tick: Callable[[int], Sequence[Command] | None], now_ns: int) -> Sequence[Command] | None:
-        """What ``tick`` decides; where it raises, what it had decided by then."""
+    def _ticking(
+        self, ticking: Callable[[int], Steps[Sequence[Command] | None]], now_ns: int
+    ) -> Steps[Sequence[Command] | None]:
+        """What ``ticking`` decides; where it raises, what it had decided by then."""
         if self._is_torn and now_ns - self._mended_ns >= _MEND_EVERY_NS:
             self.mend(now_ns)
         try:
-            decided = tick(now_ns)
+            decided = yield from ticking(now_ns)
             self._tick_pause_ns = 0
         except Exception as error:
             self.failures.note(TICKS, error, "deciding again soon")
@@ -183,21 +200,26 @@ class Pump:
 
     def tell(self) -> None:
         """Have what came and what was decided written down: once that was sent, as a grant waits for no disk."""
+        run(self.telling())
+
+    def telling(self) -> Steps[None]:
+        """``tell``, with pauses."""
         fed, self._fed = self._fed, []
         decided, self._decided = self._decided, None
         for recorder in self.recorders:
             try:
-                _write_down(recorder, fed, decided)
+                yield from _writing_down(recorder, fed, decided)
             except Exception as error:
                 self.failures.note(type(recorder).__name__, error, "going on without what it was told")
         if fed or decided:
             for beside in self.besides:
                 beside.hear(fed, decided)
+                yield
 
-    def _tell_decided(self) -> None:
+    def _telling_decided(self) -> Steps[None]:
         """What a decision was made from is written down with it, hence before anything else happens."""
         if self._decided is not None:
-            self.tell()
+            yield from self.telling()
 
     def _forward(self, now_ns: int) -> int:
         """Time never runs backwards, not even from a stream's timestamps to our own clock."""
@@ -209,16 +231,20 @@ class Pump:
         self.last_rejection = why
 
 
-def _write_down(
+def _writing_down(
     recorder: Recorder,
     fed: Sequence[tuple[int, Sequence[Event]]],
     decided: tuple[int, Sequence[Command]] | None,
-) -> None:
+) -> Steps[None]:
     for now_ns, events in fed:
-        for event in events:
-            recorder.event(event, now_ns)
+        for some in in_chunks(events, _AT_ONCE):
+            for event in some:
+                recorder.event(event, now_ns)
+            yield
     if decided is not None:
         now_ns, commands = decided
         recorder.tick(now_ns)
-        for command in commands:
-            recorder.command(command, now_ns)
+        for told in in_chunks(commands, _AT_ONCE):
+            for command in told:
+                recorder.command(command, now_ns)
+            yield

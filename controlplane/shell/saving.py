@@ -6,6 +6,7 @@ from pathlib import Path
 
 from anyio import move_on_after, sleep
 
+from controlplane.core.steps import Steps
 from controlplane.files import replace_file
 from controlplane.shell.disk import Disk
 from controlplane.shell.set_aside import write_messages
@@ -27,17 +28,20 @@ class Saver:
         self._path, self._disk, self._replace = path, disk, replace
         self.failure = ""  # why the last one was not written
 
-    def save(self, pieces: Iterable[bytes]) -> bool:
-        """Encode a snapshot now, and have it written; false where the one before still waits for the disk."""
+    def saving(self, pieces: Iterable[bytes]) -> Steps[None]:
+        """Encode a snapshot, with pauses, and have it written; none where the one before waits for the disk."""
         if self._disk.waiting:
             self.failure = "the disk has not taken the one before"
-            return False
+            return
+        encoded = []
         try:
-            encoded = list(pieces)
+            for piece in pieces:
+                encoded.append(piece)
+                yield
         except Exception as error:  # its records may contradict each other in any way
             self.failure = described(error)
-            return False
-        return self._disk.put(partial(self._write, encoded), sum(map(len, encoded)))
+            return
+        self._disk.put(partial(self._write, encoded), sum(map(len, encoded)))
 
     async def settled(self) -> None:
         """Return once it is written; after a while all the same."""

@@ -9,6 +9,7 @@ microseconds (``bench/timeline_cost.py``). The decision log on disk has older de
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from controlplane.core import commands as cmd
@@ -90,7 +91,7 @@ class Past:
     ended_ns: int = 0  # 0: it has not
     turns: int = 0  # that were heard of
     left_out: int = 0  # entries that made room for others
-    entries: list[Entry] = field(default_factory=list)
+    entries: deque[Entry] = field(default_factory=deque)
     open: dict[str, Turn | ToolCall] = field(default_factory=dict)
     pin: Decided | None = None
 
@@ -107,7 +108,7 @@ class Timelines:
         self.pasts: dict[str, Past] = {}
         self.children: dict[str, dict[str, None]] = {}  # by parent
         self._most = most
-        self._order: deque[Past] = deque()  # whose the entries are, the oldest in front
+        self._order: deque[tuple[Past, str]] = deque()  # whose entries, and their keys in ``open``
         self._takes: dict[type[ev.Event], Callable[[Any, int], None]] = {
             ev.TurnQueued: self._queued,
             ev.TurnSubmitted: self._submitted,
@@ -201,13 +202,13 @@ class Timelines:
         turn = past.open.get(turn_id)
         if isinstance(turn, Turn):
             return turn
-        for entry in past.entries[-_LATEST:]:
+        for entry in islice(reversed(past.entries), _LATEST):
             if isinstance(entry, Turn) and entry.turn_id == turn_id and now_ns - entry.ended_ns < _LATE_NS:
                 return entry
         turn = past.open[turn_id] = Turn(turn_id=turn_id)
         past.turns += 1
         past.ended_ns = 0  # it goes on, or the name is used again
-        self._keep(past, turn)
+        self._keep(past, turn, turn_id)
         return turn
 
     # Tools
@@ -233,7 +234,7 @@ class Timelines:
         call = past.open.get(key)
         if not isinstance(call, ToolCall):
             call = past.open[key] = ToolCall(tool=event.tool)
-            self._keep(past, call)
+            self._keep(past, call, key)
         return call
 
     # Programs
@@ -294,21 +295,22 @@ class Timelines:
 
     # How much is kept
 
-    def _keep(self, past: Past, entry: Entry) -> None:
+    def _keep(self, past: Past, entry: Entry, key: str = "") -> None:
         past.entries.append(entry)
-        self._order.append(past)
+        self._order.append((past, key))
         patience = _PATIENCE
         while len(self._order) > self._most:
-            oldest = self._order.popleft()
-            first = oldest.entries.pop(0)
-            if patience and first in oldest.open.values():
+            oldest, key = self._order.popleft()
+            first = oldest.entries.popleft()
+            is_open = oldest.open.get(key) is first
+            if patience and is_open:
                 patience -= 1
                 oldest.entries.append(first)
-                self._order.append(oldest)
+                self._order.append((oldest, key))
                 continue
             oldest.left_out += 1
-            if first in oldest.open.values():
-                oldest.open = {name: each for name, each in oldest.open.items() if each is not first}
+            if is_open:
+                del oldest.open[key]
             if not oldest.entries:
                 self._leave(oldest)
                 del self.pasts[oldest.program_id]

@@ -22,6 +22,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.runnables import RunnableConfig
 
 from controlplane.core.tool_calls import called_name
+from controlplane.emit.latest import Latest
 from controlplane.emit.tool_reporter import ToolReporter
 from engine_hooks.tools.shared import PROGRAM_HEADER, guard, is_on, reporter
 
@@ -46,9 +47,9 @@ class PenstockCallback(BaseCallbackHandler):
     def __init__(self, to: ToolReporter | None = None) -> None:
         self._to = to or reporter()
         self._on = is_on()
-        self._program_of: dict[UUID, str] = {}  # by every run that is open
-        self._call_of: dict[UUID, str] = {}
-        self._begun: set[UUID] = set()  # runs with which a program began
+        self._program_of: Latest[UUID, str] = Latest()  # by every run that is open
+        self._call_of: Latest[UUID, str] = Latest()
+        self._begun: Latest[UUID, None] = Latest()  # runs with which a program began
 
     # Runs
 
@@ -61,7 +62,7 @@ class PenstockCallback(BaseCallbackHandler):
         named = str(metadata.get(_NAME) or "")  # LangGraph tells of the outermost thread alone
         program = self._program_of[run_id] = named or enclosing or str(metadata.get("thread_id") or run_id)
         if program != enclosing:
-            self._begun.add(run_id)
+            self._begun[run_id] = None
             self._to.program_started(program, parent_id=enclosing)
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **more: Any) -> None:
@@ -73,7 +74,7 @@ class PenstockCallback(BaseCallbackHandler):
     def _end(self, run_id: UUID, reason: str) -> None:
         program = self._program_of.pop(run_id, "")
         if run_id in self._begun:
-            self._begun.discard(run_id)
+            self._begun.pop(run_id, None)
             self._to.program_ended(program, reason)
 
     # Tools

@@ -16,6 +16,7 @@ import contextvars
 from typing import Any
 
 from controlplane.core.tool_calls import called_name
+from controlplane.emit.latest import Latest
 from controlplane.emit.tool_reporter import ToolReporter
 from engine_hooks.tools.hygiene import Hygiene
 from engine_hooks.tools.patching import Adapter, Hook, Seam, argument
@@ -36,7 +37,7 @@ class Reports:
     def __init__(self, to: ToolReporter) -> None:
         self._to = to
         self._hygiene = Hygiene.of()
-        self._parents: dict[str, str] = {}  # by child, until its run begins
+        self._parents: Latest[str, str] = Latest()  # by child, until its run begins
 
     def hooks(self) -> list[Hook]:
         """All seams and what to do there. Raises ``ImportError`` without the SDK."""

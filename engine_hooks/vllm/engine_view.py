@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from controlplane.emit.latest import Latest
 from engine_hooks.engine.view import Lock, PoolTokens, View, named
 
 CARRIED = "penstock"  # in sampling_params.extra_args
@@ -37,7 +38,7 @@ class EngineView(View):
         self.page_tokens = int(scheduler.block_size)
         self.context_tokens = int(getattr(scheduler, "max_model_len", 0) or 0)
         self._keys = keys
-        self._first_cached_tokens: dict[str, int] = {}
+        self._first_cached_tokens: Latest[str, int] = Latest()
 
     @property
     def _pool(self) -> Any:

@@ -10,6 +10,7 @@ from controlplane.core.events import place_of, serves
 from controlplane.core.ledger.holdings import Holdings
 from controlplane.core.ledger.runs import Runs
 from controlplane.core.ledger.turns import Turns
+from controlplane.core.steps import Steps
 from controlplane.gate.gate import Gate
 from controlplane.shell import daemon as daemons
 from controlplane.shell import snapshot as snapshots
@@ -36,17 +37,17 @@ def _heartbeats_without_events() -> Iterator[None]:
 class _Hasty(Holdings):
     """A newcomer at a place retires the first."""
 
-    def is_new(self, event: Any, now_ns: int) -> bool:
+    def is_new(self, event: Any, now_ns: int) -> Steps[bool]:
         publisher = event.publisher
         known, latest = (self.__dict__.setdefault(name, {}) for name in ("boots_seen", "latest_boots"))
         if serves(publisher) and publisher not in known:
             before, known[publisher] = latest.get(place_of(publisher)), None
             latest[place_of(publisher)] = publisher
             if before is not None:
-                self.forget(before, now_ns)
+                yield from self.forget(before, now_ns)
         if latest.get(place_of(publisher), publisher) != publisher:
             return False
-        return super().is_new(event, now_ns)
+        return (yield from super().is_new(event, now_ns))
 
 
 def _a_newcomer_retires_the_first() -> AbstractContextManager[Any]:
@@ -54,12 +55,13 @@ def _a_newcomer_retires_the_first() -> AbstractContextManager[Any]:
 
 
 def _a_full_disk_ends_the_decisions() -> AbstractContextManager[Any]:
-    def save(self: Daemon, now_ns: int) -> None:
+    def saving(self: Daemon, now_ns: int) -> Steps[None]:
         path: Any = self._state_path
         path.disk.replace(path.name, b"".join(self._snapshot(now_ns)))
         self._saved_at_ns = now_ns
+        yield
 
-    return patch.object(Daemon, "_save", save)
+    return patch.object(Daemon, "_saving", saving)
 
 
 def _a_second_daemon_is_let_in() -> AbstractContextManager[Any]:

@@ -13,8 +13,8 @@ from support.daemon_process import NODE, BusClient, DaemonProcess, eventually
 from support.nats import NatsServer
 
 from controlplane.core.commands import StateRequest
-from controlplane.core.controller import LOST_NS
 from controlplane.core.events import Event, Grant, ProgramArrived, PublisherState, ToolStarted, TurnEnded
+from controlplane.core.silence import LOST_NS
 from controlplane.emit.tool_reporter import ToolReporter
 from controlplane.wire.codec import decode_commands, encode_events
 from controlplane.wire.frames import MAX_FRAME_BYTES, Frame, pack, read

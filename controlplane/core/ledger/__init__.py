@@ -24,6 +24,7 @@ from controlplane.core.ledger.publishers import Publishers
 from controlplane.core.ledger.runs import Runs
 from controlplane.core.ledger.tools import Tools
 from controlplane.core.ledger.turns import Turns
+from controlplane.core.steps import Steps, run
 from controlplane.core.types import seconds
 
 _FORGET_ENDED_AFTER_NS = seconds(60)
@@ -45,7 +46,7 @@ class Ledger:
     turns: Turns = field(init=False)
     engines: Engines = field(init=False)
     holdings: Holdings = field(init=False)
-    handlers: dict[type[ev.Event], Callable[[Any, int], None]] = field(init=False, repr=False)
+    handlers: dict[type[ev.Event], Callable[[Any, int], Steps[None] | None]] = field(init=False, repr=False)
 
     def __post_init__(self, kept_before: Mapping[str, Any]) -> None:
         def of(noun: type) -> dict[str, Any]:
@@ -103,17 +104,22 @@ class Ledger:
 
     def apply(self, event: ev.Event, now_ns: int) -> bool:
         """Take an event in; False for a duplicate. Raises ``RemoteEventError`` if it contradicts what is known."""
-        if event.sequence > 0 and not self.holdings.is_new(event, now_ns):
+        return run(self.applying(event, now_ns))
+
+    def applying(self, event: ev.Event, now_ns: int) -> Steps[bool]:
+        """``apply``, with pauses where it may take long."""
+        if event.sequence > 0 and not (yield from self.holdings.is_new(event, now_ns)):
             return False
         self.publishers.counts.applied += 1
         self.publishers.lateness.note(event.publisher, event.at_ns, now_ns)
-        self.handlers[type(event)](event, now_ns)
+        if (steps := self.handlers[type(event)](event, now_ns)) is not None:
+            yield from steps
         return True
 
-    def forget_ended(self, now_ns: int) -> None:
+    def forgetting_ended(self, now_ns: int) -> Steps[None]:
         """Drop programs that ended a while ago, and ends that waited too long for their beginning."""
         horizon_ns = now_ns - _FORGET_ENDED_AFTER_NS
-        self.runs.forget_ended(now_ns, horizon_ns)
+        yield from self.runs.forget_ended(now_ns, horizon_ns)
         self.publishers.forget_early_ends(horizon_ns)
 
     def records(self) -> dict[str, Any]:

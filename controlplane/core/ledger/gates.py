@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from controlplane.core import events as ev
+from controlplane.core.ledger.index import Index
 from controlplane.core.ledger.kept import kept
 from controlplane.core.ledger.programs import Programs, note_idle
 from controlplane.core.types import Program, Status
@@ -27,15 +28,18 @@ class Gates:
     refused: dict[str, int] = kept(dict)  # turns that left unserved, by code
     held_of: dict[str, dict[str, None]] = field(default_factory=dict)  # turn_ids by root
     own: dict[str, dict[str, None]] = field(default_factory=dict)  # turn_ids by program
+    by_publisher: Index = field(default_factory=Index)  # turn_ids
 
     def __post_init__(self) -> None:
         for turn_id, held in self.held.items():
             self.held_of.setdefault(self.programs.by_name[held.program_id].root_id, {})[turn_id] = None
             self.own.setdefault(held.program_id, {})[turn_id] = None
+            self.by_publisher.add(held.publisher, turn_id)
 
     def hold(self, turn_id: str, held: Held, root: Program, now_ns: int) -> None:
         """A turn begins to wait at the gate."""
         self.held[turn_id] = held
+        self.by_publisher.add(held.publisher, turn_id)
         self.held_of.setdefault(root.program_id, {})[turn_id] = None
         self.own.setdefault(held.program_id, {})[turn_id] = None
         if not root.queued_at_ns and root.status is not Status.ACTIVE:  # who left and asks again keeps its place
@@ -47,6 +51,7 @@ class Gates:
         held = self.held.pop(turn_id, None)
         if held is None:
             return
+        self.by_publisher.drop(held.publisher, turn_id)
         program = self.programs.by_name[held.program_id]
         note_idle(program, now_ns)
         root = self.programs.by_name[program.root_id]

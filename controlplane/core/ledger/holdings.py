@@ -8,6 +8,7 @@ them, ``gate-30000`` and ``gate-30001`` (docs/adr/0018). Agents' hooks are many 
 
 from collections.abc import Container
 from dataclasses import dataclass
+from itertools import islice, takewhile
 
 from controlplane.core import events as ev
 from controlplane.core.commands import Numbering
@@ -21,9 +22,12 @@ from controlplane.core.ledger.runs import Runs
 from controlplane.core.ledger.tools import Tools, tool_key
 from controlplane.core.ledger.turns import Turns
 from controlplane.core.lifecycle import Trigger
+from controlplane.core.steps import Steps, in_chunks
 from controlplane.core.types import Status, seconds
 
-_SILENT_NS, _LOOK_NS = seconds(3600), seconds(60)
+_SILENT_NS, _LOOK_NS = seconds(900), seconds(60)
+_MOST_PUBLISHERS = 16_384  # of those that hold nothing the longest silent is forgotten
+_MOST_LOOKED_AT = 64  # of the longest silent, until one is found that holds nothing
 _LEASE_NS = seconds(5)  # a boot that was heard within it lives, whoever else speaks from its place
 
 
@@ -42,16 +46,25 @@ class Holdings:
     parts: dict[str, list[ev.PublisherState]] = kept(dict)  # by publisher, of an unfinished state
     looked_at_ns: int = 0  # when silent publishers were last looked for
 
-    def is_new(self, event: ev.Event, now_ns: int) -> bool:
+    def is_new(self, event: ev.Event, now_ns: int) -> Steps[bool]:
         """Whether a numbered event is to be applied."""
-        sequence = self.publishers.sequences.get(event.publisher)
-        if sequence is None:
-            sequence = self.publishers.sequences[event.publisher] = Sequence(heard_at_ns=now_ns)
-            if serves(event.publisher):
-                self.retire_replaced(now_ns)
-        return self.publishers.note(sequence, event, now_ns)
+        publisher = event.publisher
+        if publisher not in self.publishers.sequences:
+            self._make_room()
+            self.publishers.sequences[publisher] = Sequence(heard_at_ns=now_ns)
+            if serves(publisher):
+                self.publishers.serving[publisher] = None
+                yield from self.retire_replaced(now_ns)
+        return self.publishers.note(event, now_ns)
 
-    def publisher_state(self, event: ev.PublisherState, now_ns: int) -> None:
+    def _make_room(self) -> None:
+        sequences = self.publishers.sequences
+        if len(sequences) >= _MOST_PUBLISHERS:
+            oldest = islice(sequences, _MOST_LOOKED_AT)
+            if (idle := next((name for name in oldest if not self._is_needed(name)), None)) is not None:
+                self._forget_name(idle)
+
+    def publisher_state(self, event: ev.PublisherState, now_ns: int) -> Steps[None]:
         """Replace the slice of state that this publisher owns; what it lists and we know stays as it is."""
         publisher = event.publisher
         sequence = self.publishers.sequences.get(publisher)
@@ -69,44 +82,64 @@ class Holdings:
             event = joined(parts)
         turn_ids = {turn.turn_id for turn in (*event.held_turns, *event.open_turns)}
         keys = {tool_key(call.program_id, call.call_id) for call in event.open_tools}
-        self._drop(publisher, now_ns, keep=turn_ids | keys)
-        for grant in event.grants:
-            self._holds_slot(grant, now_ns)
-        self._restate(event, now_ns)
+        yield from self._drop(publisher, now_ns, keep=turn_ids | keys)
+        for grants in in_chunks(event.grants):
+            for grant in grants:
+                self._holds_slot(grant, now_ns)
+            yield
+        yield from self._restate(event, now_ns)
         for pin in event.pins:
             self.programs.heard_of(pin.program_id, now_ns).retained_until_ns = now_ns + pin.ttl_ns
         if sequence is not None:
             sequence.resynced()
         self.publishers.resync.pop(publisher, None)
 
-    def _restate(self, state: ev.PublisherState, now_ns: int) -> None:
+    def _restate(self, state: ev.PublisherState, now_ns: int) -> Steps[None]:
         """Its turns and tools, as if each had been told by an event of its own."""
+        for turns in in_chunks(state.open_turns):
+            for turn in turns:
+                self._restate_open(state, turn, now_ns)
+            yield
+        for turns in in_chunks(state.held_turns):
+            for turn in turns:
+                name, turn_id, parent_id = turn.program_id, turn.turn_id, turn.parent_id
+                queued = ev.TurnQueued(
+                    publisher=state.publisher,
+                    at_ns=state.at_ns,
+                    program_id=name,
+                    turn_id=turn_id,
+                    parent_id=parent_id,
+                )
+                self.turns.queued(queued, now_ns)
+            yield
+        for calls in in_chunks(state.open_tools):
+            for call in calls:
+                self._restate_call(state, call, now_ns)
+            yield
+
+    def _restate_open(self, state: ev.PublisherState, turn: ev.OpenTurn, now_ns: int) -> None:
+        name, turn_id = turn.program_id, turn.turn_id
+        submitted = ev.TurnSubmitted(
+            publisher=state.publisher,
+            at_ns=state.at_ns,
+            program_id=name,
+            turn_id=turn_id,
+            projected_blocks=turn.blocks,
+        )
+        self.runs.introduced(name, now_ns, parent_id=turn.parent_id)
+        self.turns.submitted(submitted, now_ns)
+
+    def _restate_call(self, state: ev.PublisherState, call: ev.OpenTool, now_ns: int) -> None:
         publisher, at_ns = state.publisher, state.at_ns
-        for turn in state.open_turns:
-            name, turn_id = turn.program_id, turn.turn_id
-            submitted = ev.TurnSubmitted(
-                publisher=publisher, at_ns=at_ns, program_id=name, turn_id=turn_id, projected_blocks=turn.blocks
+        name, call_id, tool = call.program_id, call.call_id, call.tool
+        if call.started:
+            started = ev.ToolStarted(publisher=publisher, at_ns=at_ns, program_id=name, call_id=call_id, tool=tool)
+            self.tools.started(started, now_ns)
+        else:
+            enqueued = ev.ToolEnqueued(
+                publisher=publisher, program_id=name, call_id=call_id, tool=tool, wants_slot=call.wants_slot
             )
-            self.runs.introduced(name, now_ns, parent_id=turn.parent_id)
-            self.turns.submitted(submitted, now_ns)
-        for turn in state.held_turns:
-            name, turn_id, parent_id = turn.program_id, turn.turn_id, turn.parent_id
-            queued = ev.TurnQueued(
-                publisher=publisher, at_ns=at_ns, program_id=name, turn_id=turn_id, parent_id=parent_id
-            )
-            self.turns.queued(queued, now_ns)
-        for call in state.open_tools:
-            name, call_id, tool = call.program_id, call.call_id, call.tool
-            if call.started:
-                started = ev.ToolStarted(
-                    publisher=publisher, at_ns=at_ns, program_id=name, call_id=call_id, tool=tool
-                )
-                self.tools.started(started, now_ns)
-            else:
-                enqueued = ev.ToolEnqueued(
-                    publisher=publisher, program_id=name, call_id=call_id, tool=tool, wants_slot=call.wants_slot
-                )
-                self.tools.enqueued(enqueued, now_ns)
+            self.tools.enqueued(enqueued, now_ns)
 
     def _holds_slot(self, grant: ev.Grant, now_ns: int) -> None:
         """A gate holds the grant of a daemon: one that we forgot, or one whose end the gate has missed."""
@@ -126,62 +159,66 @@ class Holdings:
         if not program.open_turns and not program.queued_turns and not program.gap_since_ns:
             program.gap_since_ns = now_ns  # it is between two turns: since when, nobody knows
 
-    def _drop(self, publisher: str, now_ns: int, *, keep: Container[str] = ()) -> None:
+    def _drop(self, publisher: str, now_ns: int, *, keep: Container[str] = ()) -> Steps[None]:
         """Forget the turns and tools that only ``publisher`` told of, but for the ids in ``keep``.
 
         What it contradicted itself about is forgotten too.
         """
-        for key in [key for key, held in self.gates.held.items() if held.publisher == publisher]:
-            if key not in keep:
-                self.gates.let_go(key, now_ns)
-        for key in [key for key, turn in self.turns.running.items() if turn.publisher == publisher]:
-            if key not in keep:
-                self.turns.left(key, now_ns)
-        for key in [key for key, call in self.tools.calls.items() if call.publisher == publisher]:
-            if key not in keep and not self.tools.calls[key].detached:
-                self.tools.drop(key, now_ns)
-        for program in self.programs.by_name.values():
-            if program.quarantined and program.accused == publisher:
-                program.quarantined, program.accused = False, ""
+        for keys, drop in (
+            (self.gates.by_publisher.of(publisher), self.gates.let_go),
+            (self.turns.by_publisher.of(publisher), self.turns.left),
+            (self.tools.of_publisher.of(publisher), self.tools.drop),
+        ):
+            for some in in_chunks(keys):
+                for key in some:
+                    if key not in keep:
+                        drop(key, now_ns)
+                yield
+        self.programs.acquit_all_of(publisher)
 
     # Publishers that are gone
 
-    def forget(self, publisher: str, now_ns: int) -> None:
+    def forget(self, publisher: str, now_ns: int) -> Steps[None]:
         """The publisher is gone, and with it what only it held."""
-        self._drop(publisher, now_ns)
+        yield from self._drop(publisher, now_ns)
+        self._forget_name(publisher)
+
+    def _forget_name(self, publisher: str) -> None:
+        self.programs.acquit_all_of(publisher)
         self.tools.forget(publisher)
         self.engines.retractions.pop(publisher, None)
         self.parts.pop(publisher, None)
         self.publishers.forget(publisher)
 
-    def lose(self, publisher: str, now_ns: int) -> None:
+    def lose(self, publisher: str, now_ns: int) -> Steps[None]:
         """The publisher is gone. An engine's memory goes with it, unless it is the last that was known."""
-        self.forget(publisher, now_ns)
+        yield from self.forget(publisher, now_ns)
         self.engines.lose(place_of(publisher))
 
-    def engines_listed(self, event: ev.EnginesListed, now_ns: int) -> None:
+    def engines_listed(self, event: ev.EnginesListed, now_ns: int) -> Steps[None]:
         """Engines that left a fleet are lost at once, whatever their publishers would still say."""
         here = {*event.serving, *event.draining}
-        told = [name for name in self.publishers.sequences if serves(name)]
+        told = list(self.publishers.serving)
         for place in [each for each in self.engines.pools if each not in here]:
             for publisher in [name for name in told if place_of(name) == place]:
-                self.forget(publisher, now_ns)
+                yield from self.forget(publisher, now_ns)
             self.engines.lose(place)
+            yield
         self.engines.list_all(event.serving, event.draining)
 
-    def retire_replaced(self, now_ns: int) -> None:
+    def retire_replaced(self, now_ns: int) -> Steps[None]:
         """Forget boots of an engine or a gate that went silent while a later one speaks.
 
         They hold nothing any more. One that speaks again was alive: it is a new publisher with a gap, and is asked
         for its state.
         """
         sequences = self.publishers.sequences
-        singles = sorted(filter(serves, sequences), key=lambda name: sequences[name].heard_at_ns)
+        singles = sorted(self.publishers.serving, key=lambda name: sequences[name].heard_at_ns)
         latest = {place_of(name): name for name in singles}  # the last one of a place stays
         for old in singles:
             place = place_of(old)
             if latest[place] != old and now_ns - sequences[old].heard_at_ns >= _LEASE_NS:
-                self.forget(old, now_ns)
+                yield from self.forget(old, now_ns)
                 for engine in self._gone_with(place):  # their pools stay until they are told anew
                     self.engines.forget_contexts(engine)
 
@@ -194,26 +231,32 @@ class Holdings:
         return {named} | {each for each in self.engines.pools if server_of(each) == server_of(place)}
 
     def forget_silent(self, now_ns: int) -> None:
-        """Forget agents' processes that hold nothing and have been silent for an hour, at most once a minute.
+        """Forget who holds nothing and has been silent for a quarter of an hour, at most once a minute.
 
         One that speaks again is a new publisher with a gap, and is asked for its state.
         """
         if now_ns - self.looked_at_ns < _LOOK_NS:
             return
         self.looked_at_ns = now_ns
-        holding = {call.publisher for call in self.tools.calls.values()}
-        holding |= {wanted.publisher for wanted in self.tools.environments.values()}
-        for name, sequence in list(self.publishers.sequences.items()):
-            if now_ns - sequence.heard_at_ns >= _SILENT_NS and name not in holding and not serves(name):
-                self.forget(name, now_ns)
+        silent = takewhile(
+            lambda known: now_ns - known[1].heard_at_ns >= _SILENT_NS, self.publishers.sequences.items()
+        )
+        for name in [name for name, _ in silent if not self._is_needed(name)]:
+            self._forget_name(name)
+
+    def _is_needed(self, publisher: str) -> bool:
+        """Whether anything hangs on its word: its work, or an engine that is known."""
+        pool = self.engines.pools.get(place_of(publisher)) if publisher in self.publishers.serving else None
+        tools = self.tools
+        tables = (self.gates.by_publisher, self.turns.by_publisher, tools.of_publisher, tools.wanted_by)
+        return any(publisher in table for table in tables) or (pool is not None and pool.publisher == publisher)
 
     def worth_asking(self) -> set[str]:
         """Publishers that a held turn, a running turn or a tool call depends on, and each of several engines.
 
         Not those of detached calls, which live on without them.
         """
-        named = {work.publisher for table in (self.gates.held, self.turns.running) for work in table.values()}
-        named |= {call.publisher for call in self.tools.calls.values() if not call.detached}
+        named = {*self.gates.by_publisher, *self.turns.by_publisher, *self.tools.of_publisher}
         if len(self.engines.pools) > 1:
             named |= {sample.publisher for sample in self.engines.pools.values()}
         return named & self.publishers.sequences.keys()

@@ -5,17 +5,18 @@ hundred thousand. They can always be recomputed from the records (``Charges.of``
 and the stateful tests compare.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
 from controlplane.core.estimate import Estimates
 from controlplane.core.ledger.accounts import Accounts, payer_of
+from controlplane.core.ledger.index import Index
 from controlplane.core.ledger.kept import kept
 from controlplane.core.lifecycle import Trigger, next_status
+from controlplane.core.tally import Tally
 from controlplane.core.tenants import Tenancy
-from controlplane.core.types import Left, Program, QueuedProgram, Status, Tier
+from controlplane.core.types import Program, Status, Tier
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,9 +30,9 @@ class Charges:
     queued_blocks: int = 0
     # By place of the engine, where there are several: the charges of the active programs that ran there last.
     several: bool = False
-    placed_blocks: Counter[str] = field(default_factory=Counter)
-    placed: Counter[str] = field(default_factory=Counter)
-    placed_lent_blocks: Counter[str] = field(default_factory=Counter)
+    placed_blocks: Tally = field(default_factory=Tally)
+    placed: Tally = field(default_factory=Tally)
+    placed_lent_blocks: Tally = field(default_factory=Tally)
     touched: set[str] = field(
         default_factory=set, compare=False
     )  # places whose sums changed: ``outlook`` takes them
@@ -50,7 +51,7 @@ class Charges:
         self.active_roots += by * (not program.parent_id)
         self.charged += by * (not program.lends)
         if self.several:
-            self.placed[program.replica] += by * (not program.lends)
+            self.placed.add(program.replica, by * (not program.lends))
             self.touched.add(program.replica)
         self.charge(program, by * (program.kv_blocks - program.shared_blocks))
 
@@ -59,12 +60,12 @@ class Charges:
         if program.lends:
             self.lent_blocks += blocks
             if self.several:
-                self.placed_lent_blocks[program.replica] += blocks
+                self.placed_lent_blocks.add(program.replica, blocks)
                 self.touched.add(program.replica)
             return
         self.demand_blocks += blocks
         if self.several:
-            self.placed_blocks[program.replica] += blocks
+            self.placed_blocks.add(program.replica, blocks)
             self.touched.add(program.replica)
 
     def demanded_of(self, place: str, shared_blocks: int, more: int = 0) -> int:
@@ -93,6 +94,7 @@ class Programs:
     active: dict[str, None] = field(default_factory=dict)
     dormant: dict[str, None] = field(default_factory=dict)  # they neither hold a slot nor ask for one
     children: dict[str, dict[str, None]] = field(default_factory=dict)  # by root, for roots that have any
+    accused: Index = field(default_factory=Index)  # quarantined ones, by the publisher whose state clears them
     charges: Charges = field(default_factory=Charges)
 
     def __post_init__(self) -> None:
@@ -103,6 +105,8 @@ class Programs:
                 self.dormant[name] = None
             if program.parent_id:
                 self.children.setdefault(program.root_id, {})[name] = None
+            if program.quarantined:
+                self.accused.add(program.accused, name)
 
     # What others read
 
@@ -115,14 +119,6 @@ class Programs:
     def shared_blocks(self) -> int:
         """The prefix that programs share, in blocks."""
         return self.estimates.blocks(self.estimates.shared_tokens.value)
-
-    def queued(self, left: Callable[[Program], Left] | None = None) -> list[QueuedProgram]:
-        """The root programs that wait for a slot, in the order in which they began to.
-
-        ``left`` tells what each is expected to hold until its end, if anybody asks.
-        """
-        programs = (self.by_name[name] for name in self.queue)
-        return [QueuedProgram.of(program, *(left(program) if left else ())) for program in programs]
 
     def children_of(self, root_id: str) -> Iterable[str]:
         """The names of the root's children, and of theirs."""
@@ -192,8 +188,21 @@ class Programs:
     def forget(self, program: Program) -> None:
         """The program is known no more."""
         del self.by_name[program.program_id]
+        self.accused.drop(program.accused, program.program_id)
         if program.parent_id:
             self.part(program)
+
+    def quarantine(self, program: Program, publisher: str) -> None:
+        """Decide nothing from its figures until the publisher, which contradicts what is known, tells its state."""
+        self.accused.drop(program.accused, program.program_id)
+        program.quarantined, program.accused = True, publisher
+        self.accused.add(publisher, program.program_id)
+
+    def acquit_all_of(self, publisher: str) -> None:
+        """What the publisher contradicted is settled."""
+        for name in self.accused.pop(publisher, ()):
+            program = self.by_name[name]
+            program.quarantined, program.accused = False, ""
 
     def move(self, program: Program, trigger: Trigger, now_ns: int) -> None:
         """Apply one row of the transition table, and keep the sums."""

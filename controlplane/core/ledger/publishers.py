@@ -9,6 +9,7 @@ from enum import Enum
 
 from controlplane.core import events as ev
 from controlplane.core.errors import RemoteEventError
+from controlplane.core.events import serves
 from controlplane.core.ledger.kept import kept
 
 _MOST_GAPS = 64
@@ -80,14 +81,14 @@ class Lateness:
         """An event of the publisher's ``at_ns``, which is 0 where it did not say, was read at our ``now_ns``."""
         if not at_ns:
             return
-        between_ns, known = now_ns - at_ns, self.seen.get(publisher)
+        between_ns, known = now_ns - at_ns, self.seen.pop(publisher, None)
         if known is not None:
             least_ns = known[0] + (now_ns - known[1]) // _DRIFT
             self.seen[publisher] = (least_ns if least_ns < between_ns else between_ns, now_ns)
             return
         self.seen[publisher] = (between_ns, now_ns)
         if len(self.seen) > _MOST_JUDGED:
-            del self.seen[min(self.seen, key=lambda name: self.seen[name][1])]
+            del self.seen[next(iter(self.seen))]
 
     def of(self, publisher: str, at_ns: int, now_ns: int) -> int:
         """Nanoseconds; 0 while nothing is known of its publisher."""
@@ -116,13 +117,21 @@ class Publishers:
     """Who has told what."""
 
     counts: Counts = kept(Counts)
-    sequences: dict[str, Sequence] = kept(dict)  # by publisher
+    sequences: dict[str, Sequence] = kept(dict)  # by publisher, the longest silent first: ``Holdings`` forgets it
+    serving: dict[str, None] = field(default_factory=dict)  # of these the engines and gates
     resync: dict[str, int] = kept(dict)  # publishers whose state is needed: times asked
     early_ends: dict[str, int] = kept(dict)  # ids of turns and tool calls whose end came first, and when
     lateness: Lateness = field(default_factory=Lateness)  # not kept: our own clock may be another in the next life
 
-    def note(self, sequence: Sequence, event: ev.Event, now_ns: int) -> bool:
+    def __post_init__(self) -> None:
+        by_silence = sorted(self.sequences.items(), key=lambda known: known[1].heard_at_ns)
+        self.sequences = dict(by_silence)  # an older snapshot has them in another order
+        self.serving = dict.fromkeys(filter(serves, self.sequences))
+
+    def note(self, event: ev.Event, now_ns: int) -> bool:
         """Take a numbered event's number in; False for a duplicate. A gap is counted, and asked about."""
+        sequence = self.sequences.pop(event.publisher)
+        self.sequences[event.publisher] = sequence  # the last of them
         sequence.heard_at_ns = now_ns
         sequence.unanswered = 0
         arrival = sequence.note(event.sequence)
@@ -134,6 +143,10 @@ class Publishers:
         self.counts.gaps += 1
         self.resync[event.publisher] = 0
         return True
+
+    def silent_ns(self, now_ns: int) -> int:
+        """For how long nobody was heard; 0 if nobody ever was."""
+        return max(0, now_ns - self.sequences[next(reversed(self.sequences))].heard_at_ns) if self.sequences else 0
 
     def ended_early(self, key: str, publisher: str, now_ns: int, what: str) -> None:
         """An end without a beginning: late delivery where the publisher has gaps, else its fault."""
@@ -154,4 +167,5 @@ class Publishers:
     def forget(self, publisher: str) -> None:
         """The publisher is gone."""
         self.sequences.pop(publisher, None)
+        self.serving.pop(publisher, None)
         self.resync.pop(publisher, None)

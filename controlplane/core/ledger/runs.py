@@ -16,11 +16,13 @@ from controlplane.core.ledger.kept import kept
 from controlplane.core.ledger.programs import Programs, note_idle
 from controlplane.core.ledger.tools import Tools
 from controlplane.core.lifecycle import Trigger
+from controlplane.core.steps import Steps
 from controlplane.core.types import Program, Status, Tier, seconds
 from controlplane.core.usual import Usual
 
 _BETWEEN_NS = seconds(10)  # between its turns and tools, as far as they are reported, a child is silent for less
 _LIKELY = 0.5
+_AT_ONCE = 1024  # programs that are forgotten between two pauses
 _RESTS_NS = seconds(3600)  # that a person may think, and come back to the same program
 
 
@@ -262,10 +264,13 @@ class Runs:
         program.kv_tier = Tier.NONE
         self._ended.append((now_ns, program.program_id))
 
-    def forget_ended(self, now_ns: int, horizon_ns: int) -> None:
+    def forget_ended(self, now_ns: int, horizon_ns: int) -> Steps[None]:
         """Drop programs that had ended by ``horizon_ns``."""
-        programs = self.programs
+        programs, looked_at = self.programs, 0
         while self._ended and self._ended[0][0] <= horizon_ns:
+            looked_at += 1
+            if not looked_at % _AT_ONCE:
+                yield
             _, name = self._ended.popleft()
             program = programs.by_name.get(name)
             if program is None or program.status is not Status.ENDED:

@@ -11,12 +11,17 @@ from dataclasses import dataclass, field
 
 from controlplane.core import events as ev
 from controlplane.core.commands import CancelEnvironment, Command, PrepareEnvironment
+from controlplane.core.ledger.index import Index
 from controlplane.core.ledger.kept import kept
 from controlplane.core.ledger.programs import Programs, note_idle
 from controlplane.core.ledger.publishers import Publishers
 from controlplane.core.types import Program, Status, seconds
 
 _OVERTAKEN_NS = seconds(5)  # one process may overtake another by so much; later it is another call of that id
+_MOST_OF_ONE = 1024  # open calls of a program, and
+_MOST_CALLS = 16_384  # of a publisher, and
+_MOST_DETACHED = 131_072  # that nobody can be asked about: of whoever has more the oldest is over
+_MOST_ENVIRONMENTS = 4096  # that wait; the one that was wanted first is made only when its program needs it
 _CLOCKS_NS = seconds(0.25)  # two publishers' clocks are not known better beside each other than batches take
 
 
@@ -58,15 +63,19 @@ class Tools:
     calls: dict[str, ToolCall] = kept(dict, "tools")
     queue: dict[str, None] = kept(dict, "tool_queue")  # keys of calls that wait for a slot of the host
     environments: dict[str, Environment] = kept(dict)  # wanted, by program, until it is let in
+    wanted_by: Index = field(default_factory=Index)  # programs whose environments are, by publisher
     host: ev.HostSampled | None = kept(lambda: None)  # its latest sample
-    keys_of: dict[str, dict[str, None]] = field(default_factory=dict)  # of the calls, by program
     active: int = 0  # calls that load the host
     waiting: int = 0  # calls that wait for a slot of it
+    keys_of: Index = field(default_factory=Index)  # keys
+    of_publisher: Index = field(default_factory=Index)  # of calls that it can be asked about
+    detached: dict[str, None] = field(default_factory=dict)  # keys of the others
 
     def __post_init__(self) -> None:
         for key, call in self.calls.items():
-            self.keys_of.setdefault(call.program_id, {})[key] = None
-            self._count(call, 1)
+            self._index(key, call)
+        for name, wanted in self.environments.items():
+            self.wanted_by.add(wanted.publisher, name)
 
     @property
     def is_crowded(self) -> bool:
@@ -111,7 +120,11 @@ class Tools:
 
     def environment_wanted(self, event: ev.EnvironmentWanted, now_ns: int) -> None:
         self.programs.heard_of(event.program_id, now_ns)
+        self._unwant(event.program_id)
         self.environments[event.program_id] = Environment(publisher=event.publisher)
+        self.wanted_by.add(event.publisher, event.program_id)
+        if len(self.environments) > _MOST_ENVIRONMENTS:
+            self._unwant(next(iter(self.environments)))
 
     def host_sampled(self, event: ev.HostSampled, now_ns: int) -> None:
         self.host = event
@@ -131,9 +144,9 @@ class Tools:
             detached=event.detached,
             since_ns=now_ns,
         )
+        self._make_room(call, now_ns)
         self.calls[key] = call
-        self.keys_of.setdefault(call.program_id, {})[key] = None
-        self._count(call, 1)
+        self._index(key, call)
         program.open_tools += 1
         program.idle_since_ns = 0
         if self._is_of_before(program, event, now_ns):
@@ -156,6 +169,22 @@ class Tools:
         began_ns = now_ns - self.publishers.lateness.of(event.publisher, event.at_ns, now_ns)
         return began_ns < program.turn_over_ns - (0 if program.open_turns else _CLOCKS_NS)
 
+    def _index(self, key: str, call: ToolCall) -> None:
+        self._count(call, 1)
+        self.keys_of.add(call.program_id, key)
+        if call.detached:
+            self.detached[key] = None
+        else:
+            self.of_publisher.add(call.publisher, key)
+
+    def _make_room(self, call: ToolCall, now_ns: int) -> None:
+        """Who has very many open calls has lost the ends of the oldest."""
+        asked, of_one = self.of_publisher.of(call.publisher), self.keys_of.of(call.program_id)
+        full = ((self.detached if call.detached else asked, _MOST_DETACHED if call.detached else _MOST_CALLS),)
+        for keys, most in (*full, (of_one, _MOST_OF_ONE)):
+            if len(keys) >= most:
+                self.drop(next(iter(keys)), now_ns)
+
     # What becomes of a call
 
     def drop(self, key: str, now_ns: int) -> None:
@@ -164,11 +193,10 @@ class Tools:
         if call is None:
             return
         self.queue.pop(key, None)
-        keys = self.keys_of[call.program_id]
-        del keys[key]
-        if not keys:
-            del self.keys_of[call.program_id]
         self._count(call, -1)
+        self.keys_of.drop(call.program_id, key)
+        self.of_publisher.drop(call.publisher, key)
+        self.detached.pop(key, None)
         program = self.programs.by_name[call.program_id]
         program.open_tools -= 1
         program.delegating -= call.delegates
@@ -176,7 +204,7 @@ class Tools:
 
     def drop_all_of(self, program: Program, now_ns: int) -> None:
         """Nothing of an ended program acts any more."""
-        for key in list(self.keys_of.get(program.program_id, ())):
+        for key in list(self.keys_of.of(program.program_id)):
             self.drop(key, now_ns)
 
     def over_by(self, program: Program, began_ns: int, now_ns: int) -> None:
@@ -191,11 +219,11 @@ class Tools:
 
     def detached_of(self, program: Program) -> list[str]:
         """The keys of its calls of which nobody can be asked."""
-        return [key for key in self.keys_of.get(program.program_id, ()) if self.calls[key].detached]
+        return [key for key in self.keys_of.of(program.program_id) if self.calls[key].detached]
 
     def delegate(self, parent: Program) -> None:
         """A child's run begins: the tools that run wait for it, neither load the host nor tell what they take."""
-        for key in self.keys_of.get(parent.program_id, ()):
+        for key in self.keys_of.of(parent.program_id):
             call = self.calls[key]
             if call.started and not call.delegates:
                 self._count(call, -1)
@@ -238,7 +266,7 @@ class Tools:
         for name, environment in list(environments.items()):
             program = programs.by_name.get(name)
             if program is None or program.status is Status.ENDED:
-                del environments[name]
+                self._unwant(name)
                 continue
             is_in = programs.by_name.get(program.root_id, program).status is Status.ACTIVE
             if (is_in or program.root_id in near) and not environment.asked:
@@ -247,13 +275,16 @@ class Tools:
             elif environment.asked and not is_in and program.root_id not in programs.queue:
                 yield CancelEnvironment(program_id=name, reason="it left the queue")
             if is_in:
-                del environments[name]
+                self._unwant(name)
 
     def forget(self, publisher: str) -> None:
         """The publisher is gone, and so are the environments that it would have made."""
-        wanted = self.environments
-        for name in [name for name, environment in wanted.items() if environment.publisher == publisher]:
-            del wanted[name]
+        for name in list(self.wanted_by.of(publisher)):
+            self._unwant(name)
+
+    def _unwant(self, program_id: str) -> None:
+        if (wanted := self.environments.pop(program_id, None)) is not None:
+            self.wanted_by.drop(wanted.publisher, program_id)
 
 
 def tool_key(program_id: str, call_id: str) -> str:

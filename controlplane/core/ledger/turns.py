@@ -4,7 +4,6 @@ A turn is known by its ``turn_id`` from the gate to the engine's end. Events may
 is known already, or whose end came first, changes nothing.
 """
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import ceil
@@ -14,6 +13,7 @@ from controlplane.core import idleness
 from controlplane.core.errors import RemoteEventError
 from controlplane.core.events import place_of
 from controlplane.core.ledger.gates import Gates, Held
+from controlplane.core.ledger.index import Index
 from controlplane.core.ledger.kept import kept
 from controlplane.core.ledger.programs import Programs, note_idle
 from controlplane.core.ledger.publishers import Publishers
@@ -21,6 +21,7 @@ from controlplane.core.ledger.runs import Runs
 from controlplane.core.lifecycle import Trigger
 from controlplane.core.prompt_size import SIZE_FIELDS, PromptSize, PromptTokens, sender_of
 from controlplane.core.sharing import Prefilled
+from controlplane.core.tally import Tally
 from controlplane.core.types import Program, Status, Tier, seconds
 
 _MOST_PROMPTS = 3  # of a program, before its last: it may alternate between a few contexts
@@ -56,8 +57,8 @@ class Signals:
 class Load:
     """By place of the engine: the turns that it holds, and the blocks that they are projected to need."""
 
-    turns: Counter[str] = field(default_factory=Counter)
-    blocks: Counter[str] = field(default_factory=Counter)
+    turns: Tally = field(default_factory=Tally)
+    blocks: Tally = field(default_factory=Tally)
     touched: set[str] = field(
         default_factory=set, compare=False
     )  # places whose sums changed: ``outlook`` takes them
@@ -73,8 +74,8 @@ class Load:
     def count(self, turn: Running, by: int) -> None:
         """Add ``by`` turns like this one."""
         place = place_of(turn.publisher)
-        self.turns[place] += by
-        self.blocks[place] += by * turn.blocks
+        self.turns.add(place, by)
+        self.blocks.add(place, by * turn.blocks)
         self.touched.add(place)
 
 
@@ -95,10 +96,13 @@ class Turns:
     most_blocks: int = 0  # of the largest engine's pool; 0: none was told of
     cold_return_ratio: float = 0.5  # a turn that finds less of its program's last prompt than that is a cold return
     load: Load = field(default_factory=Load)  # counted where there are several engines
+    by_publisher: Index = field(default_factory=Index)  # the ids of running turns
     running_blocks: int = field(init=False)  # that all running turns are projected to need
 
     def __post_init__(self) -> None:
         self.running_blocks = sum(turn.blocks for turn in self.running.values())
+        for turn_id, turn in self.running.items():
+            self.by_publisher.add(turn.publisher, turn_id)
 
     # Events
 
@@ -150,6 +154,7 @@ class Turns:
             size = PromptSize(prompt_bytes=event.prompt_bytes, agent=program.agent)
         turn = Running(program_id=event.program_id, publisher=event.publisher, blocks=blocks, size=size)
         self.running[turn_id] = turn
+        self.by_publisher.add(turn.publisher, turn_id)
         self.running_blocks += turn.blocks
         if programs.charges.several:
             self.load.count(turn, 1)
@@ -399,6 +404,7 @@ class Turns:
     def left(self, turn_id: str, now_ns: int) -> None:
         """An open turn is over, whatever became of it."""
         turn = self.running.pop(turn_id)
+        self.by_publisher.drop(turn.publisher, turn_id)
         self.running_blocks -= turn.blocks
         if self.programs.charges.several:
             self.load.count(turn, -1)

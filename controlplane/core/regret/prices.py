@@ -6,6 +6,7 @@ from controlplane.core.events import FirstToken, PoolSampled, place_of
 from controlplane.core.prefill_cost import PrefillCost
 from controlplane.core.types import NANOSECONDS_PER_SECOND
 
+_MOST_POOLS = 4096  # engines; the one that was silent for longest is forgotten
 _LEAST_TOKENS = 64  # below that a prefill measures the step's overhead, not its length
 
 
@@ -37,7 +38,11 @@ class Prices:
     def sampled(self, event: PoolSampled) -> None:
         """An engine told of its pool."""
         size = max(1, event.block_tokens)
-        self.pools[place_of(event.publisher)] = Pool(
+        place = place_of(event.publisher)
+        self.pools.pop(place, None)
+        if len(self.pools) >= _MOST_POOLS:
+            del self.pools[next(iter(self.pools))]
+        self.pools[place] = Pool(
             total_tokens=event.total_blocks * size,
             free_tokens=event.free_blocks * size,
             evictable_tokens=event.evictable_blocks * size,

@@ -5,6 +5,7 @@ from support.core_driver import Driver, fixed, of
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
 from controlplane.core.control import ControlRules
+from controlplane.core.steps import run
 from controlplane.core.types import seconds
 
 
@@ -93,7 +94,7 @@ def test_without_a_gate_the_first_turn_is_the_sign() -> None:
 def test_a_publisher_that_is_gone_wants_nothing() -> None:
     d = driver()
     want(d, "a", "b")
-    d.ledger.holdings.forget(d.tools.name, d.now_ns)
+    run(d.ledger.holdings.forget(d.tools.name, d.now_ns))
     assert d.controller.ledger.tools.environments == {}
 
 

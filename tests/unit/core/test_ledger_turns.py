@@ -9,6 +9,7 @@ from controlplane.core.errors import RemoteEventError
 from controlplane.core.ledger import Ledger
 from controlplane.core.lifecycle import Trigger
 from controlplane.core.lives import Faded
+from controlplane.core.steps import run
 from controlplane.core.types import Status, Tier, seconds
 
 
@@ -557,7 +558,7 @@ def test_a_tool_of_an_ended_program_outlives_no_record() -> None:
     d.tick(61)
     d.tick(61)
     assert d.program("a").open_tools == 1
-    d.ledger.holdings.forget("node/tool/1", d.now_ns)
+    run(d.ledger.holdings.forget("node/tool/1", d.now_ns))
     assert d.ledger.tools.active == 0
     d.tick(61)
     d.tick(61)

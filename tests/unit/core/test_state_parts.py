@@ -9,6 +9,7 @@ from support.core_driver import Driver, fixed, of
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
 from controlplane.core.events import STATE_LISTS, in_parts, joined
+from controlplane.core.steps import run
 
 
 def held(count: int, name: str = "p") -> ev.PublisherState:
@@ -78,5 +79,5 @@ def test_one_that_begins_anew_replaces_what_had_come() -> None:
         tell(d, part)
     assert {turn.program_id for turn in d.ledger.gates.held.values()} == {f"q{n}" for n in range(6)}
     tell(d, next(in_parts(held(9), 200)))
-    d.ledger.holdings.forget(d.gate.name, d.now_ns)
+    run(d.ledger.holdings.forget(d.gate.name, d.now_ns))
     assert d.ledger.holdings.parts == {}

@@ -245,7 +245,9 @@ async def test_a_disk_that_hangs_is_seen_and_holds_nothing_up(
 ) -> None:
     node, now_s, answers = Node(), 0.0, threading.Event()
     monkeypatch.setattr(health_watch, "_room", lambda folder: (answers.wait(), (1 << 40, 10, 100))[1])
-    watch = HealthWatch(node.own, node.status, tmp_path, wall_s=lambda: now_s, monotonic_s=lambda: now_s)
+    watch = HealthWatch(
+        node.own, node.status, tmp_path, wall_s=lambda: now_s, monotonic_s=lambda: now_s, awake_s=lambda: now_s
+    )
     async with create_task_group() as group:
         group.start_soon(watch.keep)
         await wait_all_tasks_blocked()

@@ -12,9 +12,10 @@ from support.core_driver import fixed, of, recounted, sums
 from controlplane.core import commands as cmd
 from controlplane.core import events as ev
 from controlplane.core.controller import Controller
+from controlplane.core.steps import run
 from controlplane.core.types import seconds
 from controlplane.shell.pump import Pump
-from controlplane.shell.set_aside import SetAside
+from controlplane.shell.set_aside import SetAside, write_messages
 from controlplane.wire.codec import encode_commands, encode_events
 from controlplane.wire.subjects import event_subject
 
@@ -133,9 +134,9 @@ def test_an_error_at_any_stage_costs_its_message_and_nothing_else(
             poisoned.setattr("controlplane.core.ledger.programs.Programs.queue_more", Mock(side_effect=error))
         queued = ev.TurnQueued(program_id="poison", turn_id="poison.1")
         pump.feed(encode_events("node/gate/1", 2, [(0, queued)]), seconds(2), event_subject("node", "gate"))
-        pump.recall(granted, seconds(3))
+        run(pump.recalling(granted, seconds(3)))
         pump.decide(seconds(4))
-        pump.follow(seconds(5))
+        run(pump.following(seconds(5)))
         pump.tell()
     counts = {each.what: each.count for each in pump.failures.rows()}
     assert counts[what] >= 1
@@ -151,12 +152,12 @@ def test_what_is_set_aside_is_bounded(tmp_path: Path) -> None:
     aside = SetAside()
     for number in range(1000):
         aside.add(b"x" * 100_000, "there", f"the {number}th")
-        aside.write(tmp_path)
+        write_messages(tmp_path, aside.take())
     files = list((tmp_path / "set-aside").iterdir())
     assert (aside.count, aside.last) == (1000, "there: the 999th")
     assert 0 < sum(path.stat().st_size for path in files) <= 4 << 20
     again = SetAside()
     for _ in range(100):
         again.add(b"y", "", "-")
-    again.write(tmp_path)
+    write_messages(tmp_path, again.take())
     assert len(list((tmp_path / "set-aside").iterdir())) <= 64

@@ -29,6 +29,7 @@ HERE = Path(__file__).parents[3]
 OURS = {  # that read whole what the kernel, this package or a client made, or what was judged by others
     "controlplane/fleet/envoy.py": "a template of the package",
     "controlplane/shell/host_probe.py": "the kernel's",
+    "controlplane/shell/only_one.py": "the kernel's",
     "engine_hooks/tools/resources/workspaces.py": "the kernel's",
 }
 

@@ -1,0 +1,206 @@
+"""All that comes and goes by the thousand: programs with children, publishers, tools, engines, gates, accounts.
+
+One crowd lives through a daemon's controller with its recorders and through a gate, each of whose clients, tools,
+models and tenants is seen once and never again.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from opentelemetry.metrics import NoOpMeter
+
+from controlplane.core import events as ev
+from controlplane.core.controller import Controller
+from controlplane.core.policies import Choice
+from controlplane.core.presets import preset
+from controlplane.core.types import seconds
+from controlplane.emit.tool_reporter import ToolReporter
+from controlplane.fleet.sessions import Pool, Sessions
+from controlplane.gate.contexts import Contexts
+from controlplane.gate.continuity import Continuity
+from controlplane.gate.gate import Gate
+from controlplane.gate.identity import Identity
+from controlplane.gate.limits import GateLimits
+from controlplane.gate.programs import Proofs
+from controlplane.gate.sizing import measure
+from controlplane.gate.tickets import Refused, Ticket
+from controlplane.shell.decisions import Decisions
+from controlplane.shell.engine_metrics import EngineTokens
+from controlplane.shell.engines import Moves
+from controlplane.shell.metrics import Look, Metrics
+from controlplane.shell.pump import Pump
+from controlplane.shell.regrets import Regrets
+from controlplane.shell.timelines import Timelines
+from controlplane.wire.codec import Heartbeat, encode_events
+
+AT_ONCE = 20  # programs
+
+
+class Crowd:
+    """What they live through; ``roots`` are the objects that live as long as their process."""
+
+    def __init__(self, preset_name: str) -> None:
+        self.now_ns = seconds(1000)
+        self.pump = Pump(Controller(preset(preset_name)))
+        self.tokens, self.regrets, self.decisions, self.moves = EngineTokens(), Regrets(), Decisions(), Moves()
+        self.timelines = Timelines(lambda: self.pump.controller, most=64)
+        metrics = Metrics(
+            NoOpMeter("growth"), Look(lambda: None, lambda: ()), lambda: self.pump.controller, self.tokens
+        )
+        self.pump.recorders += [self.timelines, self.regrets, metrics]
+        self.regrets.lead([], self.now_ns)
+        self.sent: list[tuple[str, ev.Event]] = []  # by the gate, since the last step
+        self.gate = Gate(
+            send=lambda event, urgent: self.sent.append(("node/gate/1", event)),
+            now_ns=lambda: self.now_ns,
+            limits=GateLimits(max_programs=64),
+        )
+        self.gate._proofs = Proofs(64)
+        self.contexts, self.continuity = Contexts(most_parts=1000), Continuity(most=32)
+        self.sessions = Sessions(preset(preset_name).placement, forget_s=60)
+        self.reporter = ToolReporter(url="nats://127.0.0.1:1", node="node", enabled=False)
+        self.numbers: dict[str, int] = {}  # of events, by the publishers of this step
+        self.gate_number = 0
+        self.came = 0
+
+    @property
+    def roots(self) -> Sequence[object]:
+        """The objects that live as long as the process."""
+        return (
+            self.pump, self.regrets, self.decisions, self.moves, self.gate, self.contexts, self.continuity,
+            self.sessions, self.reporter,
+        )  # fmt: skip
+
+    def tell(self, publisher: str, *events: ev.Event) -> None:
+        """As bytes over the bus."""
+        first = self.gate_number if publisher == "node/gate/1" else self.numbers.get(publisher, 0)
+        data = encode_events(publisher, first + 1, [(self.now_ns, event) for event in events])
+        if publisher == "node/gate/1":
+            self.gate_number += len(events)
+        else:
+            self.numbers[publisher] = first + len(events)
+        self.pump.feed(data, self.now_ns)
+
+    def step(self, by_s: float = 1.0) -> None:
+        """Time passes: what the gate told arrives, the daemon decides, and the gate obeys."""
+        self.now_ns += seconds(by_s)
+        sent, self.sent[:] = list(self.sent), []
+        for publisher, event in sent:
+            self.tell(publisher, event)
+        self.tell("node/host/1", ev.HostSampled(cpus=64))
+        while self.pump.controller.next_deadline_ns() <= self.now_ns:
+            commands = self.pump.decide(self.now_ns)
+            self.pump.tell()
+            self.decisions.tell(commands, self.now_ns)
+            self.moves.tell(commands, self.now_ns)
+            for command in commands:
+                self.gate.on_command(command)
+        self.gate.on_heartbeat(
+            Heartbeat(node="node", boot_id="b", lease_ttl_ns=seconds(5), limit=0, window=0.0, command_id=0)
+        )
+
+    def rest(self) -> None:
+        """Two hours in which nothing comes."""
+        for _ in range(130):
+            self.step(60)
+
+    async def live(self, programs: int) -> None:
+        """So many come and go, some at once, and nobody comes twice."""
+        for _ in range(0, programs, AT_ONCE):
+            first, self.came = self.came, self.came + AT_ONCE
+            await self._live([f"{n:x}" for n in range(first, first + AT_ONCE)])
+
+    async def _live(self, names: Sequence[str]) -> None:
+        engine = f"node/engine-{names[0]}/1"
+        pool = ev.PoolSampled(total_blocks=10**6, free_blocks=10**6, block_tokens=16, retractions=1)
+        self.tell(engine, pool)
+        self.tell(f"node/gate-{names[0]}/1", ev.PublisherState(role=f"gate-{names[0]}"))
+        asking = {
+            asyncio.ensure_future(self.gate.enter(ticket)): ticket for name in names for ticket in self._ask(name)
+        }
+        for _ in range(3):
+            await asyncio.sleep(0)
+            self.step()
+        for entering, ticket in asking.items():
+            await asyncio.sleep(0)
+            entering.cancel()  # whoever is not in has no patience
+            with suppress(asyncio.CancelledError, Refused):
+                await entering
+                self._work(ticket, engine)
+        self.step()
+        for name in names:
+            self._leave(name)
+        self.step()
+        self.tell(engine, ev.PublisherState(role=f"engine-{names[0]}"))
+        self.sessions.lost(engine)
+        for publisher in list(self.numbers):
+            if publisher != "node/host/1":
+                del self.numbers[publisher]
+
+    def _ask(self, name: str) -> Iterator[Ticket]:
+        """A program with an account and a model of its own, its child, and a request that names nobody."""
+        hook = f"node/tool/{name}"
+        self.tell(hook, ev.ProgramArrived(program_id=f"child-{name}", parent_id=f"p-{name}", tenant=f"t-{name}"))
+        self.tell(hook, ev.EnvironmentWanted(program_id=f"p-{name}"))
+        body: dict[str, Any] = {
+            "model": f"model-{name}",
+            "messages": [{"role": "user", "content": f"{name} " * 50}, {"role": "user", "content": "go on"}],
+        }
+        prompt = measure(body)
+        for program in (f"p-{name}", f"child-{name}"):
+            identity = Identity(program_id=program, agent=f"agent-{name}")
+            size = self.contexts.size(identity, prompt)
+            self.contexts.remember(program, f"{program}/1", prompt)
+            yield Ticket(
+                turn_id=f"{program}/1",
+                program_id=program,
+                parent_id=f"p-{name}" if program != f"p-{name}" else "",
+                tenant=f"t-{name}",
+                account=f"t-{name}",
+                agent=f"agent-{name}",
+                prompt=size,
+            )
+        named = self.continuity.name(Identity(program_id=f"a-{name}", anonymous=True), body, prompt)
+        self.continuity.left(named.program_id)
+        yield Ticket(turn_id=f"a-{name}/1", program_id=f"anonymous-{name}", anonymous=True)
+
+    def _work(self, ticket: Ticket, engine: str) -> None:
+        """A turn, the reply that calls a tool, its run, and what a picker of such sessions remembers."""
+        name, turn = ticket.program_id, ticket.turn_id
+        ids = {"program_id": name, "turn_id": turn}
+        self.tell(
+            engine,
+            ev.TurnSubmitted(projected_blocks=10, prompt_bytes=900, **ids),
+            ev.FirstToken(prompt_tokens=900, prefill_ns=10**6, **ids),
+            ev.TurnEnded(
+                prompt_tokens=900, output_tokens=9, service_ns=10**6, tool_calls=1, tool=f"x-{name}", **ids
+            ),
+            ev.CommandRejected(command_id=1, program_id=name, reason="no"),
+        )
+        self.gate.reply_read(ticket, (f"x-{name}",))
+        self.gate.leave(ticket)
+        hook = f"node/tool/{name}"
+        call = {"program_id": name, "call_id": "1", "tool": f"tool-{name}"}
+        self.tell(hook, ev.ToolStarted(**call), ev.ToolEnded(duration_ns=10**6, **call))
+        self.tell(hook, ev.ToolStarted(**call | {"call_id": "2"}))  # its end is lost
+        self.reporter.tool_started(name, "1", f"tool-{name}")
+        if not self.came % 4 and name.endswith("0"):
+            self.tell(hook, ev.ToolEnded(duration_ns=1, **call | {"call_id": "3"}))  # it never began
+        again = {"program_id": name, "turn_id": f"{name}/2"}
+        self.tell(
+            engine,
+            ev.TurnSubmitted(projected_blocks=10, **again),
+            ev.TurnEnded(prompt_tokens=990, output_tokens=9, service_ns=10**6, tool_calls=1, tool="bash", **again),
+        )
+        where, choice = self.sessions.place(name, 900, {engine: Pool(total_tokens=10**6)}, self.now_ns)
+        assert choice in Choice
+        self.sessions.begin(turn, name, where, 900, self.now_ns)
+        self.sessions.end(turn, self.now_ns)
+
+    def _leave(self, name: str) -> None:
+        """One half says goodbye, the others are only silent."""
+        if int(name, 16) % 2:
+            self.tell(f"node/tool/{name}", ev.ProgramEnded(program_id=f"p-{name}"))
+            self.gate.end_program(f"p-{name}")
