@@ -98,7 +98,7 @@ async def surround(daemon: Daemon, state_dir: Path, tasks: TaskGroup, ending: co
     daemon.pump.recorders.append(regrets)  # behind the log: a decision stands before its verdict
     ending.callback(lambda: regrets.rest(daemon.clock.now_ns()))
     watch = HealthWatch(daemon.own, daemon.status, state_dir)
-    ending.callback(tasks.start_soon(watch.keep).cancel)
+    ending.callback(tasks.start_soon(daemon.tasks.keep, "health", watch.keep).cancel)
     ending.callback(lambda: watch.look(is_last=daemon.ready.is_set()))
     telemetry = Telemetry(
         config.telemetry,

@@ -106,8 +106,7 @@ class Daemon:
         self.replayer = Replayer(laboratory=laboratory)
         self.estimates = Estimates(self.clock.now_ns, self.replayer)
         self._wanting = Wanting(self.reloader, self.shadow, self.estimates, state_path.parent, self._record_head)
-        self.decisions = Decisions()
-        self.moves = Moves()
+        self.decisions, self.moves = Decisions(), Moves()
         self.roster: Iterable[Known] = ()  # the engines that there should be, where somebody knows
         self.leads = leads or Alone()
         self.on_change: list[Callable[[bool], None]] = []
@@ -119,12 +118,11 @@ class Daemon:
         self._state_path = state_path
         self._saver = saver or Saver(state_path, DiskWriter("snapshot"))
         self._stream_created = ""  # which stream is read
-        self._stopping = Event()
+        self._stopping, self._sample_now = Event(), Event()
         self._error: ConfigError | None = None
         self._saved_at_ns = self._save_took_ns = 0
         self._resync_all = False
         self._sampled = 0  # samples of the host that were published
-        self._sample_now = Event()
         self._proof = 1  # the one that has to come back before anything is decided
         self._decided_s = -math.inf  # when a round of decisions was made last that raised nothing
         self._is_behind = False  # it was frozen, or began to lead: what happened until then is still to be read

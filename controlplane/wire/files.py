@@ -1,7 +1,6 @@
 """Read files whose size and kind are somebody else's choice: judged before anything of them is read."""
 
 import errno
-import os
 import stat
 import sys
 from collections.abc import Iterator
@@ -20,12 +19,13 @@ def read_bytes(path: Path, most_bytes: int) -> bytes:
 
     Raises ``OSError``: EFBIG for a longer one, EINVAL for another kind of file, which could be waited for.
     """
-    kind = path.stat().st_mode
+    found = path.stat()
+    kind = found.st_mode
     if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind) or path.is_relative_to(_DEVICES)):
         raise OSError(errno.EINVAL, "expected a regular file", str(path))
+    if found.st_size > most_bytes:
+        raise _too_long(path, most_bytes)
     with path.open("rb") as file:
-        if os.fstat(file.fileno()).st_size > most_bytes:
-            raise _too_long(path, most_bytes)
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:  # a pipe, or it has grown
         raise _too_long(path, most_bytes)

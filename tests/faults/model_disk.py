@@ -1,11 +1,14 @@
 """A model of a folder on a disk that fills up, fails, hangs and forgets: as much of it as a snapshot needs."""
 
 import errno
+import stat
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from io import BytesIO
 from random import Random
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -94,14 +97,30 @@ class DiskPath:
     def parent(self) -> "DiskPath":
         return DiskPath(self.disk, self.name.rpartition("/")[0])
 
+    def with_suffix(self, suffix: str) -> "DiskPath":
+        return DiskPath(self.disk, self.name.rpartition(".")[0] + suffix)
+
+    def replace(self, target: "DiskPath") -> "DiskPath":
+        """A rename on its own, which a loss of power may undo."""
+        self.disk.files[target.name] = self.disk.files.pop(self.name)
+        return target
+
     def mkdir(self, *, parents: bool = False, exist_ok: bool = False) -> None:
         if self.disk.failing:
             raise OSError(errno.EIO, "Input/output error", self.name)
 
-    def read_bytes(self) -> bytes:
+    def stat(self) -> SimpleNamespace:
+        self._there()
+        return SimpleNamespace(st_mode=stat.S_IFREG, st_size=len(self.disk.files[self.name]))
+
+    def open(self, mode: str) -> BytesIO:
+        assert mode == "rb"
+        self._there()
+        return BytesIO(self.disk.files[self.name])
+
+    def _there(self) -> None:
         if self.name not in self.disk.files:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", self.name)
-        return self.disk.files[self.name]
 
 
 class WriterThread:
