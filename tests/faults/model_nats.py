@@ -194,8 +194,9 @@ class Server:
 
     @property
     def keeps(self) -> bool:
-        """Whether a stream takes what is published."""
-        return self.is_up and not self.deaf and bool(self.streams)
+        """Whether a stream takes what is published, unless its client leaves before the server has read it."""
+        frozen = self.scheduler.now_ns < self._frozen_until_ns
+        return self.is_up and not self.deaf and not frozen and bool(self.streams)
 
     def take(self, link: Link, what: Callable[[], None]) -> None:
         """What came over a link, once the server runs."""
