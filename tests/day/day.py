@@ -85,7 +85,9 @@ class Day:
         await reader.subscribe(command_subject(NODE), cb=self._hear)
         if self.tells_all:
             self.reporter = ToolReporter(url=agent, node=NODE)
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=600)) as self.http:
+        connector = aiohttp.TCPConnector(force_close=True)  # else a server may close one as it is used again
+        timeout = aiohttp.ClientTimeout(total=600)
+        async with aiohttp.ClientSession(timeout=timeout, connector=connector) as self.http:
             checking = asyncio.ensure_future(self._check_health())
             rng = random.Random(self.seed)
             runs = [
@@ -260,10 +262,10 @@ async def codex(client: Client) -> int:
 
 def with_media(part: Callable[[str], dict[str, Any]], size: int) -> Callable[[Client], Coroutine[Any, Any, int]]:
     async def run(client: Client) -> int:
-        for _ in range(TURNS):
+        for turn in range(TURNS):
             text = {"type": "text", "text": client.words(30)}
             medium = part(base64.b64encode(client.rng.randbytes(size)).decode())
-            if client.day.model and not client.day.tells_all:
+            if client.day.model and not (turn or client.day.tells_all):
                 await client.is_refused([text, medium])
             alone = client.day.tells_all or client.day.model
             await client.turn([text] if alone else [text, medium])
