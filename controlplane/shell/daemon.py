@@ -475,8 +475,8 @@ class Daemon:
 
     @property
     def decides(self) -> bool:
-        """Whether decisions were made just now. While they raise, gates are to do as without a daemon."""
-        return self._elapsed_s() - self._decided_s < _FROZEN_S
+        """Whether decisions were made just now, or are under way. Where they raise, gates do without a daemon."""
+        return self._pacer.is_busy or self._elapsed_s() - self._decided_s < _FROZEN_S
 
     @property
     def _hears(self) -> bool:

@@ -21,12 +21,12 @@ class Pacer:
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s = clock_s
-        self._is_busy = False
+        self.is_busy = False  # work is under way
         self._after: list[Callable[[], None]] = []
 
     async def drive(self, steps: Steps[_Result]) -> _Result:
         """Run the steps to their end, also when cancelled: what is half done is nobody's state."""
-        self._is_busy, since_s = True, self._clock_s()
+        self.is_busy, since_s = True, self._clock_s()
         try:
             while True:
                 next(steps)
@@ -40,7 +40,7 @@ class Pacer:
             run(steps)
             raise
         finally:
-            self._is_busy = False
+            self.is_busy = False
             after, self._after = self._after, []
             for work in after:
                 work()
@@ -49,7 +49,7 @@ class Pacer:
         """The work that must not fall between two steps: it is done at once, or when those that run have ended."""
 
         def do(argument: _Argument) -> None:
-            if self._is_busy:
+            if self.is_busy:
                 self._after.append(partial(work, argument))
             else:
                 work(argument)
