@@ -48,7 +48,7 @@ def test_up_engine_doctor_top_a_knob_explain(engine_env: Path, engine_version: s
     top.until(lambda: any("reasoning" in line and "hbm" in line for line in top.screen), "program in the engine")
 
     terminals.run("sed -i 's/^#window_max = .*/window_max = 1/' penstock.toml")  # below where the window begins
-    top.until(lambda: any("configuration refused" in line for line in top.screen), "refusal")
+    top.until(lambda: any("config refused" in line for line in top.screen), "refusal")
     terminals.run("sed -i 's/^#window_initial = .*/window_initial = 1/' penstock.toml")
     top.until(lambda: "configuration 2" in top.screen[0], "new configuration")
     top.until(lambda: bool(re.search(r"window\s.* 1\s", top.screen[1])), "window of one")

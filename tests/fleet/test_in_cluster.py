@@ -47,7 +47,7 @@ async def test_the_pod_learns_its_engines_and_says_that_it_leads(
     config = KubernetesConfig(engines="engines", leader=LEADER, pod="fleet-0", pod_ip="10.0.0.7")
     in_cluster = InCluster(config, roster, lambda: 5)
     assert in_cluster.has_engines
-    works = [asyncio.create_task(work()) for work in in_cluster.works]
+    works = [asyncio.create_task(work()) for work in in_cluster.works.values()]
     await in_cluster.first_heard()
     assert [engine.place for engine in roster] == ["gpu-0/engine-30000"]
 
@@ -64,7 +64,7 @@ async def test_the_pod_learns_its_engines_and_says_that_it_leads(
 
 
 def test_outside_of_kubernetes_there_is_nothing_to_do_and_what_is_asked_all_the_same_is_refused() -> None:
-    assert InCluster(KubernetesConfig(), Roster(), lambda: None).works == []
+    assert InCluster(KubernetesConfig(), Roster(), lambda: None).works == {}
     with pytest.raises(ConfigError, match="this is no pod"):
         InCluster(KubernetesConfig(engines="engines"), Roster(), lambda: None)
     with pytest.raises(ConfigError, match="PENSTOCK_POD"):
