@@ -143,12 +143,12 @@ async def test_it_draws_what_happens_and_shows_a_changed_window(tmp_path: Path, 
             browser.execute_script("document.documentElement.style.colorScheme = 'dark'")
             browser.save_screenshot(str(Path(folder) / "page-dark.png"))
         file.write_text("lease_s = 1e9\n")
-        wait(lambda: "configuration refused: " in text(browser, "warnings"), "a refusal")
+        wait(lambda: "config refused: " in text(browser, "warnings"), "a refusal")
         assert daemon.process is not None
         daemon.process.send_signal(signal.SIGSTOP)
         wait(lambda: "nothing was heard of it for" in text(browser, "warnings"), "word of its silence")
         daemon.process.send_signal(signal.SIGCONT)
-        wait(lambda: "configuration refused: " in text(browser, "warnings"), "what it says, once it goes on")
+        wait(lambda: "config refused: " in text(browser, "warnings"), "what it says, once it goes on")
         daemon.kill()
         wait(lambda: "the daemon does not answer" in text(browser, "warnings"), "word of the daemon's end")
         said = [entry for entry in browser.get_log("browser") if "ERR_CONNECTION" not in entry["message"]]
