@@ -10,6 +10,7 @@ from support.whole_loop import Loop
 
 ROOT = Path(__file__).resolve().parents[2]
 POOL_TOKENS = 6_000
+_VLLM = ("--max-model-len", "4000")
 _SGLANG = ("--context-length", "12000", "--chunked-prefill-size", "1024", "--dtype", "float32")
 
 
@@ -33,7 +34,7 @@ class RealEngine(Loop):
             pool_tokens=POOL_TOKENS,
             plugins=("penstock",),
             variables={"PENSTOCK_NODE": NODE, "PENSTOCK_STATE_DIR": str(folder)},
-            arguments=_SGLANG if kind.name == SGLANG else (),
+            arguments=_SGLANG if kind.name == SGLANG else _VLLM,
         )
         self.model = ""
 
