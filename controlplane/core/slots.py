@@ -17,20 +17,15 @@ run.
 from collections.abc import Callable
 
 from controlplane.core.ledger import Ledger
-from controlplane.core.steps import Steps, in_chunks, run
+from controlplane.core.steps import Steps, in_chunks
 from controlplane.core.types import Left, Program, QueuedProgram, Status
 
 
-def admissible(ledger: Ledger, left: Callable[[Program], Left] | None = None) -> list[QueuedProgram]:
-    """Root programs that wait for a slot and may get one, in the order in which they began to wait.
+def gathering(ledger: Ledger, left: Callable[[Program], Left] | None = None) -> Steps[list[QueuedProgram]]:
+    """Root programs that wait for a slot and may get one, in the order in which they began to wait; with pauses.
 
     ``left`` tells what each is expected to hold until its end, if anybody asks.
     """
-    return run(gathering(ledger, left))
-
-
-def gathering(ledger: Ledger, left: Callable[[Program], Left] | None = None) -> Steps[list[QueuedProgram]]:
-    """``admissible``, with pauses."""
     programs, spent, found = ledger.programs, ledger.accounts.spent_now, list[QueuedProgram]()
     for names in in_chunks(() if programs.draining else programs.queue):
         for program in (programs.by_name[name] for name in names if name not in programs.ordered_held):
@@ -41,7 +36,7 @@ def gathering(ledger: Ledger, left: Callable[[Program], Left] | None = None) -> 
 
 
 def first_admissible(ledger: Ledger) -> Program | None:
-    """Whom ``admissible`` has in front."""
+    """Whom ``gathering`` has in front."""
     programs, spent = ledger.programs, ledger.accounts.spent_now
     if programs.draining:
         return None

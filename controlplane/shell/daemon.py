@@ -474,7 +474,7 @@ class Daemon:
         return publisher_name(self.config.node, "host", self.boot_id)
 
     @property
-    def decides(self) -> bool:
+    def _decides(self) -> bool:
         """Whether decisions were made just now, or are under way. Where they raise, gates do without a daemon."""
         return self._pacer.is_busy or self._elapsed_s() - self._decided_s < _FROZEN_S
 
@@ -537,7 +537,7 @@ class Daemon:
                 fence=self.leads.fence,
                 engine_policies=EnginePolicies(priority=policies.priority, memory=policies.memory).dumps(),
             )
-            if self.bus.delivers and not self._is_behind and self.is_leader and self.decides:
+            if self.bus.delivers and not self._is_behind and self.is_leader and self._decides:
                 await self.bus.beat(heartbeat)
             await sleep(self.config.heartbeat_s)
 

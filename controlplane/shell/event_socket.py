@@ -55,7 +55,6 @@ class EventSocket:
         self._subject = event_subject(bus.node, TOOL_ROLE)
         self._writers: dict[asyncio.StreamWriter, Connection] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._is_open = False
         self._log = logger("socket")
         # ADR 0064: no farewell, since a client would take one for the answer to its batch, which is lost then.
         self.listener = Listener("socket", BOUNDS.within(_SHARE), self._protocol, self._log.warning)
@@ -76,14 +75,13 @@ class EventSocket:
             path.chmod(_MODE)  # before anybody is served: until then it has the mode of the process's mask
             listening.listen(_BACKLOG)
             self.listener.listen(listening)
-            self._is_open = True
             self._tasks.add(asyncio.create_task(self.tasks.keep("hooks", self._hooks.run)))
         except OSError as error:
             self._log.warning("no socket", path=str(path), reason=str(error))
 
     async def close(self) -> None:
         """Hang up on everybody."""
-        if not self._is_open:
+        if not self.listener.is_open:
             return
         self.listener.close()
         for task in list(self._tasks):

@@ -44,6 +44,7 @@ class HealthWatch:
         self._ahead_s = wall_s() - monotonic_s()
         self._asked_s: float | None = None  # the disk: since when it owes an answer
         self._grew: dict[str, tuple[int, int, float]] = {}  # what it was before, what it is, since when
+        self._changed: dict[str, tuple[int, float]] = {}  # what it is, since when
         self._seen: set[str] = set()  # at the last look
         self._shown: dict[str, tuple[Finding, float]] = {}
         self._log = logger("health")
@@ -75,10 +76,10 @@ class HealthWatch:
 
     def _is_late(self, name: str, value: int, now_s: float) -> bool:
         """Whether the value is of a short while ago."""
-        before, latest, since_s = self._grew.get(name, (0, 0, now_s))
+        latest, since_s = self._changed.get(name, (0, now_s))
         if value != latest:
-            before, latest, since_s = latest, value, now_s
-        self._grew[name] = before, latest, since_s
+            since_s = now_s
+        self._changed[name] = value, since_s
         return bool(value) and now_s - since_s < LATELY_S
 
     def _before(self, name: str, total: int, now_s: float) -> int:

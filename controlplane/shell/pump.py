@@ -90,7 +90,7 @@ class Pump:
             self._reject(1, str(error))
             return 0
         except Exception as error:
-            self.put_aside(data, subject, error)
+            self._put_aside(data, subject, error)
             return 0
         taken = []
         for number, event in enumerate(events):
@@ -100,7 +100,7 @@ class Pump:
                 yield from self.controller.receiving(event, now_ns)
                 taken.append(event)
             except Exception as error:
-                self.put_aside(data, subject, error)
+                self._put_aside(data, subject, error)
                 self.controller.quarantine(event)
                 self._is_torn = True
         if (self.recorders or self.besides) and not self.muted:
@@ -127,7 +127,7 @@ class Pump:
             self._reject(1, str(error))
             return
         except Exception as error:
-            self.put_aside(data, "", error)
+            self._put_aside(data, "", error)
             return
         for number, command in enumerate(commands):
             if not number % _AT_ONCE:
@@ -135,10 +135,10 @@ class Pump:
             try:
                 self.controller.recall(command, now_ns)
             except Exception as error:
-                self.put_aside(data, "", error)
+                self._put_aside(data, "", error)
                 self._is_torn = True
 
-    def put_aside(self, data: bytes, subject: str, error: Exception) -> None:
+    def _put_aside(self, data: bytes, subject: str, error: Exception) -> None:
         """Go on without a message that cannot be applied."""
         self.set_aside.add(data, subject, described(error))
         self.failures.note("messages", error, "setting it aside")

@@ -56,7 +56,7 @@ class Connection:
         self.has_begun = False  # a request is there, and is answered
         self._lacks_body = False
         self.is_over = False  # its place is free again
-        self.deadline_s = listener.now_s() + listener.bounds.request_s
+        self.deadline_s = clocks.awake_s() + listener.bounds.request_s
         self.late = Reason.SLOW  # what it is if that passes
         self.arrived = 0  # bytes of requests that are not answered yet
         self._listener, self._socket = listener, sock
@@ -72,7 +72,7 @@ class Connection:
         self.has_begun, self._lacks_body = not has_body, has_body
         self.deadline_s, self.late = inf, Reason.SLOW
         if has_body:
-            self.deadline_s = self._listener.now_s() + self._listener.bounds.body_s
+            self.deadline_s = clocks.awake_s() + self._listener.bounds.body_s
         self._listener.sort(self)
 
     def received(self) -> None:
@@ -84,7 +84,7 @@ class Connection:
         """The request is answered, and another one may come."""
         self.has_begun = self._lacks_body = False
         self._listener.count(self, -self.arrived)
-        self.deadline_s, self.late = self._listener.now_s() + self._listener.bounds.idle_s, Reason.IDLE
+        self.deadline_s, self.late = clocks.awake_s() + self._listener.bounds.idle_s, Reason.IDLE
         self._listener.sort(self)
 
     def trust(self) -> None:
@@ -95,7 +95,7 @@ class Connection:
         """So many bytes came."""
         self._listener.count(self, size)
         if not self.has_begun and self.late is Reason.IDLE:
-            self.deadline_s, self.late = self._listener.now_s() + self._listener.bounds.request_s, Reason.SLOW
+            self.deadline_s, self.late = clocks.awake_s() + self._listener.bounds.request_s, Reason.SLOW
 
     def hang_up(self) -> None:
         """End at once, whatever is under way."""
@@ -386,22 +386,18 @@ class Listener:
 
     # Looking
 
-    def now_s(self) -> float:
-        """Seconds of this clock, which stands still while the process does."""
-        return clocks.awake_s()
-
     def _look(self) -> None:
         """Look at everybody, at some thousands in several steps, and end who has broken a bound."""
         self._looks = self._looks or self._all()
         for connection in self._looks[-_LOOKS_AT_ONCE:]:
-            if not connection.is_over and (reason := connection.look(self.now_s())) is not None:
+            if not connection.is_over and (reason := connection.look(clocks.awake_s())) is not None:
                 connection.end(reason)
         del self._looks[-_LOOKS_AT_ONCE:]
         self._looking = self._loop.call_later(_PAUSE_S if self._looks else _LOOK_S, self._look)
 
     def _refused(self, reason: Reason, peer: Hashable) -> None:
         self.counts[reason] += 1
-        now_s = self.now_s()
+        now_s = clocks.awake_s()
         if now_s - self._refused_at_s >= _SPELL_S:
             self._warn("connections refused", listener=self.name, why=str(reason), peer=str(peer), open=self.open)
         self._refused_at_s = now_s

@@ -18,7 +18,8 @@ from controlplane.core.packing.least_left import LeastLeft
 from controlplane.core.packing.pressure_aware import PressureAware
 from controlplane.core.policies import PackingPolicy, Window
 from controlplane.core.presets import PRESETS
-from controlplane.core.slots import admissible
+from controlplane.core.slots import gathering
+from controlplane.core.steps import run
 from controlplane.core.types import Pressure, QueuedProgram, Status, seconds
 
 # Admission
@@ -378,7 +379,7 @@ def test_a_child_waits_in_its_roots_place() -> None:
     d.ask("root", tokens=30)
     d.ask("child", parent="root", tokens=12)
     assert d.admitted() == []
-    assert [(q.program_id, q.blocks) for q in admissible(d.ledger)] == [("root", 42)]
+    assert [(q.program_id, q.blocks) for q in run(gathering(d.ledger))] == [("root", 42)]
     d.end("holder")
     assert d.admitted() == ["root", "child"]
     assert d.ledger.programs.charges.active_roots == 1
